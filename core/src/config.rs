@@ -1,0 +1,200 @@
+//! Options of a log: every limit and time-out, with its default and its bounds.
+
+use crate::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::block::BLOCK_HEADER_BYTES;
+use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
+use crate::types::Timestamp;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How readers get at the bytes of a segment.
+///
+/// ```
+/// let options = chiplog::Options { read_mode: chiplog::ReadMode::Read, ..Default::default() };
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReadMode {
+    /// Slices of a mapping: no copy. If the device cannot read a page, or another program shortens the file,
+    /// the process gets SIGBUS.
+    #[default]
+    Map,
+    /// `pread` into buffers: one copy; a failing device is an [`ErrorKind::Io`] error.
+    Read,
+}
+
+/// Where timestamps come from. The log makes them monotone itself. Tests replace it.
+pub trait Clock: Debug + Send + Sync {
+    /// Now, in milliseconds since 1970.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's wall clock.
+#[derive(Debug)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// How a log is opened. All limits are checked by `Log::open`, which names the one that is out of bounds.
+/// Options are not stored: each opening brings its own (an existing segment keeps its size).
+///
+/// ```
+/// use chiplog::{Log, Options};
+/// let dir = tempfile::tempdir()?;
+/// let options = Options { segment_bytes: 1 << 20, capacity_bytes: Some(64 << 20), ..Default::default() };
+/// let log = Log::open(dir.path(), options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make a new log when the directory holds none. Default true.
+    pub create: bool,
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk.
+    pub segment_bytes: u32,
+    /// The most bytes of retained blocks; an append beyond it is refused as `Full`. None (the default) means
+    /// until the disk is full. At least two segments. The files can take three segments more.
+    pub capacity_bytes: Option<u64>,
+    /// The largest record, default 16 MiB.
+    pub record_bytes_max: u32,
+    /// The largest encoded batch, default 32 MiB. Must fit a segment.
+    pub batch_bytes_max: u32,
+    /// How much one block gathers, default 4 MiB. A single larger batch gets a block of its own.
+    pub block_bytes_max: u32,
+    /// Bytes that may wait for the writer, default 64 MiB; beyond it appends wait.
+    pub queue_bytes_max: usize,
+    /// Appends that may wait for the writer, default 65,536; beyond it appends wait.
+    pub queue_appends_max: usize,
+    /// How long an append waits for room in the queue before it fails as `Busy`. Default 60 s.
+    pub queue_timeout: Duration,
+    /// How readers get at the bytes. Default: mappings.
+    pub read_mode: ReadMode,
+    /// How far a sequential reader reads ahead, default 8 MiB; 0 leaves it to the kernel.
+    pub prefetch_bytes: u32,
+    /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
+    pub retention_bytes: Option<u64>,
+    /// Discard segments whose newest record is older than this. Default: keep all.
+    pub retention_age: Option<Duration>,
+    /// The most exactly-once sessions open at a time, default 16,384.
+    pub sessions_max: u32,
+    /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
+    pub session_window: u16,
+    /// A session that sends nothing for so long (by the log's timestamps) expires. Default 24 h.
+    pub session_idle_max: Duration,
+    /// Where timestamps come from. Default: the wall clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The smallest segment that still has room for its fixed parts and some blocks.
+pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
+/// The largest segment.
+pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: true,
+            segment_bytes: 64 << 20,
+            capacity_bytes: None,
+            record_bytes_max: 16 << 20,
+            batch_bytes_max: 32 << 20,
+            block_bytes_max: 4 << 20,
+            queue_bytes_max: 64 << 20,
+            queue_appends_max: 65_536,
+            queue_timeout: Duration::from_secs(60),
+            read_mode: ReadMode::Map,
+            prefetch_bytes: 8 << 20,
+            retention_bytes: None,
+            retention_age: None,
+            sessions_max: 16_384,
+            session_window: 128,
+            session_idle_max: Duration::from_secs(24 * 3600),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, with every limit that depends on the segment's size brought down to fit it. For small
+    /// logs and tests: `Options::with_segment_bytes(1 << 20)`.
+    pub fn with_segment_bytes(segment_bytes: u32) -> Self {
+        let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let d = Self::default();
+        Self {
+            segment_bytes,
+            batch_bytes_max: d.batch_bytes_max.min(room),
+            record_bytes_max: d.record_bytes_max.min(room - FRAME_BYTES),
+            block_bytes_max: d.block_bytes_max.min(room),
+            ..d
+        }
+    }
+
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option, its value and its bounds.
+    pub fn check(&self) -> Result<()> {
+        within("segment_bytes", self.segment_bytes.into(), SEGMENT_BYTES_MIN.into(), SEGMENT_BYTES_MAX.into())?;
+        let room = u64::from(batch_room(self.segment_bytes));
+        let frame = u64::from(FRAME_BYTES);
+        within("batch_bytes_max", self.batch_bytes_max.into(), 1024, room.min(BATCH_BYTES_MAX as u64))?;
+        within("record_bytes_max", self.record_bytes_max.into(), 1, u64::from(self.batch_bytes_max) - frame)?;
+        within("block_bytes_max", self.block_bytes_max.into(), 4096, room)?;
+        within("queue_bytes_max", self.queue_bytes_max as u64, self.batch_bytes_max.into(), 1 << 40)?;
+        within("queue_appends_max", self.queue_appends_max as u64, 1, 1 << 24)?;
+        within("prefetch_bytes", self.prefetch_bytes.into(), 0, 1 << 30)?;
+        within("sessions_max", self.sessions_max.into(), 1, 1 << 20)?;
+        within("session_window", self.session_window.into(), 1, 1024)?;
+        let segments = 2 * u64::from(self.segment_bytes);
+        if let Some(bytes) = self.capacity_bytes {
+            within("capacity_bytes", bytes, segments, u64::MAX)?;
+        }
+        if let Some(bytes) = self.retention_bytes {
+            within("retention_bytes", bytes, segments, u64::MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a record costs besides its own bytes when it is appended alone.
+const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;
+
+/// The largest batch that a fresh segment surely holds. An eighth is left to the opening block.
+fn batch_room(segment_bytes: u32) -> u32 {
+    let blocks = data_limit(segment_bytes as usize) - SEGMENT_HEADER_BYTES;
+    (blocks - blocks / 8 - 2 * BLOCK_HEADER_BYTES) as u32
+}
+
+fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    let bounds = if max == u64::MAX { format!("at least {min}") } else { format!("from {min} to {max}") };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("option {name} is {value}; it has to be {bounds}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_so_are_all_segment_sizes() {
+        Options::default().check().unwrap();
+        for bytes in [SEGMENT_BYTES_MIN, 100_000, 1 << 20, 64 << 20, SEGMENT_BYTES_MAX] {
+            Options::with_segment_bytes(bytes).check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bad_option_is_named() {
+        let error = Options { segment_bytes: 1, ..Options::default() }.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("segment_bytes is 1"), "{error}");
+    }
+}

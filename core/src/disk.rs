@@ -1,0 +1,79 @@
+//! The seam to storage: one directory of files, with just the calls whose crash behaviour is known.
+//!
+//! Two implementations: [`real`] (rustix on Linux) and [`sim`] (in memory: sectors, crashes, faults). The
+//! engine above is the same over both.
+//!
+//! What holds for every implementation, and all that the engine relies on after a crash:
+//!
+//! - A write may be lost, or any subset of its 512-byte sectors may arrive, until `sync` of that file has
+//!   returned `Ok`. A single sector arrives whole or not at all.
+//! - A name made, moved or removed may be lost, each independently, until `sync_dir` has returned `Ok`.
+//! - After `sync` has failed nothing is known of what was written since the last good one, and a further
+//!   `sync` may succeed without it.
+
+use std::fmt::Debug;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) mod map;
+pub(crate) mod real;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
+
+pub use map::Map;
+
+/// The unit that a disk writes whole or not at all.
+pub const SECTOR_BYTES: usize = 512;
+
+/// One flat directory of files. `Send + Sync`; calls may block on the device.
+pub trait Disk: Debug + Send + Sync {
+    /// The directory's path, for messages.
+    fn path(&self) -> &Path;
+
+    /// The names of all files, in no order.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Makes an empty file; `AlreadyExists` when there is one of that name.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file for reading, and for writing too if `write`.
+    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Gives a file another name, replacing what has it.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a name; open handles and mappings go on working.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes all names made, moved and removed so far durable.
+    fn sync_dir(&self) -> io::Result<()>;
+
+    /// Takes the exclusive lock on a file, made if need be, until the guard is dropped or the process
+    /// ends. `WouldBlock` when it is held by anybody, this process included.
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>>;
+}
+
+/// A held lock. Dropping it lets go.
+pub trait Lock: Debug + Send + Sync {}
+
+/// An open file. `Send + Sync`: reads may run beside a write to other places.
+pub trait DiskFile: Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Fills `buf` from `offset`; `UnexpectedEof` when the file ends before.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bufs`, one after the other, from `offset` on; grows the file if need be. On an error
+    /// any part may have been written.
+    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Makes the file's contents and length durable (`fdatasync`).
+    fn sync(&self) -> io::Result<()>;
+
+    /// Maps the whole file for reading; `Unsupported` where there are no mappings.
+    fn map(&self) -> io::Result<Map> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}

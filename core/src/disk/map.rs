@@ -1,0 +1,103 @@
+//! The read-only mapping of a segment file. The one file with `unsafe` in it.
+//!
+//! Why it is sound to hand out `&[u8]` of a file that is being written:
+//!
+//! 1. No reference is made to bytes that can still change. [`Map::bytes`] is called for ranges that lie in
+//!    committed blocks only, and the writer never writes to a committed range again.
+//! 2. A segment file keeps its length as long as it is mapped: it has its full size, blocks allocated, before
+//!    it is first mapped, and is only reused when no mapping is left (`store::prepared`).
+//! 3. Another process that shortens or overwrites the files breaks both. It must not; the directory is
+//!    locked and the documentation says so. Whoever has to live with such a process uses `ReadMode::Read`.
+#![expect(unsafe_code, reason = "memory mappings; each block says why it holds")]
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A whole file, mapped read-only. `Send + Sync`.
+#[derive(Debug)]
+pub struct Map {
+    raw: MmapRaw,
+}
+
+impl Map {
+    /// Maps all of `file`.
+    pub(crate) fn new(file: &File) -> io::Result<Self> {
+        MmapOptions::new().map_raw_read_only(file).map(|raw| Self { raw })
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Whether the file was empty.
+    pub fn is_empty(&self) -> bool {
+        self.raw.len() == 0
+    }
+
+    /// The bytes of a range that is committed and so never changes again (see the module's invariant 1);
+    /// `None` when it does not lie inside the file.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> Option<&[u8]> {
+        if range.start > range.end || range.end > self.raw.len() {
+            return None;
+        }
+        // SAFETY: the range was just checked to lie inside the mapping, which lives as long as `self`; the
+        // module's invariants 1 and 2, kept by `store::reading` and `store::prepared`, say that nobody writes
+        // to these bytes or shortens the file while the slice lives.
+        Some(unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) })
+    }
+
+    /// Asks the kernel to read a range ahead. Advice only: failure means nothing.
+    pub(crate) fn will_need(&self, range: Range<usize>) {
+        self.advise(Advice::WillNeed, range);
+    }
+
+    /// Brings a range into memory and into the page table at once; blocks until it is read.
+    pub(crate) fn populate(&self, range: Range<usize>) {
+        self.advise(Advice::PopulateRead, range);
+    }
+
+    fn advise(&self, advice: Advice, range: Range<usize>) {
+        let end = range.end.min(self.raw.len());
+        if range.start < end {
+            let _ = self.raw.advise_range(advice, range.start, end - range.start);
+        }
+    }
+}
+
+/// Tells whether this process is the one that made it, or a forked child, without a system call: a page that
+/// the kernel hands to a child as zeros.
+#[derive(Debug)]
+pub(crate) struct ForkGuard {
+    page: MmapRaw,
+}
+
+const PAGE_BYTES: usize = 4096;
+
+impl ForkGuard {
+    pub(crate) fn new() -> io::Result<Self> {
+        let page = MmapRaw::from(MmapOptions::new().len(PAGE_BYTES).map_anon()?);
+        // SAFETY: the page is a private anonymous mapping of our own of this very length; the advice changes
+        // only what a forked child sees of it.
+        unsafe {
+            rustix::mm::madvise(page.as_mut_ptr().cast(), PAGE_BYTES, rustix::mm::Advice::LinuxWipeOnFork)?;
+        }
+        let guard = Self { page };
+        guard.word().store(1, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is mapped read-write, aligned and larger than a word, lives as long as `self`, and
+        // is touched through this atomic only.
+        unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast()) }
+    }
+
+    /// Whether this is a forked child of the process that made the guard.
+    pub(crate) fn is_child(&self) -> bool {
+        self.word().load(Ordering::Relaxed) == 0
+    }
+}

@@ -1,0 +1,134 @@
+//! The real disk: a directory on Linux, through rustix.
+
+use super::{Disk, DiskFile, Lock, Map};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The most pieces `pwritev` takes at once (`IOV_MAX` on Linux).
+const SLICES_MAX: usize = 1024;
+
+/// A directory of the file system.
+#[derive(Debug)]
+pub(crate) struct RealDisk {
+    path: PathBuf,
+    dir: File,
+}
+
+impl RealDisk {
+    /// Opens a directory; with `create`, makes it first, durably, if it is missing.
+    pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
+        if create && !path.is_dir() {
+            fs::create_dir_all(path)?;
+            if let Some(parent) = path.canonicalize()?.parent() {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        if !path.is_dir() {
+            let kind = if path.exists() { io::ErrorKind::NotADirectory } else { io::ErrorKind::NotFound };
+            return Err(kind.into());
+        }
+        Ok(Self { path: path.to_path_buf(), dir: File::open(path)? })
+    }
+}
+
+impl Disk for RealDisk {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        fs::read_dir(&self.path)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.path.join(name))?;
+        Ok(Arc::new(RealFile { file }))
+    }
+
+    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(write).open(self.path.join(name))?;
+        Ok(Arc::new(RealFile { file }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+        let file = options.open(self.path.join(name))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(RealLock { _file: file }))
+    }
+}
+
+#[derive(Debug)]
+struct RealLock {
+    _file: File,
+}
+
+impl Lock for RealLock {}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+}
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut at = offset;
+        for chunk in bufs.chunks(SLICES_MAX) {
+            at += write_chunk(&self.file, at, chunk)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn map(&self) -> io::Result<Map> {
+        Map::new(&self.file)
+    }
+}
+
+/// One `pwritev`, and what it left over by `pwrite`.
+fn write_chunk(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<u64> {
+    let total: usize = bufs.iter().map(|b| b.len()).sum();
+    let mut written = loop {
+        match rustix::io::pwritev(file, bufs, offset) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let mut before = 0;
+    for buf in bufs {
+        let end = before + buf.len();
+        if written < end {
+            file.write_all_at(&buf[written - before..], offset + written as u64)?;
+            written = end;
+        }
+        before = end;
+    }
+    Ok(total as u64)
+}

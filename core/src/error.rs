@@ -1,0 +1,187 @@
+//! The one error type of the crate: a numbered kind, a message that says what, where and what to do.
+//!
+//! The kinds' numbers are shared with C, Python and the wire: a number is never changed and a retired one
+//! never used again. I/O errors carry the path; corruption carries the file and the offset.
+
+use std::{fmt, io, path::Path, sync::Arc};
+
+/// What went wrong, as a number that stays the same in every language and version.
+///
+/// ```
+/// use chiplog::ErrorKind;
+/// assert_eq!(ErrorKind::Full.code(), 4);
+/// assert!(ErrorKind::Full.is_retryable());
+/// assert!(ErrorKind::Poisoned.is_fatal());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum ErrorKind {
+    /// The operating system refused or failed a call. The message names the path.
+    Io = 1,
+    /// Stored bytes fail their checksum or contradict each other. Nothing corrupt is ever served.
+    Corrupt = 2,
+    /// A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends
+    /// that were under way have an unknown outcome.
+    Poisoned = 3,
+    /// The configured capacity is used up, or the disk is. Nothing was written; discard to make room.
+    Full = 4,
+    /// The queue of waiting appends stayed at its limit for as long as the caller would wait.
+    Busy = 5,
+    /// The time-out passed. A submitted append may still become durable.
+    Timeout = 6,
+    /// The record is below the first index: it was discarded.
+    Discarded = 7,
+    /// There is no such record yet: the index is beyond the last one.
+    OutOfRange = 8,
+    /// An argument or option is out of its bounds.
+    InvalidArgument = 9,
+    /// A record or batch exceeds its size limit.
+    TooLarge = 10,
+    /// Another handle or process has the directory open for writing.
+    Locked = 11,
+    /// The handle was closed.
+    Closed = 12,
+    /// The handle was made before `fork` and used in the child.
+    Forked = 13,
+    /// There is no log at this place.
+    NotFound = 14,
+    /// The files were written by a newer version of the format.
+    Unsupported = 15,
+    /// The session is not known: it was never opened, was closed, or was idle for too long.
+    SessionExpired = 16,
+    /// A sequence number skips one or more that the log has not seen.
+    SequenceGap = 17,
+    /// The sequence number was used so long ago that the log no longer remembers its indexes.
+    SequenceForgotten = 18,
+    /// As many sessions are open as the log allows.
+    TooManySessions = 19,
+    /// The handle is read-only.
+    ReadOnly = 20,
+}
+
+impl ErrorKind {
+    /// The number that C, Python and the wire use.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The kind's name in lower case with underscores, as command-line output and metrics use it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Io => "io",
+            Self::Corrupt => "corrupt",
+            Self::Poisoned => "poisoned",
+            Self::Full => "full",
+            Self::Busy => "busy",
+            Self::Timeout => "timeout",
+            Self::Discarded => "discarded",
+            Self::OutOfRange => "out_of_range",
+            Self::InvalidArgument => "invalid_argument",
+            Self::TooLarge => "too_large",
+            Self::Locked => "locked",
+            Self::Closed => "closed",
+            Self::Forked => "forked",
+            Self::NotFound => "not_found",
+            Self::Unsupported => "unsupported",
+            Self::SessionExpired => "session_expired",
+            Self::SequenceGap => "sequence_gap",
+            Self::SequenceForgotten => "sequence_forgotten",
+            Self::TooManySessions => "too_many_sessions",
+            Self::ReadOnly => "read_only",
+        }
+    }
+
+    /// Whether the same call can succeed later without anybody mending anything but room or load.
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Full | Self::Busy | Self::Timeout | Self::Locked | Self::TooManySessions)
+    }
+
+    /// Whether the handle is of no more use for appending.
+    pub const fn is_fatal(self) -> bool {
+        matches!(self, Self::Poisoned | Self::Corrupt | Self::Closed | Self::Forked | Self::Unsupported)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An error of the log. Cheap to clone: many waiters get the same one.
+///
+/// ```
+/// let dir = tempfile::tempdir()?;
+/// let error = chiplog::Viewer::open(dir.path().join("nothing-here")).unwrap_err();
+/// assert_eq!(error.kind(), chiplog::ErrorKind::NotFound);
+/// println!("{error}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<io::Error>,
+}
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    /// An I/O error, with what was being done to which path.
+    pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
+        let message = format!("cannot {doing} {}: {source}", path.display());
+        Self(Arc::new(Inner { kind: ErrorKind::Io, message, source: Some(source) }))
+    }
+
+    /// Corruption, with the file and the offset of the first wrong byte range.
+    pub(crate) fn corrupt(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Corrupt, format!("{} is corrupt at offset {offset}: {what}", path.display()))
+    }
+
+    /// What kind of error this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// See [`ErrorKind::is_retryable`].
+    pub fn is_retryable(&self) -> bool {
+        self.0.kind.is_retryable()
+    }
+
+    /// See [`ErrorKind::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        self.0.kind.is_fatal()
+    }
+
+    /// The operating system's error number, when it was one that failed.
+    pub fn os_error(&self) -> Option<i32> {
+        self.0.source.as_ref().and_then(io::Error::raw_os_error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|e| e as _)
+    }
+}

@@ -1,0 +1,3 @@
+//! store
+pub(crate) mod block;
+pub(crate) mod layout;

@@ -1,0 +1,140 @@
+//! The numbers of a log, each a type of its own so that one is never passed for another.
+//!
+//! Must not know: files, threads, formats. All are plain values, `Copy`, ordered, and print as numbers.
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The bare number.
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl From<$inner> for $name {
+            fn from(value: $inner) -> Self {
+                Self(value)
+            }
+        }
+    };
+}
+
+number! {
+    /// A record's place in the log: 1, 2, 3 … without holes. 0 stands for "before the first record".
+    ///
+    /// ```
+    /// use chiplog::Index;
+    /// assert_eq!(Index(7).next(), Index(8));
+    /// assert_eq!(Index(7).plus(3), Index(10));
+    /// ```
+    Index(u64)
+}
+
+number! {
+    /// A block's place in the order of raft entries; 0 is "before the first entry".
+    ///
+    /// ```
+    /// assert_eq!(chiplog::RaftIndex(3).get(), 3);
+    /// ```
+    RaftIndex(u64)
+}
+
+number! {
+    /// A raft term; an embedded log lives in term 1.
+    ///
+    /// ```
+    /// assert!(chiplog::Term(1) < chiplog::Term(2));
+    /// ```
+    Term(u64)
+}
+
+number! {
+    /// An exactly-once session: the raft index of the entry that opened it, so never given twice. 0 means
+    /// "no session".
+    ///
+    /// ```
+    /// assert!(chiplog::SessionId(0).is_none());
+    /// ```
+    SessionId(u64)
+}
+
+number! {
+    /// A batch's number within its session: 1, 2, 3 …; 0 without a session.
+    ///
+    /// ```
+    /// assert_eq!(chiplog::Sequence(1).get(), 1);
+    /// ```
+    Sequence(u64)
+}
+
+number! {
+    /// Wall-clock milliseconds since 1970-01-01 UTC, made monotone along the log.
+    ///
+    /// ```
+    /// let t = chiplog::Timestamp(1_700_000_000_000);
+    /// assert_eq!(t.get() / 1000, 1_700_000_000);
+    /// ```
+    Timestamp(u64)
+}
+
+number! {
+    /// Names the log for ever: random, the same in every file and on every replica.
+    ///
+    /// ```
+    /// assert_eq!(chiplog::LogId(0xabc).to_string(), "2748");
+    /// ```
+    LogId(u128)
+}
+
+number! {
+    /// A segment file's random id. It salts every checksum in the file, so that what an earlier life of
+    /// the same file left behind is never taken for new.
+    ///
+    /// ```
+    /// assert_eq!(chiplog::SegmentId(9).get(), 9);
+    /// ```
+    SegmentId(u64)
+}
+
+impl Index {
+    /// The index after this one. Saturates at `u64::MAX`, which no log reaches.
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The index before this one; 0 stays 0.
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// `count` places further on, saturating.
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0.saturating_add(count))
+    }
+}
+
+impl RaftIndex {
+    /// The entry after this one, saturating.
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl SessionId {
+    /// Whether this stands for "no session".
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
