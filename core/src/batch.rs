@@ -267,7 +267,9 @@ impl Batch {
             let body = body(&self.bytes, &self.header)?;
             let body = Body::new(&body, self.header.count)?;
             body.check(self.header.count)?;
-            (0..self.header.count).map(|n| body.record(n).map(<[u8]>::to_vec)).collect::<Result<_, Malformed>>()
+            (0..self.header.count)
+                .map(|n| body.record(n).map(<[u8]>::to_vec))
+                .collect::<Result<_, Malformed>>()
         };
         records().map_err(|e| Error::new(ErrorKind::Corrupt, format!("batch does not unpack: {e}")))
     }
@@ -325,7 +327,10 @@ impl BatchBuilder {
     /// not in the batch then and the batch is as it was.
     pub fn push(&mut self, record: &[u8]) -> Result<&mut Self> {
         if self.count == BATCH_RECORDS_MAX {
-            return Err(Error::new(ErrorKind::TooLarge, format!("a batch holds at most {BATCH_RECORDS_MAX} records")));
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("a batch holds at most {BATCH_RECORDS_MAX} records"),
+            ));
         }
         let after = self.encoded_bytes() + record.len() + RECORD_OVERHEAD_BYTES;
         if after > BATCH_BYTES_MAX {

@@ -51,8 +51,9 @@ pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
     match codec {
         Codec::None => Ok(body.to_vec()),
         Codec::Lz4 => Ok(lz4_flex::block::compress(body)),
-        Codec::Zstd => zstd::bulk::compress(body, ZSTD_LEVEL)
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("zstd cannot compress the batch: {e}"))),
+        Codec::Zstd => zstd::bulk::compress(body, ZSTD_LEVEL).map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, format!("zstd cannot compress the batch: {e}"))
+        }),
     }
 }
 
@@ -62,7 +63,8 @@ pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<V
         Codec::None => packed.to_vec(),
         Codec::Lz4 => {
             let mut body = vec![0; length];
-            let n = lz4_flex::block::decompress_into(packed, &mut body).map_err(|_| "lz4 body does not unpack")?;
+            let n = lz4_flex::block::decompress_into(packed, &mut body)
+                .map_err(|_| "lz4 body does not unpack")?;
             body.truncate(n);
             body
         }

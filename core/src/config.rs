@@ -140,7 +140,12 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option, its value and its bounds.
     pub fn check(&self) -> Result<()> {
-        within("segment_bytes", self.segment_bytes.into(), SEGMENT_BYTES_MIN.into(), SEGMENT_BYTES_MAX.into())?;
+        within(
+            "segment_bytes",
+            self.segment_bytes.into(),
+            SEGMENT_BYTES_MIN.into(),
+            SEGMENT_BYTES_MAX.into(),
+        )?;
         let room = u64::from(batch_room(self.segment_bytes));
         let frame = u64::from(FRAME_BYTES);
         within("batch_bytes_max", self.batch_bytes_max.into(), 1024, room.min(BATCH_BYTES_MAX as u64))?;

@@ -180,7 +180,11 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
 pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
     let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
     if header.kind != Kind::Data {
-        return if crc32c(body) == header.body_digest { Ok(()) } else { Err("block body checksum does not match") };
+        return if crc32c(body) == header.body_digest {
+            Ok(())
+        } else {
+            Err("block body checksum does not match")
+        };
     }
     let (mut digest, mut batches, mut records) = (Crc::new(), 0u32, 0u64);
     for batch in Batches::new(body) {

@@ -70,7 +70,8 @@ impl SegmentHeader {
 
     /// Reads and checks the first 4096 bytes of a file. `Newer` before all else that could fail for it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, HeaderFault> {
-        let head = bytes.get(..SEGMENT_HEADER_BYTES).ok_or(HeaderFault::Malformed("segment header is cut off"))?;
+        let head =
+            bytes.get(..SEGMENT_HEADER_BYTES).ok_or(HeaderFault::Malformed("segment header is cut off"))?;
         if head[0..8] != HEADER_MAGIC {
             return Err(HeaderFault::Malformed("not a chiplog segment: its first bytes are others"));
         }
@@ -174,7 +175,8 @@ impl Footer {
         for (i, w) in words.iter().enumerate() {
             f[16 + i * 8..24 + i * 8].copy_from_slice(&w.to_le_bytes());
         }
-        for (i, w) in [self.data_end, self.index_offset, self.index_count, self.index_crc].iter().enumerate() {
+        for (i, w) in [self.data_end, self.index_offset, self.index_count, self.index_crc].iter().enumerate()
+        {
             f[96 + i * 4..100 + i * 4].copy_from_slice(&w.to_le_bytes());
         }
         let crc = crc32c(&f[12..]);

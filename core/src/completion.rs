@@ -1,0 +1,643 @@
+//! Completion: how the outcome of one block reaches everybody who appended to it; and the public [`Ticket`].
+//!
+//! ```text
+//! writer thread                           callers, one ticket each
+//!                   +------------+ <------ ticket (ordinal 0, offset 0, 1 record)   wait / wait_timeout
+//! complete() -----> | Completion | <------ ticket (ordinal 1, offset 1, 5 records)  poll
+//!                   +------------+ <------ ticket (ordinal 2, offset 6, 1 record)   .await / on_complete
+//! ```
+//!
+//! All batches of a block share one completion: the writer publishes one outcome, with one system call if
+//! any thread sleeps and none otherwise; each ticket works out its own result from its place in the block.
+//!
+//! Invariants:
+//! - The state word moves Pending -> Waited -> Done or Pending -> Done, and never back.
+//! - Done is stored after the outcome, so whoever sees Done sees the outcome.
+//! - A hook (waker or callback) is registered under the lock and only while not Done; `complete` takes the
+//!   hooks under that lock after storing Done: each is run exactly once.
+//! - No foreign code (wakers, callbacks, their destructors) runs while the lock is held.
+//!
+//! Must not know: blocks, files, the writer, sessions, any async runtime.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::futex::Futex;
+use crate::types::Index;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Where a batch's records stand in the log.
+///
+/// ```
+/// use chiplog::{Appended, Index};
+/// let appended = Appended { first: Index(5), count: 3 };
+/// assert_eq!(appended.last(), Index(7));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Appended {
+    /// Index of the first record.
+    pub first: Index,
+    /// How many records: at least 1. They follow each other without a gap.
+    pub count: u32,
+}
+
+impl Appended {
+    /// Index of the last record.
+    pub const fn last(self) -> Index {
+        self.first.plus(self.count as u64).previous()
+    }
+}
+
+/// What became of a block.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Every batch of the block was taken: a ticket's first index is this one plus the ticket's offset.
+    Placed { first: Index },
+    /// One result a batch, by the ticket's ordinal: some were duplicates or refused.
+    Each(Vec<Result<Appended>>),
+    /// Nothing of the block may be taken for durable.
+    Failed(Error),
+}
+
+/// Nobody sleeps; the outcome is not known.
+const PENDING: u32 = 0;
+/// Somebody sleeps, or is about to; the outcome is not known.
+const WAITED: u32 = 1;
+/// The outcome is there and stays.
+const DONE: u32 = 2;
+
+/// The outcome-to-be of one block, shared by all who wait for it.
+pub(crate) struct Completion {
+    /// Moves: to `WAITED` by a caller before it sleeps, to `DONE` by `complete`.
+    state: Futex,
+    /// Set once, before `state` becomes `DONE`; read only after `DONE` was seen.
+    outcome: sync::Once<Outcome>,
+    hooks: sync::Mutex<Hooks>,
+}
+
+/// Whom to tell besides the threads that sleep.
+#[derive(Default)]
+struct Hooks {
+    /// One place for each ticket that was ever polled as a future; None once that ticket was dropped.
+    wakers: Vec<Option<Waker>>,
+    callbacks: Vec<(Place, Callback)>,
+}
+
+type Callback = Box<dyn FnOnce(Result<Appended>) + Send>;
+
+/// A batch's place in its block.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Which batch of the block, from 0.
+    ordinal: u32,
+    /// Records of the block before it.
+    offset: u32,
+    /// Its own records.
+    count: u32,
+}
+
+impl Completion {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Futex::new(PENDING),
+            outcome: sync::Once::new(),
+            hooks: sync::Mutex::new(Hooks::default()),
+        })
+    }
+
+    /// Publishes the outcome, wakes all who sleep, then runs wakers and callbacks on this thread. A callback
+    /// that panics is reported and costs nobody else anything.
+    ///
+    /// Panics when called twice: an outcome that was shown must not change.
+    pub(crate) fn complete(&self, outcome: Outcome) {
+        assert!(self.outcome.set(outcome), "a block is completed once");
+        // Release: whoever reads DONE with Acquire sees the outcome that was stored above.
+        //
+        // No wake-up is lost, because this swap and the waiter's PENDING -> WAITED exchange are both
+        // read-modify-writes of one word, so one of them is first. The waiter's first: the swap returns
+        // WAITED and all are woken; those who are on their way into the kernel find DONE where they expect
+        // WAITED and do not sleep. The swap first: the exchange fails and the waiter sees DONE.
+        if self.state.swap(DONE, Ordering::Release) == WAITED {
+            self.state.wake_all();
+        }
+        let hooks = mem::take(&mut *self.hooks.lock());
+        for waker in hooks.wakers.into_iter().flatten() {
+            guarded("waker", || waker.wake());
+        }
+        for (place, callback) in hooks.callbacks {
+            guarded("callback", || {
+                if let Some(result) = self.result(place) {
+                    callback(result);
+                }
+            });
+        }
+    }
+
+    /// The result of the batch at `place`, once there is one.
+    fn result(&self, place: Place) -> Option<Result<Appended>> {
+        // Acquire: pairs with the Release in `complete`, so that the outcome is visible.
+        if self.state.load(Ordering::Acquire) != DONE {
+            return None;
+        }
+        let Some(outcome) = self.outcome.get() else { unreachable!("the outcome is stored before DONE") };
+        Some(match outcome {
+            Outcome::Placed { first } => {
+                Ok(Appended { first: first.plus(place.offset.into()), count: place.count })
+            }
+            Outcome::Each(results) => results[place.ordinal as usize].clone(),
+            Outcome::Failed(error) => Err(error.clone()),
+        })
+    }
+
+    /// Sleeps until there is a result; None when `deadline` came first.
+    fn wait(&self, place: Place, deadline: Option<Instant>) -> Option<Result<Appended>> {
+        loop {
+            if let Some(result) = self.result(place) {
+                return Some(result);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return None;
+            }
+            // Says that somebody sleeps, unless that is said already. Relaxed: publishes nothing; the word
+            // itself is all that matters here, and `result` above reads the outcome behind its own Acquire.
+            let seen = self.state.compare_exchange(PENDING, WAITED, Ordering::Relaxed, Ordering::Relaxed);
+            if seen == Err(DONE) {
+                continue;
+            }
+            // Woken or out of time: the loop's head looks at both.
+            self.state.wait(WAITED, left);
+        }
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state.load(Ordering::Relaxed) {
+            PENDING => "pending",
+            WAITED => "waited",
+            _ => "done",
+        };
+        f.debug_struct("Completion").field("state", &state).finish_non_exhaustive()
+    }
+}
+
+/// Runs foreign code on the writer thread, which must outlive the other's panics.
+fn guarded(what: &str, run: impl FnOnce()) {
+    // AssertUnwindSafe: what the code leaves half-done is its own; the completion is not touched by it.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+        let message = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        tracing::error!(message, "a {what} of an append panicked; the log goes on");
+    }
+}
+
+/// An append that was submitted: tells when it is durable, and under which indexes.
+///
+/// Wait for it, poll it, await it (it is a [`Future`], of no particular runtime), or hand it a callback. All
+/// tickets of a block become ready at the same moment. Dropping a ticket does not cancel the append; nothing
+/// does. `Send` and `Sync`: many threads may wait for one ticket.
+///
+/// ```
+/// use chiplog::{Log, Options};
+/// let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+/// let tickets = [log.submit(b"one")?, log.submit(b"two")?]; // both are under way
+/// for ticket in &tickets {
+///     println!("durable at {}", ticket.wait()?.first);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a ticket that nobody asks leaves it unknown whether the append became durable"]
+pub struct Ticket {
+    completion: Arc<Completion>,
+    place: Place,
+    /// Our place among the completion's wakers, once polled as a future.
+    waker: Option<usize>,
+}
+
+impl Ticket {
+    /// The ticket of the batch that is number `ordinal` of its block and has `offset` records before it.
+    pub(crate) fn new(completion: Arc<Completion>, ordinal: u32, offset: u32, count: u32) -> Self {
+        Self { completion, place: Place { ordinal, offset, count }, waker: None }
+    }
+
+    /// Blocks until the append is durable or has failed. At once if it is settled; the answer stays and can
+    /// be asked for again.
+    ///
+    /// # Errors
+    /// Why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, or one of the
+    /// session's errors.
+    pub fn wait(&self) -> Result<Appended> {
+        loop {
+            if let Some(result) = self.completion.wait(self.place, None) {
+                return result;
+            }
+        }
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`. Zero is allowed and looks once.
+    ///
+    /// # Errors
+    /// Those of `wait`; and `Timeout`: the append is still under way and **may still become durable**. Ask
+    /// this ticket again; appending the record anew may put it into the log twice (a session prevents that).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Appended> {
+        // A time-out beyond what a clock can express is none.
+        let deadline = Instant::now().checked_add(timeout);
+        self.completion.wait(self.place, deadline).unwrap_or_else(|| {
+            let message =
+                format!("the append was not settled within {timeout:?}; it may still become durable");
+            Err(Error::new(ErrorKind::Timeout, message))
+        })
+    }
+
+    /// The result, if there is one yet. Never blocks.
+    ///
+    /// The result's errors are those of [`wait`](Self::wait).
+    pub fn poll(&self) -> Option<Result<Appended>> {
+        self.completion.result(self.place)
+    }
+
+    /// Calls `callback` with the result, exactly once: at once on this thread if it is known already, else
+    /// **on the log's writer thread** as soon as it is. Until it returns nothing else is written: it should
+    /// only pass the result on. It must not wait for an append to the same log, which would wait for itself.
+    /// On the writer thread a panic of the callback is caught and logged.
+    ///
+    /// ```
+    /// use chiplog::{Log, Options};
+    /// let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// log.submit(b"record")?.on_complete(move |result| drop(sender.send(result)));
+    /// println!("durable at {}", receiver.recv()??.first);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_complete(self, callback: impl FnOnce(Result<Appended>) + Send + 'static) {
+        // Boxed before the lock is taken: what is done under it stays short.
+        let callback: Callback = Box::new(callback);
+        let mut hooks = self.completion.hooks.lock();
+        // Under the lock: either this sees the result, or `complete`, which takes the hooks under the lock
+        // after it stored DONE, sees this callback.
+        match self.poll() {
+            None => hooks.callbacks.push((self.place, callback)),
+            Some(result) => {
+                drop(hooks);
+                callback(result);
+            }
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Appended>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ticket = &mut *self;
+        if let Some(result) = Self::poll(ticket) {
+            return Poll::Ready(result);
+        }
+        // Cloning and dropping wakers is foreign code: outside the lock.
+        let waker = context.waker().clone();
+        let mut hooks = ticket.completion.hooks.lock();
+        // Once more under the lock; see `on_complete`.
+        if let Some(result) = Self::poll(ticket) {
+            drop(hooks);
+            return Poll::Ready(result);
+        }
+        // Only the newest waker counts: it replaces the one of an earlier poll.
+        let replaced = match ticket.waker {
+            Some(place) => hooks.wakers[place].replace(waker),
+            None => {
+                ticket.waker = Some(hooks.wakers.len());
+                hooks.wakers.push(Some(waker));
+                None
+            }
+        };
+        drop(hooks);
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for Ticket {
+    /// Lets go of the task that this ticket would have woken; touches nothing of other tickets.
+    fn drop(&mut self) {
+        if let Some(place) = self.waker {
+            let mut hooks = self.completion.hooks.lock();
+            // Nothing is there any more if `complete` took it.
+            let waker = hooks.wakers.get_mut(place).and_then(Option::take);
+            drop(hooks);
+            drop(waker);
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("count", &self.place.count).field("result", &self.poll()).finish()
+    }
+}
+
+/// What of the standard library is replaced when loom explores the interleavings.
+mod sync {
+    #[cfg(loom)]
+    use loom::sync::{Mutex as Inner, MutexGuard};
+    #[cfg(not(loom))]
+    use std::sync::{Mutex as Inner, MutexGuard};
+    use std::sync::{OnceLock, PoisonError};
+
+    /// A mutex that cannot be poisoned: no foreign code runs under it, so nothing panics under it.
+    pub(super) struct Mutex<T>(Inner<T>);
+
+    impl<T> Mutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(Inner::new(value))
+        }
+
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// A cell that is set once. The state word, not the cell, says when it may be read.
+    pub(super) struct Once<T> {
+        cell: OnceLock<T>,
+        /// In the model the cell orders nothing between threads: unless the state word's orderings make the
+        /// set visible, loom lets this Relaxed load miss it, and the model fails.
+        #[cfg(loom)]
+        visible: loom::sync::atomic::AtomicBool,
+    }
+
+    impl<T> Once<T> {
+        pub(super) fn new() -> Self {
+            Self {
+                cell: OnceLock::new(),
+                #[cfg(loom)]
+                visible: loom::sync::atomic::AtomicBool::new(false),
+            }
+        }
+
+        /// False if it was set before.
+        pub(super) fn set(&self, value: T) -> bool {
+            let first = self.cell.set(value).is_ok();
+            #[cfg(loom)]
+            self.visible.store(true, loom::sync::atomic::Ordering::Relaxed);
+            first
+        }
+
+        pub(super) fn get(&self) -> Option<&T> {
+            #[cfg(loom)]
+            if !self.visible.load(loom::sync::atomic::Ordering::Relaxed) {
+                return None;
+            }
+            self.cell.get()
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicUsize};
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::thread;
+
+    const PLACED: Outcome = Outcome::Placed { first: Index(100) };
+
+    fn ticket(completion: &Arc<Completion>, n: u32) -> Ticket {
+        Ticket::new(completion.clone(), n, n, 1)
+    }
+
+    fn at(first: u64, count: u32) -> Appended {
+        Appended { first: Index(first), count }
+    }
+
+    /// A waker that counts.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn poll_with(ticket: &mut Ticket, count: &Arc<Count>) -> Poll<Result<Appended>> {
+        Pin::new(ticket).poll(&mut Context::from_waker(&Waker::from(count.clone())))
+    }
+
+    #[test]
+    fn each_ticket_gets_what_is_its_own() {
+        let completion = Completion::new();
+        let tickets =
+            [(0, 0, 2), (1, 2, 1), (2, 3, 7)].map(|(o, f, c)| Ticket::new(completion.clone(), o, f, c));
+        assert!(tickets.iter().all(|t| t.poll().is_none()));
+        completion.complete(PLACED);
+        let got = tickets.map(|t| t.wait().unwrap());
+        assert_eq!(got, [at(100, 2), at(102, 1), at(103, 7)]);
+
+        let completion = Completion::new();
+        let tickets = [0, 1].map(|n| ticket(&completion, n));
+        let refused = Error::new(ErrorKind::SequenceGap, "gap");
+        completion.complete(Outcome::Each(vec![Err(refused), Ok(at(7, 1))]));
+        assert_eq!(tickets[0].wait().unwrap_err().kind(), ErrorKind::SequenceGap);
+        assert_eq!(tickets[1].wait().unwrap(), at(7, 1));
+
+        let completion = Completion::new();
+        let ticket = ticket(&completion, 0);
+        completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, "sync failed")));
+        assert_eq!(ticket.poll().unwrap().unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+
+    #[test]
+    fn a_time_out_says_that_the_append_may_still_happen_and_the_ticket_stays_good() {
+        let completion = Completion::new();
+        let ticket = ticket(&completion, 0);
+        for timeout in [Duration::ZERO, Duration::from_millis(1)] {
+            let error = ticket.wait_timeout(timeout).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout);
+            assert!(error.to_string().contains("may still become durable"), "{error}");
+        }
+        completion.complete(PLACED);
+        assert_eq!(ticket.wait_timeout(Duration::ZERO).unwrap(), at(100, 1));
+        assert_eq!(ticket.wait_timeout(Duration::MAX).unwrap(), at(100, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "completed once")]
+    fn an_outcome_never_changes() {
+        let completion = Completion::new();
+        completion.complete(PLACED);
+        completion.complete(PLACED);
+    }
+
+    #[test]
+    fn a_panicking_callback_or_waker_stops_neither_the_others_nor_the_writer() {
+        struct Bad;
+        impl Wake for Bad {
+            fn wake(self: Arc<Self>) {
+                panic!("waker");
+            }
+        }
+        let completion = Completion::new();
+        let (sender, receiver) = mpsc::channel();
+        let mut awaited = ticket(&completion, 0);
+        assert!(Pin::new(&mut awaited).poll(&mut Context::from_waker(&Arc::new(Bad).into())).is_pending());
+        ticket(&completion, 1).on_complete(|_| panic!("callback"));
+        ticket(&completion, 2).on_complete(move |r| sender.send(r).unwrap());
+        completion.complete(PLACED);
+        assert_eq!(receiver.try_recv().unwrap().unwrap(), at(102, 1));
+    }
+
+    #[test]
+    fn a_callback_after_the_fact_runs_at_once() {
+        let completion = Completion::new();
+        completion.complete(PLACED);
+        let (sender, receiver) = mpsc::channel();
+        ticket(&completion, 0).on_complete(move |r| sender.send((thread::current().id(), r)).unwrap());
+        let (thread, result) = receiver.try_recv().unwrap();
+        assert_eq!((thread, result.unwrap()), (thread::current().id(), at(100, 1)));
+    }
+
+    #[test]
+    fn a_callback_may_use_the_completion_itself() {
+        let completion = Completion::new();
+        let (sender, receiver) = mpsc::channel();
+        let other = ticket(&completion, 1);
+        ticket(&completion, 0).on_complete(move |_| {
+            // Would hang if the lock were held.
+            other.on_complete(move |r| sender.send(r).unwrap());
+        });
+        completion.complete(PLACED);
+        assert_eq!(receiver.try_recv().unwrap().unwrap(), at(101, 1));
+    }
+
+    #[test]
+    fn polling_again_replaces_the_waker_and_dropping_takes_only_its_own() {
+        let completion = Completion::new();
+        let [mut a, mut b, mut c] = [0, 1, 2].map(|n| ticket(&completion, n));
+        let [old, new, of_b, of_c] = [(); 4].map(|()| Arc::new(Count::default()));
+        for _ in 0..1000 {
+            assert!(poll_with(&mut a, &old).is_pending());
+        }
+        assert!(poll_with(&mut b, &of_b).is_pending());
+        assert!(poll_with(&mut c, &of_c).is_pending());
+        assert!(poll_with(&mut a, &new).is_pending());
+        assert_eq!(completion.hooks.lock().wakers.len(), 3);
+        assert_eq!(Arc::strong_count(&old), 1, "the old waker is let go");
+        drop(b);
+        assert_eq!(Arc::strong_count(&of_b), 1, "and so is a dropped ticket's");
+        completion.complete(PLACED);
+        let counts = [&old, &new, &of_b, &of_c].map(|c| c.0.load(Ordering::SeqCst));
+        assert_eq!(counts, [0, 1, 0, 1]);
+        assert!(matches!(poll_with(&mut a, &new), Poll::Ready(Ok(r)) if r == at(100, 1)));
+        drop(a);
+        assert!(matches!(poll_with(&mut c, &of_c), Poll::Ready(Ok(r)) if r == at(102, 1)));
+    }
+
+    /// A waker can own tickets (a task owns what it awaits), so dropping one can drop tickets of the same
+    /// block: under the lock that would be a deadlock.
+    #[test]
+    fn a_waker_that_owns_tickets_of_the_same_block_can_be_dropped() {
+        struct Task(#[allow(dead_code, reason = "held for its drop")] Ticket);
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+        let completion = Completion::new();
+        let count = Arc::new(Count::default());
+        let owner = || {
+            let mut inner = ticket(&completion, 1);
+            assert!(poll_with(&mut inner, &count).is_pending());
+            Waker::from(Arc::new(Task(inner)))
+        };
+        let mut outer = ticket(&completion, 0);
+        for _ in 0..3 {
+            assert!(Pin::new(&mut outer).poll(&mut Context::from_waker(&owner())).is_pending());
+        }
+        drop(outer);
+        assert_eq!(completion.hooks.lock().wakers.iter().flatten().count(), 0);
+    }
+
+    #[test]
+    fn a_ticket_is_a_future_that_any_executor_can_run() {
+        struct Unpark(thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+            let waker = Waker::from(Arc::new(Unpark(thread::current())));
+            loop {
+                match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(output) => return output,
+                    Poll::Pending => thread::park(),
+                }
+            }
+        }
+        let completion = Completion::new();
+        let tickets = [0, 1].map(|n| ticket(&completion, n));
+        let writer = thread::spawn(move || completion.complete(PLACED));
+        let both = Box::pin(async move {
+            let [a, b] = tickets;
+            (a.await.unwrap(), b.await.unwrap())
+        });
+        assert_eq!(block_on(both), (at(100, 1), at(101, 1)));
+        writer.join().unwrap();
+    }
+
+    /// Many threads on one completion after the other, some of which sleep, some of which come late.
+    #[test]
+    fn no_waiter_is_ever_left_asleep() {
+        const THREADS: u32 = 32;
+        const BLOCKS: u64 = 300;
+        let (done, waits) = (AtomicU32::new(0), AtomicU32::new(0));
+        let blocks: Vec<_> = (0..BLOCKS).map(|_| Completion::new()).collect();
+        thread::scope(|scope| {
+            for n in 0..THREADS {
+                let (blocks, done, waits) = (&blocks, &done, &waits);
+                scope.spawn(move || {
+                    for (b, completion) in blocks.iter().enumerate() {
+                        let ticket = ticket(completion, n);
+                        let want = at(b as u64 * 1000 + u64::from(n), 1);
+                        let got = if n % 4 == 0 {
+                            loop {
+                                match ticket.wait_timeout(Duration::from_micros(50)) {
+                                    Err(e) => assert_eq!(e.kind(), ErrorKind::Timeout),
+                                    Ok(got) => break got,
+                                }
+                            }
+                        } else {
+                            ticket.wait().unwrap()
+                        };
+                        assert_eq!(got, want);
+                        waits.fetch_add(1, Ordering::SeqCst);
+                        if n == 0 {
+                            done.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            for (b, completion) in blocks.iter().enumerate() {
+                // Now and then let everybody fall asleep first.
+                if b % 8 == 0 {
+                    while (done.load(Ordering::SeqCst) as usize) < b {
+                        thread::yield_now();
+                    }
+                }
+                completion.complete(Outcome::Placed { first: Index(b as u64 * 1000) });
+            }
+        });
+        assert_eq!(u64::from(waits.into_inner()), u64::from(THREADS) * BLOCKS);
+    }
+}
