@@ -7,6 +7,7 @@ mod config;
 pub mod disk;
 mod error;
 mod futex;
+mod session;
 mod store;
 mod types;
 pub use batch::*;

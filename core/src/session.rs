@@ -1,0 +1,729 @@
+//! Sessions: the exactly-once table. Which batches of which client are in the log already, and where.
+//!
+//! Pure: no clock, no I/O, no threads. The table is a function of the log's contents (and of the window
+//! option), so the writer and recovery call the same functions in the order of the log: what was decided
+//! live is decided again at replay. Time is the log's: the timestamp of the block that is being placed.
+//!
+//! Invariants:
+//! - The batches of a session are numbered 1, 2, 3 … without a gap; `last` is the newest one in the log.
+//! - What is remembered are the newest batches without a gap, up to and including `last`; of a session that
+//!   has appended, at least one.
+//! - Retries do not touch the table: they leave nothing in the log, and so cannot be seen at replay.
+//!
+//! # Encoding
+//!
+//! The table travels in every segment's opening block, so that it outlives restarts and discards.
+//! Little-endian; no padding; every byte counts:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 4 | number of sessions | - |
+//! | 4 | 4 | 0 | 0; a later format says here what it adds |
+//! | 8 | | the sessions, ascending by id | |
+//!
+//! A session:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 8 | session id | from 1, ascending |
+//! | 8 | 8 | last sequence | 0: has appended nothing |
+//! | 16 | 8 | last activity, ms since 1970 | - |
+//! | 24 | 8 | longest idle time, ms | - |
+//! | 32 | 4 | number of remembered batches | 0 if last sequence is 0, else 1 to min(last sequence, 1024) |
+//! | 36 | 4 | 0 | 0 |
+//! | 40 | | the remembered batches, 12 bytes each, oldest first; the newest is that of last sequence | |
+//!
+//! A remembered batch:
+//!
+//! | offset | bytes | field | bound |
+//! |---|---|---|---|
+//! | 0 | 8 | index of its first record | from 1; beyond the batch before it |
+//! | 8 | 4 | number of its records | 1 to 2^20 |
+//!
+//! Must not know: blocks, segments, who the clients are.
+
+use crate::batch::{BATCH_RECORDS_MAX, Malformed, Stamp, u32_at, u64_at};
+use crate::completion::Appended;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Index, Sequence, SessionId, Timestamp};
+use std::collections::{HashMap, VecDeque};
+
+const TABLE_HEADER_BYTES: usize = 8;
+const SESSION_BYTES: usize = 40;
+const REMEMBERED_BYTES: usize = 12;
+/// The format's bound on the batches remembered of one session; options set lower ones.
+const REMEMBERED_MAX: u16 = 1024;
+
+/// The most bytes that a table of so many sessions takes, each remembering so many batches.
+pub(crate) const fn encoded_bytes_max(sessions_max: u32, window: u16) -> usize {
+    TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
+}
+
+/// One client's session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Session {
+    /// The newest batch of the session in the log; 0 before the first.
+    last: Sequence,
+    /// When it was opened or last appended, by the log's clock.
+    active: Timestamp,
+    idle_max_ms: u64,
+    /// Where its newest batches stand; the back is that of `last`.
+    remembered: VecDeque<Appended>,
+}
+
+impl Session {
+    /// The last moment at which the session is still good.
+    fn good_until(&self) -> Timestamp {
+        Timestamp(self.active.0.saturating_add(self.idle_max_ms))
+    }
+
+    fn is_expired(&self, at: Timestamp) -> bool {
+        self.good_until() < at
+    }
+
+    fn keep_newest(&mut self, n: usize) {
+        let surplus = self.remembered.len().saturating_sub(n);
+        self.remembered.drain(..surplus);
+    }
+
+    /// None: `sequence` is the next one. Some: it is in the log already.
+    fn check(&self, id: SessionId, sequence: Sequence) -> Result<Option<Appended>> {
+        let next = self.last.0.checked_add(1);
+        if next == Some(sequence.0) {
+            return Ok(None);
+        }
+        let Some(back) = self.last.0.checked_sub(sequence.0) else {
+            let message = format!(
+                "session {id} is at sequence {}: expected at most {}, got {sequence}",
+                self.last,
+                next.unwrap_or(u64::MAX)
+            );
+            return Err(Error::new(ErrorKind::SequenceGap, message));
+        };
+        // `back` steps before the newest one.
+        let place = (self.remembered.len() as u64).checked_sub(back).and_then(|n| n.checked_sub(1));
+        match place.and_then(|n| self.remembered.get(n as usize)) {
+            Some(first_time) => Ok(Some(*first_time)),
+            None => {
+                let message = format!(
+                    "sequence {sequence} of session {id} is in the log, but its indexes are forgotten: the \
+                     session is at {} and the latest {} are remembered",
+                    self.last,
+                    self.remembered.len()
+                );
+                Err(Error::new(ErrorKind::SequenceForgotten, message))
+            }
+        }
+    }
+}
+
+/// The exactly-once table.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    sessions_max: u32,
+    window: usize,
+    sessions: HashMap<SessionId, Session>,
+    /// No session expires before this: spares looking at all of them. Moves: down when a session is opened,
+    /// and to the true minimum in `expire`. Appending only makes a session good for longer.
+    good_until_min: Timestamp,
+    /// Remembered batches of all sessions.
+    remembered: usize,
+}
+
+impl Sessions {
+    /// An empty table for at most `sessions_max` sessions that remembers `window` batches of each: 1 to
+    /// 1024; what is outside is taken for the nearest.
+    pub(crate) fn new(sessions_max: u32, window: u16) -> Self {
+        Self {
+            sessions_max,
+            window: window.clamp(1, REMEMBERED_MAX).into(),
+            sessions: HashMap::new(),
+            good_until_min: Timestamp(u64::MAX),
+            remembered: 0,
+        }
+    }
+
+    /// Opens a session: `id` is the raft index of the entry that does so, `at` that entry's timestamp. Drops
+    /// all expired ones first.
+    ///
+    /// Errors: `TooManySessions`; the table has only lost expired ones then, and the entry must not be made.
+    pub(crate) fn open(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
+        self.expire(at);
+        if self.sessions.len() >= self.sessions_max as usize {
+            let message = format!(
+                "{} sessions are open, and the option sessions_max allows {}; close some or raise it",
+                self.sessions.len(),
+                self.sessions_max
+            );
+            return Err(Error::new(ErrorKind::TooManySessions, message));
+        }
+        self.reopen(id, idle_max_ms, at)
+    }
+
+    /// As `open`, for an entry that is in the log already: no limit of today refuses it.
+    pub(crate) fn reopen(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
+        self.expire(at);
+        if id.is_none() || self.sessions.contains_key(&id) {
+            // Ids are raft indexes, so the caller counts wrongly or the log contradicts itself.
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("session {id} is open already, or no session"),
+            ));
+        }
+        let session = Session { last: Sequence(0), active: at, idle_max_ms, remembered: VecDeque::new() };
+        self.good_until_min = self.good_until_min.min(session.good_until());
+        self.sessions.insert(id, session);
+        Ok(())
+    }
+
+    /// Forgets a session. One that is not known is forgotten already.
+    pub(crate) fn close(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.remembered -= session.remembered.len();
+        }
+    }
+
+    /// Whether a batch may be placed at the time `at`. None: take it (so also without a session). Some: it
+    /// is a retry, and these are the indexes that it got the first time.
+    ///
+    /// Errors: `SessionExpired`, `SequenceGap`, `SequenceForgotten`.
+    pub(crate) fn check(&self, stamp: &Stamp, at: Timestamp) -> Result<Option<Appended>> {
+        if stamp.session.is_none() {
+            return Ok(None);
+        }
+        match self.sessions.get(&stamp.session) {
+            Some(session) if !session.is_expired(at) => session.check(stamp.session, stamp.sequence),
+            // Said alike whether or not it was dropped yet: that depends on what else happened.
+            _ => Err(Error::new(
+                ErrorKind::SessionExpired,
+                format!(
+                    "session {} is not known: it was never opened, was closed, or was idle for too long; \
+                     open a new one",
+                    stamp.session
+                ),
+            )),
+        }
+    }
+
+    /// A batch that `check` let through was placed at `first` with the timestamp `at`: remembers it, and
+    /// forgets what the client has answers for, and what is beyond the window.
+    ///
+    /// Errors: those of `check`, and `InvalidArgument` for a batch that is there already or stands before an
+    /// older one; nothing is changed then. Live they cannot happen after `check`; at replay they mean that
+    /// the log contradicts itself.
+    pub(crate) fn apply(&mut self, stamp: &Stamp, first: Index, count: u32, at: Timestamp) -> Result<()> {
+        if let Some(before) = self.check(stamp, at)? {
+            let message = format!(
+                "sequence {} of session {} is at {first}, but was at {} already",
+                stamp.sequence, stamp.session, before.first
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if let Some(session) = self.sessions.get_mut(&stamp.session) {
+            let before = session.remembered.len();
+            let next = session.remembered.back().map_or(1, |b| b.last().next().0);
+            if end_of(next, first.0, count).is_none() {
+                let message = format!(
+                    "sequence {} of session {} is at {first} with {count} records: not after those before it",
+                    stamp.sequence, stamp.session
+                );
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            session.last = stamp.sequence;
+            session.active = at;
+            session.remembered.push_back(Appended { first, count });
+            // The client still waits for this batch and the `inflight` ones before it.
+            session.keep_newest(self.window.min(usize::from(stamp.inflight) + 1));
+            self.remembered = self.remembered - before + session.remembered.len();
+        }
+        Ok(())
+    }
+
+    /// Drops every session that is expired at `at`.
+    pub(crate) fn expire(&mut self, at: Timestamp) {
+        if self.good_until_min >= at {
+            return;
+        }
+        let mut good_until_min = Timestamp(u64::MAX);
+        let remembered = &mut self.remembered;
+        self.sessions.retain(|_, session| {
+            if session.is_expired(at) {
+                *remembered -= session.remembered.len();
+                return false;
+            }
+            good_until_min = good_until_min.min(session.good_until());
+            true
+        });
+        self.good_until_min = good_until_min;
+    }
+
+    /// How many sessions there are, expired ones that were not dropped yet included.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The newest sequence of a session that is in the log (0: none yet); None for an unknown session.
+    pub(crate) fn get(&self, id: SessionId) -> Option<Sequence> {
+        self.sessions.get(&id).map(|s| s.last)
+    }
+
+    /// How long `encode`'s answer is, without making it.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        TABLE_HEADER_BYTES + self.sessions.len() * SESSION_BYTES + self.remembered * REMEMBERED_BYTES
+    }
+
+    /// The table as bytes; the same table always gives the same ones.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut sessions: Vec<_> = self.sessions.iter().collect();
+        sessions.sort_unstable_by_key(|(id, _)| **id);
+        let mut b = Vec::with_capacity(self.encoded_bytes());
+        b.extend_from_slice(&(sessions.len() as u32).to_le_bytes());
+        b.extend_from_slice(&[0; 4]);
+        for (id, session) in sessions {
+            for word in [id.0, session.last.0, session.active.0, session.idle_max_ms] {
+                b.extend_from_slice(&word.to_le_bytes());
+            }
+            b.extend_from_slice(&(session.remembered.len() as u32).to_le_bytes());
+            b.extend_from_slice(&[0; 4]);
+            for batch in &session.remembered {
+                b.extend_from_slice(&batch.first.0.to_le_bytes());
+                b.extend_from_slice(&batch.count.to_le_bytes());
+            }
+        }
+        b
+    }
+
+    /// Reads a table back; it must fill `bytes` to the end. More sessions than `sessions_max` are kept: they
+    /// are in the log. Of each the newest `window` batches are remembered, as if the window had been that
+    /// from the start.
+    pub(crate) fn decode(bytes: &[u8], sessions_max: u32, window: u16) -> Result<Self, Malformed> {
+        const SHORT: Malformed = "session table is cut off";
+        const NEWER: Malformed = "session table has fields of a newer format";
+        let mut table = Self::new(sessions_max, window);
+        let (head, mut rest) = bytes.split_at_checked(TABLE_HEADER_BYTES).ok_or(SHORT)?;
+        if head[4..8] != [0; 4] {
+            return Err(NEWER);
+        }
+        let count = u32_at(head, 0) as usize;
+        if count > rest.len() / SESSION_BYTES {
+            return Err(SHORT);
+        }
+        table.sessions.reserve(count);
+        let mut id_before = SessionId(0);
+        for _ in 0..count {
+            let (fixed, more) = rest.split_at_checked(SESSION_BYTES).ok_or(SHORT)?;
+            if fixed[36..40] != [0; 4] {
+                return Err(NEWER);
+            }
+            let remembered = u32_at(fixed, 32);
+            let (batches, more) =
+                more.split_at_checked(remembered_bytes(remembered, u64_at(fixed, 8))?).ok_or(SHORT)?;
+            rest = more;
+            let id = SessionId(u64_at(fixed, 0));
+            if id <= id_before {
+                return Err("session table is out of order");
+            }
+            id_before = id;
+            let mut session = Session {
+                last: Sequence(u64_at(fixed, 8)),
+                active: Timestamp(u64_at(fixed, 16)),
+                idle_max_ms: u64_at(fixed, 24),
+                remembered: decode_batches(batches)?,
+            };
+            session.keep_newest(table.window);
+            table.remembered += session.remembered.len();
+            table.good_until_min = table.good_until_min.min(session.good_until());
+            table.sessions.insert(id, session);
+        }
+        if rest.is_empty() { Ok(table) } else { Err(NEWER) }
+    }
+}
+
+/// How many bytes the remembered batches of a session take, if there can be so many.
+fn remembered_bytes(remembered: u32, last: u64) -> Result<usize, Malformed> {
+    if remembered > REMEMBERED_MAX.into() || u64::from(remembered) > last || (remembered == 0) != (last == 0)
+    {
+        return Err("session remembers an impossible number of batches");
+    }
+    Ok(remembered as usize * REMEMBERED_BYTES)
+}
+
+/// Where a batch ends that is the first one at or after `next`: None if there can be no such batch.
+fn end_of(next: u64, first: u64, count: u32) -> Option<u64> {
+    let possible = first >= next && (1..=BATCH_RECORDS_MAX).contains(&count);
+    possible.then(|| first.checked_add(count.into())).flatten()
+}
+
+fn decode_batches(bytes: &[u8]) -> Result<VecDeque<Appended>, Malformed> {
+    let mut batches = VecDeque::with_capacity(bytes.len() / REMEMBERED_BYTES);
+    let mut next = 1;
+    for batch in bytes.chunks_exact(REMEMBERED_BYTES) {
+        let (first, count) = (u64_at(batch, 0), u32_at(batch, 8));
+        next = end_of(next, first, count).ok_or("session remembers an impossible batch")?;
+        batches.push_back(Appended { first: Index(first), count });
+    }
+    Ok(batches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const IDLE: u64 = 1000;
+
+    fn stamp(session: u64, sequence: u64, inflight: u16) -> Stamp {
+        Stamp { session: SessionId(session), sequence: Sequence(sequence), inflight }
+    }
+
+    fn at(first: u64, count: u32) -> Appended {
+        Appended { first: Index(first), count }
+    }
+
+    fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+        result.unwrap_err().kind()
+    }
+
+    /// Session 1 with `n` batches of two records, at 10, 20, 30 …, all still unanswered.
+    fn table(n: u64, window: u16) -> Sessions {
+        let mut table = Sessions::new(2, window);
+        table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
+        for s in 1..=n {
+            let stamp = stamp(1, s, u16::MAX);
+            assert_eq!(table.check(&stamp, Timestamp(s)).unwrap(), None);
+            table.apply(&stamp, Index(10 * s), 2, Timestamp(s)).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn a_retry_gets_the_first_indexes_and_a_gap_is_refused() {
+        let table = table(3, 8);
+        let now = Timestamp(5);
+        for s in 1..=3 {
+            assert_eq!(table.check(&stamp(1, s, 0), now).unwrap(), Some(at(10 * s, 2)));
+        }
+        assert_eq!(table.check(&stamp(1, 4, 0), now).unwrap(), None);
+        let error = table.check(&stamp(1, 6, 0), now).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SequenceGap);
+        assert!(error.to_string().contains("expected at most 4, got 6"), "{error}");
+        assert_eq!(kind(table.check(&stamp(2, 1, 0), now)), ErrorKind::SessionExpired);
+        assert_eq!(table.check(&Stamp::default(), now).unwrap(), None);
+        assert_eq!(table.get(SessionId(1)), Some(Sequence(3)));
+        assert_eq!(table.get(SessionId(2)), None);
+    }
+
+    #[test]
+    fn answered_batches_and_those_beyond_the_window_are_forgotten() {
+        let mut table = table(6, 4);
+        let now = Timestamp(9);
+        assert_eq!(kind(table.check(&stamp(1, 2, 0), now)), ErrorKind::SequenceForgotten);
+        assert_eq!(table.check(&stamp(1, 3, 0), now).unwrap(), Some(at(30, 2)));
+        // The client had no answer for 6, but for all before.
+        table.apply(&stamp(1, 7, 1), Index(70), 1, now).unwrap();
+        assert_eq!(kind(table.check(&stamp(1, 5, 0), now)), ErrorKind::SequenceForgotten);
+        assert_eq!(table.check(&stamp(1, 6, 0), now).unwrap(), Some(at(60, 2)));
+        assert_eq!(table.check(&stamp(1, 7, 0), now).unwrap(), Some(at(70, 1)));
+    }
+
+    #[test]
+    fn a_session_expires_by_log_time_and_stays_alive_by_appending_only() {
+        let mut table = table(1, 4);
+        let last = Timestamp(1 + IDLE);
+        assert_eq!(
+            table.check(&stamp(1, 1, 0), last).unwrap(),
+            Some(at(10, 2)),
+            "a retry on the last moment"
+        );
+        assert_eq!(kind(table.check(&stamp(1, 2, 0), Timestamp(last.0 + 1))), ErrorKind::SessionExpired);
+        table.apply(&stamp(1, 2, 0), Index(20), 1, last).unwrap();
+        table.expire(Timestamp(last.0 + IDLE));
+        assert_eq!(table.len(), 1);
+        table.expire(Timestamp(last.0 + IDLE + 1));
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.encoded_bytes(), TABLE_HEADER_BYTES);
+    }
+
+    #[test]
+    fn a_session_without_a_limit_lives_for_ever() {
+        let mut table = Sessions::new(1, 1);
+        table.open(SessionId(1), u64::MAX, Timestamp(5)).unwrap();
+        table.expire(Timestamp(u64::MAX));
+        assert_eq!(table.check(&stamp(1, 1, 0), Timestamp(u64::MAX)).unwrap(), None);
+    }
+
+    #[test]
+    fn the_number_of_sessions_is_bounded_and_expired_ones_make_room() {
+        let mut table = Sessions::new(2, 4);
+        table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
+        table.open(SessionId(2), IDLE, Timestamp(1)).unwrap();
+        assert_eq!(kind(table.open(SessionId(3), IDLE, Timestamp(IDLE))), ErrorKind::TooManySessions);
+        table.open(SessionId(4), IDLE, Timestamp(IDLE + 1)).unwrap();
+        assert_eq!((table.len(), table.get(SessionId(1))), (2, None));
+        table.close(SessionId(2));
+        table.close(SessionId(2));
+        table.open(SessionId(5), IDLE, Timestamp(IDLE + 1)).unwrap();
+        assert_eq!(kind(table.reopen(SessionId(5), IDLE, Timestamp(IDLE + 1))), ErrorKind::InvalidArgument);
+        table.reopen(SessionId(6), IDLE, Timestamp(IDLE + 1)).unwrap();
+        assert_eq!(table.len(), 3, "what the log holds is not refused");
+    }
+
+    #[test]
+    fn a_log_that_contradicts_itself_changes_nothing() {
+        let mut table = table(3, 4);
+        let before = table.encode();
+        let now = Timestamp(9);
+        assert_eq!(kind(table.apply(&stamp(1, 3, 0), Index(40), 1, now)), ErrorKind::InvalidArgument);
+        assert_eq!(kind(table.apply(&stamp(1, 4, 0), Index(31), 1, now)), ErrorKind::InvalidArgument);
+        assert_eq!(kind(table.apply(&stamp(1, 4, 0), Index(40), 0, now)), ErrorKind::InvalidArgument);
+        assert_eq!(kind(table.apply(&stamp(1, 5, 0), Index(40), 1, now)), ErrorKind::SequenceGap);
+        assert_eq!(kind(table.apply(&stamp(8, 1, 0), Index(40), 1, now)), ErrorKind::SessionExpired);
+        assert_eq!(table.encode(), before);
+        table.apply(&Stamp::default(), Index(40), 1, now).unwrap();
+        assert_eq!(table.encode(), before, "batches without a session leave no trace");
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn golden_bytes() {
+        let mut table = table(2, 4);
+        table.open(SessionId(0x0102), 0x0304, Timestamp(0x0106)).unwrap();
+        let words = |w: &[u64]| w.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let want = [
+            vec![2, 0, 0, 0, 0, 0, 0, 0],
+            words(&[1, 2, 2, IDLE, 2, 10]),
+            vec![2, 0, 0, 0],
+            words(&[20]),
+            vec![2, 0, 0, 0],
+            words(&[0x0102, 0, 0x0106, 0x0304, 0]),
+        ];
+        assert_eq!(table.encode(), want.concat());
+    }
+
+    #[test]
+    fn smaller_limits_refuse_nothing_and_a_smaller_window_forgets() {
+        let mut big = table(6, 8);
+        big.open(SessionId(2), IDLE, Timestamp(6)).unwrap();
+        let small = Sessions::decode(&big.encode(), 1, 3).unwrap();
+        assert_eq!(small.len(), 2);
+        assert_eq!(small.check(&stamp(1, 4, 0), Timestamp(6)).unwrap(), Some(at(40, 2)));
+        assert_eq!(kind(small.check(&stamp(1, 3, 0), Timestamp(6))), ErrorKind::SequenceForgotten);
+        assert_eq!(small.encoded_bytes(), small.encode().len());
+        // As if the window had been that from the start.
+        let mut from_start = table(6, 3);
+        from_start.open(SessionId(2), IDLE, Timestamp(6)).unwrap();
+        assert_eq!(small.encode(), from_start.encode());
+    }
+
+    #[test]
+    fn a_full_table_takes_exactly_its_bound() {
+        let (sessions, window) = (5, 1024);
+        let mut table = Sessions::new(sessions, window);
+        let mut next = 1;
+        for id in 1..=u64::from(sessions) {
+            table.open(SessionId(id), IDLE, Timestamp(0)).unwrap();
+            for s in 1..=2 * u64::from(window) {
+                table.apply(&stamp(id, s, u16::MAX), Index(next), 1, Timestamp(0)).unwrap();
+                next += 1;
+            }
+        }
+        assert_eq!(table.encode().len(), encoded_bytes_max(sessions, window));
+        assert_eq!(table.encoded_bytes(), encoded_bytes_max(sessions, window));
+        let again = Sessions::decode(&table.encode(), sessions, window).unwrap();
+        assert_eq!(again.encode(), table.encode());
+    }
+
+    #[test]
+    fn a_count_that_the_bytes_cannot_hold_allocates_nothing() {
+        let mut bytes = u32::MAX.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 4]);
+        assert_eq!(Sessions::decode(&bytes, 1, 1).unwrap_err(), "session table is cut off");
+    }
+
+    /// The specification: keeps everything for ever and answers by looking.
+    #[derive(Debug, Default)]
+    struct Model {
+        sessions: BTreeMap<u64, ModelSession>,
+    }
+
+    #[derive(Debug)]
+    struct ModelSession {
+        placed: Vec<Appended>,
+        remembered_from: u64,
+        active: u64,
+        idle: u64,
+    }
+
+    impl Model {
+        fn live(&self, now: u64) -> usize {
+            self.sessions.values().filter(|s| s.active.saturating_add(s.idle) >= now).count()
+        }
+
+        fn check(&self, stamp: &Stamp, now: u64) -> Result<Option<Appended>, ErrorKind> {
+            let Some(s) = self.sessions.get(&stamp.session.0) else { return Err(ErrorKind::SessionExpired) };
+            if s.active.saturating_add(s.idle) < now {
+                return Err(ErrorKind::SessionExpired);
+            }
+            let (sequence, last) = (stamp.sequence.0, s.placed.len() as u64);
+            match sequence {
+                _ if sequence == last + 1 => Ok(None),
+                _ if sequence > last => Err(ErrorKind::SequenceGap),
+                _ if sequence >= s.remembered_from.max(1) => Ok(Some(s.placed[sequence as usize - 1])),
+                _ => Err(ErrorKind::SequenceForgotten),
+            }
+        }
+
+        fn apply(&mut self, stamp: &Stamp, placed: Appended, now: u64, window: u16) {
+            let s = self.sessions.get_mut(&stamp.session.0).unwrap();
+            s.placed.push(placed);
+            s.active = now;
+            let answered = stamp.sequence.0.saturating_sub(stamp.inflight.into());
+            let window_from = (stamp.sequence.0 + 1).saturating_sub(window.into());
+            s.remembered_from = s.remembered_from.max(answered).max(window_from);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Open {
+            idle: u64,
+        },
+        Close {
+            which: usize,
+        },
+        /// A batch whose sequence is the next one plus `step`.
+        Append {
+            which: usize,
+            step: i64,
+            inflight: u16,
+            count: u32,
+        },
+        Pass {
+            ms: u64,
+        },
+        Expire,
+        /// Carries the table over a restart.
+        Restart,
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let inflight = prop_oneof![0..6u16, Just(u16::MAX)];
+        let step = prop_oneof![4 => Just(0i64), 3 => -8..0i64, 1 => 1..4i64];
+        let op = prop_oneof![
+            2 => (0..300u64).prop_map(|idle| Op::Open { idle }),
+            1 => (0..8usize).prop_map(|which| Op::Close { which }),
+            12 => (0..8usize, step, inflight, 1..5u32)
+                .prop_map(|(which, step, inflight, count)| Op::Append { which, step, inflight, count }),
+            3 => (0..80u64).prop_map(|ms| Op::Pass { ms }),
+            1 => Just(Op::Expire),
+            1 => Just(Op::Restart),
+        ];
+        proptest::collection::vec(op, 1..200)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// Live use agrees with the specification at every step; and a table that saw only what is in the
+        /// log (no retries, no refusals) ends up with the same bytes.
+        #[test]
+        fn the_table_agrees_with_a_naive_one_and_with_its_own_replay(
+            ops in ops(),
+            sessions_max in 1..6u32,
+            window in 1..6u16,
+        ) {
+            let mut table = Sessions::new(sessions_max, window);
+            let mut replayed = Sessions::new(1, window);
+            let mut model = Model::default();
+            let (mut now, mut raft, mut next) = (0, 0, 1);
+            for op in ops {
+                match op {
+                    Op::Pass { ms } => now += ms,
+                    Op::Expire => table.expire(Timestamp(now)),
+                    Op::Restart => {
+                        prop_assert_eq!(table.encoded_bytes(), table.encode().len());
+                        prop_assert!(table.encoded_bytes() <= encoded_bytes_max(sessions_max, window));
+                        table = Sessions::decode(&table.encode(), sessions_max, window).unwrap();
+                    }
+                    Op::Open { idle } => {
+                        raft += 1;
+                        let opened = table.open(SessionId(raft), idle, Timestamp(now));
+                        if model.live(now) >= sessions_max as usize {
+                            prop_assert_eq!(kind(opened), ErrorKind::TooManySessions);
+                        } else {
+                            prop_assert!(opened.is_ok());
+                            prop_assert_eq!(table.len(), model.live(now) + 1);
+                            replayed.reopen(SessionId(raft), idle, Timestamp(now)).unwrap();
+                            let session = ModelSession { placed: vec![], remembered_from: 0, active: now, idle };
+                            model.sessions.insert(raft, session);
+                        }
+                    }
+                    Op::Close { which } => {
+                        let id = raft.saturating_sub(which as u64);
+                        table.close(SessionId(id));
+                        replayed.close(SessionId(id));
+                        model.sessions.remove(&id);
+                    }
+                    Op::Append { which, step, inflight, count } => {
+                        let id = raft.saturating_sub(which as u64);
+                        let last = model.sessions.get(&id).map_or(0, |s| s.placed.len() as i64);
+                        let sequence = (last + 1 + step).max(1) as u64;
+                        if id == 0 {
+                            continue;
+                        }
+                        let stamp = stamp(id, sequence, inflight);
+                        let got = table.check(&stamp, Timestamp(now)).map_err(|e| e.kind());
+                        prop_assert_eq!(got, model.check(&stamp, now));
+                        if got == Ok(None) {
+                            table.apply(&stamp, Index(next), count, Timestamp(now)).unwrap();
+                            replayed.apply(&stamp, Index(next), count, Timestamp(now)).unwrap();
+                            model.apply(&stamp, at(next, count), now, window);
+                            prop_assert_eq!(table.get(stamp.session), Some(stamp.sequence));
+                            next += u64::from(count);
+                        }
+                    }
+                }
+            }
+            table.expire(Timestamp(now));
+            replayed.expire(Timestamp(now));
+            prop_assert_eq!(table.len(), model.live(now));
+            prop_assert_eq!(table.encode(), replayed.encode());
+        }
+
+        /// No bytes make it panic, and what it accepts it would write again exactly so.
+        #[test]
+        fn decoding_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            if let Ok(table) = Sessions::decode(&bytes, 4, 1024) {
+                prop_assert_eq!(table.encode(), bytes);
+            }
+        }
+
+        /// The same for bytes that are nearly right: one byte changed, cut off, or lengthened.
+        #[test]
+        fn decoding_damaged_tables_never_panics(
+            n in 0..6u64,
+            place in any::<proptest::sample::Index>(),
+            xor in 1..=255u8,
+            more in 0..16usize,
+        ) {
+            let mut good = table(n, 8);
+            good.open(SessionId(7), IDLE, Timestamp(n)).unwrap();
+            let good = good.encode();
+            prop_assert_eq!(Sessions::decode(&good, 2, 8).unwrap().encode(), good.clone());
+            let place = place.index(good.len());
+            prop_assert!(Sessions::decode(&good[..place], 2, 8).is_err());
+            let longer = [&good[..], &vec![xor; more + 1]].concat();
+            prop_assert!(Sessions::decode(&longer, 2, 8).is_err());
+            let mut bad = good;
+            bad[place] ^= xor;
+            if let Ok(mut table) = Sessions::decode(&bad, 2, 1024) {
+                prop_assert_eq!(table.encode(), bad);
+                // And it can be used.
+                let stamp = stamp(1, table.get(SessionId(1)).map_or(1, |s| s.0.saturating_add(1)), 0);
+                let _ = table.apply(&stamp, Index(1000), 1, Timestamp(n));
+                table.expire(Timestamp(u64::MAX));
+            }
+        }
+    }
+}
