@@ -1,0 +1,237 @@
+//! Positions: how far the log is, in records, and who waits for it to move.
+//!
+//! `docs/positions.md` defines each position. The relations:
+//!
+//! ```text
+//! first <= committed + 1      committed <= durable (one voter)      durable <= appended
+//! ```
+//!
+//! All are published without locks. The writer thread alone moves them; anybody reads them.
+//!
+//! Must not know: files, blocks.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::futex::Futex;
+use crate::types::Index;
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// The positions of one log on this node.
+#[derive(Default)]
+pub(crate) struct Positions {
+    /// The first record that is not discarded.
+    /// Moves: only forward, after the discard command is durable.
+    first: AtomicU64,
+    /// Last record handed to the operating system.
+    /// Moves: in `Writer::flush`, when the write returned.
+    appended: AtomicU64,
+    /// Last record known durable on this node.
+    /// Moves: in `Writer::flush`, after `fdatasync` returned 0.
+    /// Invariant: durable <= appended.
+    durable: AtomicU64,
+    /// Last record that readers may see. With one voter it follows `durable` at once.
+    committed: CachePadded<AtomicU64>,
+    tail: Tail,
+}
+
+/// Those who wait for `committed` to move.
+#[derive(Default)]
+struct Tail {
+    /// Counts wake-ups; what sleepers sleep on.
+    epoch: Futex,
+    sleepers: AtomicUsize,
+    hooks: Mutex<Vec<(Index, Hook)>>,
+    hooked: AtomicUsize,
+    closed: AtomicBool,
+}
+
+impl Positions {
+    /// The positions of a log that was just opened: all that is in it is durable and committed.
+    pub(crate) fn new(first: Index, last: Index) -> Self {
+        let positions = Self::default();
+        positions.first.store(first.0, Ordering::Release);
+        positions.written(last);
+        positions.synced(last);
+        positions
+    }
+
+    pub(crate) fn first(&self) -> Index {
+        Index(self.first.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn appended(&self) -> Index {
+        Index(self.appended.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn durable(&self) -> Index {
+        Index(self.durable.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn committed(&self) -> Index {
+        Index(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Everything up to `last` was written.
+    pub(crate) fn written(&self, last: Index) {
+        self.appended.store(last.0, Ordering::Release);
+    }
+
+    /// Everything up to `last` is durable, and so, with one voter, committed. Does not wake: see
+    /// [`Self::wake`], so that the caller decides who goes first.
+    pub(crate) fn synced(&self, last: Index) {
+        debug_assert!(last <= self.appended(), "durable beyond appended");
+        self.durable.store(last.0, Ordering::Release);
+        self.committed.store(last.0, Ordering::Release);
+    }
+
+    /// Records below `first` are discarded.
+    pub(crate) fn discarded(&self, first: Index) {
+        self.first.fetch_max(first.0, Ordering::AcqRel);
+    }
+
+    /// Wakes those who wait at the tail, if there are any.
+    pub(crate) fn wake(&self) {
+        // Pairs with the fence in `wait` and `on_reach`: either we see the sleeper here, or it sees the
+        // position moved there.
+        fence(Ordering::SeqCst);
+        if self.tail.sleepers.load(Ordering::Relaxed) > 0 {
+            self.tail.epoch.bump();
+        }
+        if self.tail.hooked.load(Ordering::Relaxed) > 0 {
+            self.run_hooks();
+        }
+    }
+
+    /// Nothing will move any more: wakes everybody for good.
+    pub(crate) fn close(&self) {
+        self.tail.closed.store(true, Ordering::Release);
+        self.tail.epoch.bump();
+        self.run_hooks();
+    }
+
+    /// Whether [`Self::close`] was called.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.tail.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether a reader at `next` has something to do: a record, or the news that it was discarded.
+    fn reached(&self, next: Index) -> bool {
+        self.committed() >= next || self.first() > next
+    }
+
+    /// Blocks until a reader at `next` has something to do (true), the time-out passes (false), or the log
+    /// is closed (`Closed`).
+    pub(crate) fn wait(&self, next: Index, timeout: Option<Duration>) -> Result<bool> {
+        if self.reached(next) {
+            return Ok(true);
+        }
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        self.tail.sleepers.fetch_add(1, Ordering::Relaxed);
+        let outcome = loop {
+            let epoch = self.tail.epoch.load();
+            fence(Ordering::SeqCst);
+            if self.reached(next) {
+                break Ok(true);
+            }
+            if self.is_closed() {
+                break Err(closed());
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break Ok(false);
+            }
+            self.tail.epoch.wait(epoch, left);
+        };
+        self.tail.sleepers.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Runs `hook` once, when a reader at `next` has something to do or the log is closed; at once if so
+    /// already. It runs on the writer thread and must not block.
+    pub(crate) fn on_reach(&self, next: Index, hook: Hook) {
+        {
+            let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+            hooks.push((next, hook));
+            self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        if self.reached(next) || self.is_closed() {
+            self.run_hooks();
+        }
+    }
+
+    fn run_hooks(&self) {
+        let mut due = Vec::new();
+        {
+            let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+            let closed = self.is_closed();
+            for (next, hook) in std::mem::take(&mut *hooks) {
+                if closed || self.reached(next) { due.push(hook) } else { hooks.push((next, hook)) }
+            }
+            self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
+        }
+        for hook in due {
+            // A caller's panic must not stop the writer.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
+                tracing::error!("a callback at the log's tail panicked");
+            }
+        }
+    }
+}
+
+/// The error of whoever waits on a closed log.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the log was closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+
+    #[test]
+    fn waiters_and_hooks_wake_when_their_record_is_committed() {
+        let positions = Arc::new(Positions::new(Index(1), Index(3)));
+        assert!(positions.wait(Index(3), None).unwrap());
+        assert!(!positions.wait(Index(4), Some(Duration::from_millis(1))).unwrap());
+        let (tx, rx) = mpsc::channel();
+        positions.on_reach(Index(5), Box::new(move || tx.send(()).unwrap()));
+        let waiter = std::thread::spawn({
+            let positions = positions.clone();
+            move || positions.wait(Index(5), None)
+        });
+        for last in [4, 5] {
+            assert!(rx.try_recv().is_err());
+            positions.written(Index(last));
+            positions.synced(Index(last));
+            positions.wake();
+        }
+        rx.recv().unwrap();
+        assert!(waiter.join().unwrap().unwrap());
+    }
+
+    #[test]
+    fn closing_wakes_everybody() {
+        let positions = Arc::new(Positions::new(Index(1), Index(0)));
+        let waiter = std::thread::spawn({
+            let positions = positions.clone();
+            move || positions.wait(Index(1), None)
+        });
+        let (tx, rx) = mpsc::channel();
+        positions.on_reach(Index(1), Box::new(move || tx.send(()).unwrap()));
+        positions.close();
+        rx.recv().unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    }
+
+    #[test]
+    fn a_discard_beyond_a_waiter_wakes_it() {
+        let positions = Positions::new(Index(1), Index(3));
+        positions.discarded(Index(10));
+        assert!(positions.wait(Index(4), None).unwrap());
+    }
+}

@@ -1,0 +1,372 @@
+//! Segment files made ahead of need, and everything else that must not be done on the writer's time: one
+//! helper thread prepares, seals, recycles and deletes segment files.
+//!
+//! ```text
+//! prepare:  create or take an old file as `N.tmp` -> header with a new id -> sync -> rename `N.seg` -> sync dir
+//! seal:     block index + footer into a full segment -> sync
+//! discard:  file of a dropped segment -> reused by the next prepare if nobody reads it, else removed
+//! ```
+//!
+//! Invariants:
+//! - a file named `*.seg` has its full size, really allocated, and a valid header, all durable;
+//! - a file is reused only when no reader holds it (nobody else has its [`Segment`]);
+//! - [`AHEAD`] files are kept ready; an append of data never takes the last one, so that commands (discard
+//!   above all) find a place when the disk is full.
+
+use super::layout::{
+    Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index, tail_reserve,
+};
+use super::segment::{Segment, file_name};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{LogId, SegmentId};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Files kept ready.
+pub(crate) const AHEAD: usize = 2;
+/// Zeros are written in pieces, each synced, so that they never delay an append's sync by much.
+const ZERO_PIECE_BYTES: usize = 1 << 20;
+
+/// A segment file that waits for its first block.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) number: u64,
+    pub(crate) id: SegmentId,
+    pub(crate) bytes: u32,
+    pub(crate) file: Arc<dyn DiskFile>,
+}
+
+/// What an append wants a new segment for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Records: may not take the last prepared file.
+    Data,
+    /// Commands and positions: may.
+    Metadata,
+}
+
+/// The files ahead and the work behind; shared by the writer and the helper thread.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    disk: Arc<dyn Disk>,
+    log: LogId,
+    segment_bytes: u32,
+    state: Mutex<State>,
+    /// The helper waits here for work.
+    work: Condvar,
+    /// The writer waits here for files.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ready: VecDeque<Prepared>,
+    next_number: u64,
+    /// Names of files that may be overwritten, of the right size.
+    spare: Vec<String>,
+    seal: VecDeque<Arc<Segment>>,
+    dropped: VecDeque<Arc<Segment>>,
+    /// Why the last attempt to prepare failed; attempts pause until somebody asks or a file comes free.
+    failed: Option<Error>,
+    /// Attempts so far, so that who asks can tell a fresh failure from an old one.
+    attempts: u64,
+    busy: bool,
+    stop: bool,
+}
+
+impl Preparer {
+    /// `next_number` is the first number that no segment has; `spare` are files whose contents do not matter.
+    pub(crate) fn new(disk: Arc<dyn Disk>, log: LogId, segment_bytes: u32, next: u64, spare: Vec<String>) -> Self {
+        let state = State { next_number: next, spare, ..State::default() };
+        Self { disk, log, segment_bytes, state: Mutex::new(state), work: Condvar::new(), done: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next file; waits while the helper makes one.
+    ///
+    /// # Errors
+    /// What kept the helper from making it: `Full` if there is no space, else `Io`. Nothing was written to
+    /// the log.
+    pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
+        let needed = if purpose == Purpose::Data { 2 } else { 1 };
+        let mut state = self.lock();
+        let asked_at = state.attempts;
+        if state.ready.len() < needed {
+            state.failed = None; // try again, now
+        }
+        loop {
+            if state.ready.len() >= needed {
+                let taken = state.ready.pop_front();
+                self.work.notify_one();
+                if let Some(prepared) = taken {
+                    return Ok(prepared);
+                }
+            }
+            if state.stop {
+                return Err(Error::new(ErrorKind::Closed, "the log is being closed"));
+            }
+            if let Some(error) = state.failed.clone().filter(|_| state.attempts > asked_at) {
+                return Err(error);
+            }
+            self.work.notify_one();
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A full segment whose successor has durably begun: its footer can be written.
+    pub(crate) fn seal(&self, segment: Arc<Segment>) {
+        self.lock().seal.push_back(segment);
+        self.work.notify_one();
+    }
+
+    /// Segments that were discarded, durably.
+    pub(crate) fn discard(&self, segments: Vec<Arc<Segment>>) {
+        let mut state = self.lock();
+        state.dropped.extend(segments);
+        state.failed = None;
+        self.work.notify_one();
+    }
+
+    /// Waits until nothing is left to seal or delete.
+    pub(crate) fn settle(&self) {
+        let mut state = self.lock();
+        while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets the helper thread end after the work at hand.
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.work.notify_one();
+        self.done.notify_all();
+    }
+
+    /// The helper thread's life.
+    pub(crate) fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return;
+            }
+            let Some(job) = state.next_job() else {
+                self.done.notify_all();
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.busy = true;
+            drop(state);
+            let outcome = self.carry_out(job);
+            state = self.lock();
+            state.busy = false;
+            state.note(outcome);
+            self.done.notify_all();
+        }
+    }
+
+    /// Prepares the very first file on the caller's thread, for a log that is being made.
+    pub(crate) fn prepare_first(&self) -> Result<()> {
+        let (number, spare) = {
+            let mut state = self.lock();
+            (state.next_number, state.spare.pop())
+        };
+        let outcome = self.prepare(number, spare);
+        let mut state = self.lock();
+        let result = outcome.as_ref().map(|_| ()).map_err(Error::clone);
+        state.note(Outcome::Prepared(outcome));
+        result
+    }
+
+    fn carry_out(&self, job: Job) -> Outcome {
+        match job {
+            Job::Prepare(number, spare) => Outcome::Prepared(self.prepare(number, spare)),
+            Job::Seal(segment) => {
+                if let Err(error) = self.write_footer(&segment) {
+                    tracing::warn!(%error, segment = segment.number, "segment stays without a footer; it is scanned when opened");
+                }
+                Outcome::Nothing
+            }
+            Job::Drop(segment) => self.reuse_or_remove(segment),
+        }
+    }
+
+    /// Makes `number.seg` from an old file or a new one.
+    fn prepare(&self, number: u64, spare: Option<String>) -> Result<Prepared> {
+        let (tmp, name) = (format!("{number:020}.tmp"), file_name(number));
+        let path = self.disk.path().join(&name);
+        let make = || -> io::Result<Prepared> {
+            let file = match &spare {
+                Some(old) => {
+                    self.disk.rename(old, &tmp)?;
+                    // The old name must be gone before the contents are: a file named *.seg has a header.
+                    self.disk.sync_dir()?;
+                    self.disk.open(&tmp, true)?
+                }
+                None => {
+                    let file = self.disk.create(&tmp)?;
+                    fill_with_zeros(&*file, self.segment_bytes as usize)?;
+                    file
+                }
+            };
+            let header = SegmentHeader { log: self.log, number, id: random_id()?, bytes: self.segment_bytes };
+            file.write_at(0, &[IoSlice::new(&header.encode())])?;
+            file.sync()?;
+            self.disk.rename(&tmp, &name)?;
+            self.disk.sync_dir()?;
+            Ok(Prepared { number, id: header.id, bytes: header.bytes, file })
+        };
+        make().map_err(|e| {
+            // Without this the rest of a full disk stays taken. If it fails the next opening removes it.
+            let _ = self.disk.remove(&tmp);
+            if is_no_space(&e) {
+                let what = format!("no space left for segment {}; discard a prefix or free disk space", path.display());
+                Error::new(ErrorKind::Full, what)
+            } else {
+                Error::io("prepare segment", &path, e)
+            }
+        })
+    }
+
+    /// Stores the block index and the footer of a full segment.
+    fn write_footer(&self, segment: &Segment) -> Result<()> {
+        let Some(entries) = segment.growing_index() else { return Ok(()) };
+        let (index, index_crc) = encode_index(&entries);
+        let size = segment.bytes as usize;
+        let index_offset = data_limit(size);
+        assert!(index.len() <= tail_reserve(size), "the index fits its reserve");
+        let end = segment.end();
+        let footer = Footer {
+            number: segment.number,
+            id: segment.id,
+            base_raft: segment.base.raft,
+            base_term: segment.base.term,
+            first: segment.base.next,
+            next: end.next,
+            last_raft: end.raft,
+            last_term: end.term,
+            first_timestamp: segment.first_timestamp,
+            last_timestamp: segment.last_timestamp(),
+            data_end: segment.data_end() as u32,
+            index_offset: index_offset as u32,
+            index_count: (index.len() / INDEX_ENTRY_BYTES) as u32,
+            index_crc,
+        };
+        let bytes = footer.encode();
+        let path = self.disk.path().join(file_name(segment.number));
+        let write = || -> io::Result<()> {
+            let file = self.disk.open(&file_name(segment.number), true)?;
+            // One call, so that a crash between them cannot leave a footer without its index in most cases;
+            // where it does, the index's own checksum tells.
+            file.write_at(index_offset as u64, &[IoSlice::new(&index)])?;
+            file.write_at((size - bytes.len()) as u64, &[IoSlice::new(&bytes)])?;
+            file.sync()
+        };
+        write().map_err(|e| Error::io("seal segment", &path, e))?;
+        segment.seal(&footer);
+        Ok(())
+    }
+
+    /// A dropped segment's file becomes a spare if nobody reads it, one is needed and the size is right.
+    fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
+        let name = file_name(segment.number);
+        let right_size = segment.bytes == self.segment_bytes;
+        let unread = Arc::try_unwrap(segment).is_ok();
+        let wanted = {
+            let state = self.lock();
+            state.ready.len() + state.spare.len() < AHEAD
+        };
+        if right_size && unread && wanted {
+            return Outcome::Spare(name);
+        }
+        let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
+        if let Err(error) = removed {
+            tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening does it");
+        }
+        Outcome::Nothing
+    }
+}
+
+#[derive(Debug)]
+enum Job {
+    Prepare(u64, Option<String>),
+    Seal(Arc<Segment>),
+    Drop(Arc<Segment>),
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Prepared(Result<Prepared>),
+    Spare(String),
+    Nothing,
+}
+
+impl State {
+    /// Discarded files first: they make room. Then files ahead, then footers.
+    fn next_job(&mut self) -> Option<Job> {
+        if let Some(segment) = self.dropped.pop_front() {
+            return Some(Job::Drop(segment));
+        }
+        if self.ready.len() < AHEAD && self.failed.is_none() {
+            return Some(Job::Prepare(self.next_number, self.spare.pop()));
+        }
+        self.seal.pop_front().map(Job::Seal)
+    }
+
+    fn note(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Prepared(Ok(prepared)) => {
+                self.next_number = prepared.number + 1;
+                self.ready.push_back(prepared);
+                self.attempts += 1;
+            }
+            Outcome::Prepared(Err(error)) => {
+                tracing::warn!(%error, "no segment could be prepared");
+                self.failed = Some(error);
+                self.attempts += 1;
+            }
+            Outcome::Spare(name) => self.spare.push(name),
+            Outcome::Nothing => {}
+        }
+    }
+}
+
+/// Really allocates the file: zeros, written and synced, so that no later write has to change metadata.
+fn fill_with_zeros(file: &dyn DiskFile, bytes: usize) -> io::Result<()> {
+    let zeros = vec![0; ZERO_PIECE_BYTES.min(bytes)];
+    let mut at = 0;
+    while at < bytes {
+        let n = zeros.len().min(bytes - at);
+        file.write_at(at as u64, &[IoSlice::new(&zeros[..n])])?;
+        file.sync()?;
+        at += n;
+    }
+    Ok(())
+}
+
+/// A random id; never 0.
+pub(crate) fn random_id() -> io::Result<SegmentId> {
+    let mut bytes = [0; 8];
+    random(&mut bytes)?;
+    Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
+}
+
+/// Fills `bytes` from the operating system's generator.
+pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Whether an error says that the disk, the quota or the file size limit is used up.
+fn is_no_space(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}
+
+const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));

@@ -1,0 +1,381 @@
+//! Segment: one file of the log as readers and the writer see it in memory, and the list of them.
+//!
+//! A sealed segment costs a few hundred bytes: where it stands in the log. Its file is opened and mapped, and
+//! its block index loaded, when somebody reads it, and let go with the last reader.
+//!
+//! Invariants:
+//! - the list is contiguous: each segment begins where the one before ends;
+//! - a segment in the list has begun: its opening block was written;
+//! - only the last one grows.
+
+use super::block::BLOCK_HEADER_BYTES;
+use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
+use crate::checksum::crc32c;
+use crate::config::ReadMode;
+use crate::disk::{Disk, DiskFile, Map};
+use crate::error::{Error, Result};
+use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+/// The file name of segment `number`.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:020}.seg")
+}
+
+/// The number in a segment's file name, if it is one.
+pub(crate) fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".seg")?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+/// Where a segment stands: what comes just before its first block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) raft: RaftIndex,
+    pub(crate) term: Term,
+    /// The next record's index.
+    pub(crate) next: Index,
+}
+
+/// What a segment holds so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    /// What comes after its last block.
+    pub(crate) end: Base,
+    /// Where its blocks end in the file.
+    pub(crate) data_end: usize,
+    pub(crate) last_timestamp: Timestamp,
+    index: BlockIndex,
+}
+
+#[derive(Clone, Debug)]
+enum BlockIndex {
+    /// Of the segment that grows: in memory.
+    Growing(Vec<IndexEntry>),
+    /// Of a sealed one: in the file.
+    Stored { offset: u32, count: u32, crc: u32 },
+}
+
+/// One segment of the log.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) number: u64,
+    pub(crate) id: SegmentId,
+    pub(crate) bytes: u32,
+    pub(crate) base: Base,
+    pub(crate) first_timestamp: Timestamp,
+    extent: RwLock<Extent>,
+    open: Mutex<Weak<SegmentData>>,
+}
+
+impl Segment {
+    /// A segment that begins here and grows.
+    pub(crate) fn growing(number: u64, id: SegmentId, bytes: u32, base: Base, timestamp: Timestamp) -> Self {
+        let extent = Extent {
+            end: base,
+            data_end: SEGMENT_HEADER_BYTES,
+            last_timestamp: timestamp,
+            index: BlockIndex::Growing(Vec::new()),
+        };
+        Self::new(number, id, bytes, base, timestamp, extent)
+    }
+
+    /// A segment as its footer describes it.
+    pub(crate) fn sealed(footer: &Footer, bytes: u32) -> Self {
+        let base = Base { raft: footer.base_raft, term: footer.base_term, next: footer.first };
+        let extent = Extent {
+            end: Base { raft: footer.last_raft, term: footer.last_term, next: footer.next },
+            data_end: footer.data_end as usize,
+            last_timestamp: footer.last_timestamp,
+            index: BlockIndex::Stored {
+                offset: footer.index_offset,
+                count: footer.index_count,
+                crc: footer.index_crc,
+            },
+        };
+        Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent)
+    }
+
+    fn new(number: u64, id: SegmentId, bytes: u32, base: Base, first: Timestamp, extent: Extent) -> Self {
+        Self {
+            number,
+            id,
+            bytes,
+            base,
+            first_timestamp: first,
+            extent: RwLock::new(extent),
+            open: Mutex::new(Weak::new()),
+        }
+    }
+
+    /// What it holds now.
+    pub(crate) fn end(&self) -> Base {
+        self.read_extent(|e| e.end)
+    }
+
+    pub(crate) fn data_end(&self) -> usize {
+        self.read_extent(|e| e.data_end)
+    }
+
+    pub(crate) fn last_timestamp(&self) -> Timestamp {
+        self.read_extent(|e| e.last_timestamp)
+    }
+
+    fn read_extent<T>(&self, f: impl FnOnce(&Extent) -> T) -> T {
+        f(&self.extent.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes a block that was written at `entry.offset`, and what comes after it.
+    pub(crate) fn grow(&self, entry: IndexEntry, stride: usize, end: Base) {
+        let mut extent = self.extent.write().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_eq!(extent.data_end, entry.offset as usize, "blocks are contiguous");
+        extent.end = end;
+        extent.data_end = entry.offset as usize + stride;
+        extent.last_timestamp = entry.timestamp;
+        if let BlockIndex::Growing(entries) = &mut extent.index {
+            let due = entries.last().is_none_or(|l| entry.offset - l.offset >= INDEX_STRIDE_BYTES as u32);
+            if due {
+                entries.push(entry);
+            }
+        }
+    }
+
+    /// The block index of a segment that grew in this process, to be stored in its file.
+    pub(crate) fn growing_index(&self) -> Option<Vec<IndexEntry>> {
+        self.read_extent(|e| match &e.index {
+            BlockIndex::Growing(entries) => Some(entries.clone()),
+            BlockIndex::Stored { .. } => None,
+        })
+    }
+
+    /// Its footer was written: the index need not be in memory any more.
+    pub(crate) fn seal(&self, footer: &Footer) {
+        let mut extent = self.extent.write().unwrap_or_else(PoisonError::into_inner);
+        extent.index = BlockIndex::Stored {
+            offset: footer.index_offset,
+            count: footer.index_count,
+            crc: footer.index_crc,
+        };
+    }
+
+    /// Opens the file for reading, or joins those who read it already. What comes back keeps the file as it
+    /// is, even when the segment is discarded.
+    pub(crate) fn data(self: &Arc<Self>, disk: &dyn Disk, mode: ReadMode) -> Result<Arc<SegmentData>> {
+        let mut open = lock(&self.open);
+        if let Some(data) = open.upgrade() {
+            return Ok(data);
+        }
+        let path = disk.path().join(file_name(self.number));
+        let file = disk.open(&file_name(self.number), false).map_err(|e| Error::io("open", &path, e))?;
+        let source = match mode {
+            ReadMode::Map => match file.map() {
+                Ok(map) => Source::Map(map),
+                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Source::File(file),
+                Err(e) => return Err(Error::io("map", &path, e)),
+            },
+            ReadMode::Read => Source::File(file),
+        };
+        let data = Arc::new(SegmentData { segment: self.clone(), source, path, index: OnceLock::new() });
+        *open = Arc::downgrade(&data);
+        Ok(data)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An open segment file. Holds its segment, so that the file is not reused under a reader.
+#[derive(Debug)]
+pub(crate) struct SegmentData {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) source: Source,
+    pub(crate) path: PathBuf,
+    index: OnceLock<Vec<IndexEntry>>,
+}
+
+/// How the file is read.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Map(Map),
+    File(Arc<dyn DiskFile>),
+}
+
+impl SegmentData {
+    /// Copies a range out, whatever the source.
+    fn copy(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
+        match &self.source {
+            Source::Map(map) => map
+                .bytes(offset..offset + length)
+                .map(<[u8]>::to_vec)
+                .ok_or_else(|| Error::corrupt(&self.path, offset as u64, "the file ends before its index")),
+            Source::File(file) => {
+                let mut bytes = vec![0; length];
+                file.read_at(offset as u64, &mut bytes).map_err(|e| Error::io("read", &self.path, e))?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// The last indexed block for which `before` holds, or the segment's first block. `before` has to hold
+    /// for a prefix of the index.
+    pub(crate) fn seek(&self, before: impl Fn(&IndexEntry) -> bool) -> Result<usize> {
+        let find = |entries: &[IndexEntry]| {
+            let n = entries.partition_point(&before);
+            n.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |n| entries[n].offset as usize)
+        };
+        if let Some(entries) = self.index.get() {
+            return Ok(find(entries));
+        }
+        let stored = {
+            let extent = self.segment.extent.read().unwrap_or_else(PoisonError::into_inner);
+            match &extent.index {
+                BlockIndex::Growing(entries) => return Ok(find(entries)),
+                BlockIndex::Stored { offset, count, crc } => (*offset, *count, *crc),
+            }
+        };
+        let entries = self.load_index(stored)?;
+        Ok(find(self.index.get_or_init(|| entries)))
+    }
+
+    /// Reads and checks the stored index. A bad one is not used: the blocks are walked from the start.
+    fn load_index(&self, (offset, count, crc): (u32, u32, u32)) -> Result<Vec<IndexEntry>> {
+        let bytes = self.copy(offset as usize, count as usize * INDEX_ENTRY_BYTES)?;
+        if crc32c(&bytes) != crc {
+            tracing::warn!(file = %self.path.display(), offset, "block index is corrupt and not used");
+            return Ok(Vec::new());
+        }
+        Ok(bytes.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().map(IndexEntry::parse).collect())
+    }
+}
+
+/// The log's segments, oldest first; shared by the writer, which changes the list, and all readers.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    list: RwLock<VecDeque<Arc<Segment>>>,
+    /// Segments used of late stay open, so that random reads do not map a file each time.
+    recent: Mutex<VecDeque<Arc<SegmentData>>>,
+    disk: Arc<dyn Disk>,
+    mode: ReadMode,
+}
+
+/// How many segments stay open without a reader.
+const RECENT_MAX: usize = 32;
+
+impl Segments {
+    pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
+        Self { list: RwLock::new(list), recent: Mutex::default(), disk, mode }
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
+        f(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.read(VecDeque::len)
+    }
+
+    pub(crate) fn push(&self, segment: Arc<Segment>) {
+        self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
+    }
+
+    /// Replaces the whole list (a read-only handle that looks again).
+    pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        lock(&self.recent).clear();
+    }
+
+    /// Takes out the segments that hold no record from `first` on; never the last one.
+    pub(crate) fn drop_below(&self, first: Index) -> Vec<Arc<Segment>> {
+        let mut dropped = Vec::new();
+        {
+            let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            while list.get(1).is_some_and(|second| second.base.next <= first) {
+                dropped.extend(list.pop_front());
+            }
+        }
+        lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
+        dropped
+    }
+
+    /// The segment that record `index` is in, or would be.
+    pub(crate) fn holding(&self, index: Index) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.next <= index);
+            list.get(n.saturating_sub(1)).cloned()
+        })
+    }
+
+    /// The segment after `number`.
+    pub(crate) fn after(&self, number: u64) -> Option<Arc<Segment>> {
+        self.read(|list| list.get(list.partition_point(|s| s.number <= number)).cloned())
+    }
+
+    /// The last segment whose first block is older than `time`, or the oldest one.
+    pub(crate) fn at_time(&self, time: Timestamp) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.first_timestamp < time);
+            list.get(n.saturating_sub(1)).cloned()
+        })
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn snapshot(&self) -> Vec<Arc<Segment>> {
+        self.read(|list| list.iter().cloned().collect())
+    }
+
+    /// Opens a segment and remembers it for a while.
+    pub(crate) fn open(&self, segment: &Arc<Segment>) -> Result<Arc<SegmentData>> {
+        let data = segment.data(&*self.disk, self.mode)?;
+        let mut recent = lock(&self.recent);
+        match recent.iter().position(|d| Arc::ptr_eq(d, &data)) {
+            Some(0) => {}
+            Some(n) => {
+                recent.remove(n);
+                recent.push_front(data.clone());
+            }
+            // A segment that was dropped meanwhile must not be held on to: it waits to be reused.
+            None if self.read(|list| list.iter().any(|s| s.number == segment.number)) => {
+                recent.push_front(data.clone());
+                recent.truncate(RECENT_MAX);
+            }
+            None => {}
+        }
+        Ok(data)
+    }
+
+    /// Bytes of blocks from record `first` on: what counts against capacity. Exact to an index stride.
+    pub(crate) fn bytes_from(&self, first: Index) -> u64 {
+        let list = self.snapshot();
+        let whole: usize = list.iter().map(|s| s.data_end() - SEGMENT_HEADER_BYTES).sum();
+        let gone = list.first().map_or(0, |oldest| {
+            if oldest.end().next <= first {
+                return oldest.data_end() - SEGMENT_HEADER_BYTES;
+            }
+            if oldest.base.next >= first {
+                return 0;
+            }
+            let offset = self.open(oldest).and_then(|data| data.seek(|e| e.first <= first));
+            offset.map_or(0, |o| o - SEGMENT_HEADER_BYTES)
+        });
+        (whole - gone) as u64
+    }
+}
+
+const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers() {
+        assert_eq!(file_name(7), "00000000000000000007.seg");
+        assert_eq!(file_number(&file_name(u64::MAX)), Some(u64::MAX));
+        for no in ["7.seg", "00000000000000000007.tmp", "+0000000000000000007.seg", "99999999999999999999.seg"] {
+            assert_eq!(file_number(no), None, "{no}");
+        }
+    }
+}
