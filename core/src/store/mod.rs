@@ -1,3 +1,285 @@
-//! store
+//! Store: an ordered list of segments that grows at one end and is dropped at the other. Knows nothing of
+//! what blocks mean; never decides an index.
+//!
+//! ```text
+//! push(block)*  ->  write()  ->  sync()          one pwritev, one fdatasync, for all that was pushed
+//! fits? no      ->  roll(opening)                 next prepared file; its opening block goes with the push
+//! drop_below(first)                               whole segments, to the helper thread
+//! ```
+//!
+//! Invariants:
+//! - `synced <= end`: bytes below `synced` are durable, and a block says so of those before it;
+//! - nothing is written into a segment before all of the one before is synced;
+//! - a failed write or sync leaves the store unusable: the caller poisons the log.
+
 pub(crate) mod block;
+pub(crate) mod identity;
 pub(crate) mod layout;
+pub(crate) mod prepared;
+pub(crate) mod recovery;
+pub(crate) mod scan;
+pub(crate) mod segment;
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Error, Result};
+use crate::types::{Index, RaftIndex, Term, Timestamp};
+use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use bytes::Bytes;
+use layout::{IndexEntry, SEGMENT_HEADER_BYTES, data_limit};
+use prepared::{Preparer, Purpose};
+use segment::{Base, Segment, Segments, file_name};
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A block to be written: its header but for what depends on the file, and its body in pieces.
+#[derive(Debug)]
+pub(crate) struct NewBlock {
+    pub(crate) kind: Kind,
+    pub(crate) raft_index: RaftIndex,
+    pub(crate) term: Term,
+    pub(crate) first: Index,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) record_count: u32,
+    pub(crate) batch_count: u32,
+    pub(crate) body_digest: u32,
+    pub(crate) body: Vec<Bytes>,
+    /// What comes after it.
+    pub(crate) end: Base,
+}
+
+impl NewBlock {
+    /// Header and body.
+    fn length(&self) -> usize {
+        BLOCK_HEADER_BYTES + self.body.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// Bytes that a block with such a body takes in a file.
+pub(crate) const fn block_bytes(body: usize) -> usize {
+    padded(BLOCK_HEADER_BYTES + body)
+}
+
+/// The writing end of the log's files.
+#[derive(Debug)]
+pub(crate) struct Store {
+    disk: Arc<dyn Disk>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) preparer: Arc<Preparer>,
+    active: Active,
+    /// Full, and to be sealed once its successor has durably begun.
+    unsealed: Option<Arc<Segment>>,
+}
+
+/// The segment that grows.
+#[derive(Debug)]
+struct Active {
+    segment: Arc<Segment>,
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    /// Whether it is in the list: it is from its first write on.
+    listed: bool,
+    /// Where the next push goes.
+    end: usize,
+    /// Up to where it was written, and synced.
+    written: usize,
+    synced: usize,
+    /// Whether a block with meaning was pushed since the last marker.
+    unproven: bool,
+    limit: usize,
+    pending: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    header: [u8; BLOCK_HEADER_BYTES],
+    body: Vec<Bytes>,
+    padding: usize,
+    entry: IndexEntry,
+    stride: usize,
+    end: Base,
+}
+
+/// Where writing goes on after recovery.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// Whether its last block is anything but a marker.
+    pub(crate) unproven: bool,
+}
+
+/// The padding behind blocks.
+const ZEROS: [u8; BLOCK_HEADER_BYTES] = [0; BLOCK_HEADER_BYTES];
+
+impl Store {
+    /// A store that goes on where `resume` says; its segment is the last in `segments`.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        segments: Arc<Segments>,
+        preparer: Arc<Preparer>,
+        resume: Resume,
+    ) -> Self {
+        let mut active = Active::new(&*disk, resume.segment, resume.file);
+        active.listed = true;
+        active.end = active.segment.data_end();
+        active.written = active.end;
+        active.synced = active.end;
+        active.unproven = resume.unproven;
+        Self { disk, segments, preparer, active, unsealed: None }
+    }
+
+    /// The first segment of a new log: `opening` is made durable before this returns.
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        segments: Arc<Segments>,
+        preparer: Arc<Preparer>,
+        opening: NewBlock,
+    ) -> Result<Self> {
+        let active = Self::next_active(&*disk, &preparer, Purpose::Metadata, &opening)?;
+        let mut store = Self { disk, segments, preparer, active, unsealed: None };
+        store.push(opening);
+        store.write()?;
+        store.sync()?;
+        Ok(store)
+    }
+
+    fn next_active(disk: &dyn Disk, preparer: &Preparer, purpose: Purpose, opening: &NewBlock) -> Result<Active> {
+        let next = preparer.take(purpose)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        Ok(Active::new(disk, Arc::new(segment), next.file))
+    }
+
+    /// Whether a block with a body of so many bytes has room in the segment that grows.
+    pub(crate) fn fits(&self, body: usize) -> bool {
+        self.active.end + block_bytes(body) <= self.active.limit
+    }
+
+    /// Whether there are blocks with meaning that nothing on disk proves yet.
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.active.unproven
+    }
+
+    /// Whether anything was pushed and not written.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.active.pending.is_empty()
+    }
+
+    /// Goes on in the next segment, whose first block is `opening`. Everything pushed must be synced.
+    ///
+    /// # Errors
+    /// No file could be prepared (`Full`, `Io`); nothing has changed then.
+    pub(crate) fn roll(&mut self, opening: NewBlock, purpose: Purpose) -> Result<()> {
+        assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
+        let next = Self::next_active(&*self.disk, &self.preparer, purpose, &opening)?;
+        debug_assert!(self.unsealed.is_none(), "two segments wait for one successor");
+        self.unsealed = Some(std::mem::replace(&mut self.active, next).segment);
+        self.push(opening);
+        Ok(())
+    }
+
+    /// Adds a block to the next write. The caller has asked [`Self::fits`].
+    pub(crate) fn push(&mut self, block: NewBlock) {
+        let active = &mut self.active;
+        let length = block.length();
+        let stride = padded(length);
+        assert!(active.end + stride <= active.limit, "a block that does not fit was pushed");
+        let header = BlockHeader {
+            length: length as u32,
+            batch_count: block.batch_count,
+            raft_index: block.raft_index,
+            term: block.term,
+            first: block.first,
+            timestamp: block.timestamp,
+            record_count: block.record_count,
+            durable_upto: active.synced as u32,
+            body_digest: block.body_digest,
+            kind: block.kind,
+        };
+        let entry = IndexEntry {
+            first: block.first,
+            raft_index: block.raft_index,
+            timestamp: block.timestamp,
+            offset: active.end as u32,
+        };
+        active.pending.push(Pending {
+            header: header.encode(active.segment.id),
+            body: block.body,
+            padding: stride - length,
+            entry,
+            stride,
+            end: block.end,
+        });
+        active.end += stride;
+        active.unproven = block.kind != Kind::Marker;
+    }
+
+    /// Writes all that was pushed, in one call. Gives the bodies' pieces back for reuse.
+    ///
+    /// # Errors
+    /// The write failed: what is on disk is unknown.
+    pub(crate) fn write(&mut self) -> Result<Vec<Bytes>> {
+        let active = &mut self.active;
+        let mut slices = Vec::with_capacity(active.pending.len() * 3);
+        for p in &active.pending {
+            slices.push(IoSlice::new(&p.header));
+            slices.extend(p.body.iter().map(|b| IoSlice::new(b)));
+            if p.padding > 0 {
+                slices.push(IoSlice::new(&ZEROS[..p.padding]));
+            }
+        }
+        let written = active.file.write_at(active.written as u64, &slices);
+        written.map_err(|e| Error::io("write", &active.path, e))?;
+        active.written = active.end;
+        let mut pieces = Vec::new();
+        for p in active.pending.drain(..) {
+            active.segment.grow(p.entry, p.stride, p.end);
+            pieces.extend(p.body);
+        }
+        if !active.listed {
+            active.listed = true;
+            self.segments.push(active.segment.clone());
+        }
+        Ok(pieces)
+    }
+
+    /// Makes all that was written durable.
+    ///
+    /// # Errors
+    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let active = &mut self.active;
+        active.file.sync().map_err(|e| Error::io("sync", &active.path, e))?;
+        active.synced = active.written;
+        if let Some(full) = self.unsealed.take() {
+            self.preparer.seal(full);
+        }
+        Ok(())
+    }
+
+    /// Drops the segments that hold nothing from `first` on. The discard must be durable.
+    pub(crate) fn drop_below(&mut self, first: Index) {
+        let dropped = self.segments.drop_below(first);
+        if !dropped.is_empty() {
+            self.preparer.discard(dropped);
+        }
+    }
+}
+
+impl Active {
+    fn new(disk: &dyn Disk, segment: Arc<Segment>, file: Arc<dyn DiskFile>) -> Self {
+        Self {
+            path: disk.path().join(file_name(segment.number)),
+            limit: data_limit(segment.bytes as usize),
+            segment,
+            file,
+            listed: false,
+            end: SEGMENT_HEADER_BYTES,
+            written: SEGMENT_HEADER_BYTES,
+            synced: SEGMENT_HEADER_BYTES,
+            unproven: false,
+            pending: Vec::new(),
+        }
+    }
+}
+

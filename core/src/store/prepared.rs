@@ -306,15 +306,16 @@ enum Outcome {
 }
 
 impl State {
-    /// Discarded files first: they make room. Then files ahead, then footers.
+    /// Footers first: they are short. Then discarded files, which make room. Then files ahead.
     fn next_job(&mut self) -> Option<Job> {
+        if let Some(segment) = self.seal.pop_front() {
+            return Some(Job::Seal(segment));
+        }
         if let Some(segment) = self.dropped.pop_front() {
             return Some(Job::Drop(segment));
         }
-        if self.ready.len() < AHEAD && self.failed.is_none() {
-            return Some(Job::Prepare(self.next_number, self.spare.pop()));
-        }
-        self.seal.pop_front().map(Job::Seal)
+        let wanted = self.ready.len() < AHEAD && self.failed.is_none();
+        wanted.then(|| Job::Prepare(self.next_number, self.spare.pop()))
     }
 
     fn note(&mut self, outcome: Outcome) {

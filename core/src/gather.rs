@@ -1,0 +1,455 @@
+//! Gather: where appends wait for the writer. Callers copy into the block that is being gathered; the writer
+//! takes whatever waits.
+//!
+//! ```text
+//! caller 1 --\                                  pieces, batch list, one completion
+//! caller 2 ---+--> [ gathering block ] ... [ full block ] --> take() --> writer thread
+//! caller 3 --/       ^ one short lock
+//! ```
+//!
+//! Checksums are computed before the lock is taken. A small batch is copied into the block's buffer under
+//! it; a large one rides along as a buffer of its own, so that the lock is never held for long.
+//!
+//! Invariants:
+//! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
+//! - nothing is admitted that would exceed the capacity, counted with all that waits;
+//! - everything taken is completed, by the writer, in one way or another.
+
+use crate::batch::{Batch, SingleFrame, Stamp};
+use crate::completion::{Completion, Ticket};
+use crate::error::{Error, ErrorKind, Result};
+use crate::positions::closed;
+use crate::types::{Index, SessionId};
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Batches above this size are not copied under the lock.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+/// Buffers kept for the next blocks.
+const SPARE_BUFFERS_MAX: usize = 4;
+
+/// One batch of a gathered block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) stamp: Stamp,
+    pub(crate) crc: u32,
+    pub(crate) length: u32,
+    pub(crate) count: u32,
+}
+
+/// Batches gathered for one block.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    /// The batches, in order; their bytes stand in `pieces` without gaps.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) completion: Arc<Completion>,
+    pieces: Vec<Piece>,
+    buffer: BytesMut,
+    pub(crate) bytes: usize,
+    pub(crate) records: u32,
+    /// Whether any batch belongs to a session.
+    pub(crate) has_sessions: bool,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Copied(Range<usize>),
+    Own(Bytes),
+}
+
+impl Gathered {
+    fn new(buffer: BytesMut) -> Self {
+        Self {
+            entries: Vec::new(),
+            completion: Completion::new(),
+            pieces: Vec::new(),
+            buffer,
+            bytes: 0,
+            records: 0,
+            has_sessions: false,
+        }
+    }
+
+    fn push(&mut self, parts: &Parts<'_>, entry: Entry) -> Ticket {
+        let ticket = Ticket::new(self.completion.clone(), self.entries.len() as u32, self.records, entry.count);
+        match parts {
+            Parts::Copy(parts) => {
+                let start = self.buffer.len();
+                for part in *parts {
+                    self.buffer.extend_from_slice(part);
+                }
+                match self.pieces.last_mut() {
+                    Some(Piece::Copied(range)) => range.end = self.buffer.len(),
+                    _ => self.pieces.push(Piece::Copied(start..self.buffer.len())),
+                }
+            }
+            Parts::Own(bytes) => self.pieces.push(Piece::Own((*bytes).clone())),
+        }
+        self.bytes += entry.length as usize;
+        self.records += entry.count;
+        self.has_sessions |= !entry.stamp.session.is_none();
+        self.entries.push(entry);
+        ticket
+    }
+
+    /// The bytes of all batches, as few pieces as can be; the batches for which `keep` is false are left
+    /// out (`keep` is asked once a batch, in order).
+    pub(crate) fn into_pieces(self, mut keep: Option<&mut dyn FnMut(usize) -> bool>) -> Vec<Bytes> {
+        let buffer = self.buffer.freeze();
+        let whole = self.pieces.into_iter().map(|p| match p {
+            Piece::Copied(range) => buffer.slice(range),
+            Piece::Own(bytes) => bytes,
+        });
+        let Some(keep) = keep.as_mut() else { return whole.collect() };
+        let mut kept = Vec::new();
+        let mut entries = self.entries.iter().enumerate();
+        for piece in whole {
+            let mut at = 0;
+            while at < piece.len() {
+                let Some((n, entry)) = entries.next() else { break };
+                let end = at + entry.length as usize;
+                if keep(n) {
+                    kept.push(piece.slice(at..end));
+                }
+                at = end;
+            }
+        }
+        kept
+    }
+}
+
+/// A change to the log itself, to be written as a block of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Records below `first` are no longer wanted. Beyond the end: the log continues at `first`.
+    Discard { first: Index },
+    /// A new session, named after this entry's raft index, that may be idle for so long.
+    OpenSession { idle_max_ms: u64 },
+    /// The session will not be used again.
+    CloseSession { id: SessionId },
+}
+
+/// What the writer takes.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Data(Gathered),
+    Command(Command, Arc<Completion>),
+}
+
+/// The outcome of waiting for work.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Items(VecDeque<Item>),
+    /// The time-out passed with nothing to do.
+    Idle,
+    /// The queue is closed and empty.
+    Closed,
+}
+
+/// The limits of a queue, from [`crate::Options`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueLimits {
+    pub(crate) block_bytes: usize,
+    pub(crate) bytes: usize,
+    pub(crate) appends: usize,
+    pub(crate) capacity: Option<u64>,
+}
+
+/// The queue between callers and the writer thread.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    limits: QueueLimits,
+    /// Bytes of retained blocks; written by the writer, read at admission.
+    pub(crate) used: AtomicU64,
+    inner: Mutex<Inner>,
+    work: Condvar,
+    room: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    items: VecDeque<Item>,
+    bytes: usize,
+    appends: usize,
+    /// Bytes taken by the writer and not yet counted in `used`.
+    taken: usize,
+    writer_waits: bool,
+    room_waiters: usize,
+    refused: Option<Error>,
+    spare: Vec<BytesMut>,
+}
+
+enum Parts<'a> {
+    Copy(&'a [&'a [u8]]),
+    Own(&'a Bytes),
+}
+
+/// How long an append waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    For(Duration),
+}
+
+impl Queue {
+    pub(crate) fn new(limits: QueueLimits, used: u64) -> Self {
+        Self {
+            limits,
+            used: AtomicU64::new(used),
+            inner: Mutex::default(),
+            work: Condvar::new(),
+            room: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits one record, whose size the caller has checked.
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
+        let frame = SingleFrame::new(record, stamp);
+        let length = frame.head.len() + record.len() + frame.tail.len();
+        let entry = Entry { stamp, crc: frame.crc, length: length as u32, count: 1 };
+        if length > COPIED_BYTES_MAX {
+            let mut own = BytesMut::with_capacity(length);
+            own.extend_from_slice(&frame.head);
+            own.extend_from_slice(record);
+            own.extend_from_slice(&frame.tail);
+            return self.push(&Parts::Own(&own.freeze()), entry, patience);
+        }
+        self.push(&Parts::Copy(&[&frame.head, record, &frame.tail]), entry, patience)
+    }
+
+    /// Admits a ready-made batch, whose size the caller has checked.
+    pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+        let header = batch.header();
+        let entry = Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
+        let bytes = batch.as_bytes();
+        if bytes.len() > COPIED_BYTES_MAX {
+            return self.push(&Parts::Own(bytes), entry, patience);
+        }
+        self.push(&Parts::Copy(&[bytes]), entry, patience)
+    }
+
+    fn push(&self, parts: &Parts<'_>, entry: Entry, patience: Patience) -> Result<Ticket> {
+        let length = entry.length as usize;
+        let mut inner = self.admit(length, patience)?;
+        let gathering = match inner.items.back_mut() {
+            Some(Item::Data(g)) if g.bytes + length <= self.limits.block_bytes => g,
+            _ => {
+                let buffer = inner.spare.pop().unwrap_or_default();
+                inner.items.push_back(Item::Data(Gathered::new(buffer)));
+                match inner.items.back_mut() {
+                    Some(Item::Data(g)) => g,
+                    _ => unreachable!("just pushed"),
+                }
+            }
+        };
+        let ticket = gathering.push(parts, entry);
+        inner.bytes += length;
+        inner.appends += 1;
+        self.signal(inner);
+        Ok(ticket)
+    }
+
+    /// Admits a command. Commands have room of their own: they wait behind appends, never for them.
+    pub(crate) fn push_command(&self, command: Command) -> Result<Arc<Completion>> {
+        let mut inner = self.lock();
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        let completion = Completion::new();
+        inner.items.push_back(Item::Command(command, completion.clone()));
+        self.signal(inner);
+        Ok(completion)
+    }
+
+    fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
+        if std::mem::take(&mut inner.writer_waits) {
+            drop(inner);
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until `length` more bytes may wait, and keeps the lock.
+    fn admit(&self, length: usize, patience: Patience) -> Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.lock();
+        let mut deadline = None;
+        loop {
+            if let Some(error) = &inner.refused {
+                return Err(error.clone());
+            }
+            if let Some(capacity) = self.limits.capacity {
+                let used = self.used.load(Ordering::Relaxed) + (inner.bytes + inner.taken + length) as u64;
+                if used > capacity {
+                    let what = format!(
+                        "the log is full: {used} bytes with this append, capacity {capacity}; discard a prefix to make room"
+                    );
+                    return Err(Error::new(ErrorKind::Full, what));
+                }
+            }
+            let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
+            if fits || inner.appends == 0 {
+                return Ok(inner);
+            }
+            let left = match patience {
+                Patience::None => Duration::ZERO,
+                Patience::For(time) => {
+                    let now = Instant::now();
+                    let end = *deadline.get_or_insert_with(|| now.checked_add(time));
+                    end.map_or(Duration::MAX, |end| end.saturating_duration_since(now))
+                }
+            };
+            if left.is_zero() {
+                let what = format!(
+                    "the queue of appends is full ({} appends, {} bytes wait); try again, or raise queue_bytes_max or queue_appends_max",
+                    inner.appends, inner.bytes
+                );
+                return Err(Error::new(ErrorKind::Busy, what));
+            }
+            inner.room_waiters += 1;
+            let (guard, _) = self.room.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner);
+            inner = guard;
+            inner.room_waiters -= 1;
+        }
+    }
+
+    /// Takes all that waits. Blocks while there is nothing, for at most `timeout`.
+    pub(crate) fn take(&self, timeout: Option<Duration>) -> Taken {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut inner = self.lock();
+        inner.taken = 0;
+        while inner.items.is_empty() {
+            if inner.refused.is_some() {
+                return Taken::Closed;
+            }
+            inner.writer_waits = true;
+            inner = match deadline {
+                None => self.work.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        inner.writer_waits = false;
+                        return Taken::Idle;
+                    }
+                    self.work.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        inner.writer_waits = false;
+        inner.taken = std::mem::take(&mut inner.bytes);
+        inner.appends = 0;
+        let items = std::mem::take(&mut inner.items);
+        if inner.room_waiters > 0 {
+            self.room.notify_all();
+        }
+        Taken::Items(items)
+    }
+
+    /// Gives back a buffer whose block was written, for one to come.
+    pub(crate) fn reuse(&self, bytes: Bytes) {
+        if let Ok(mut buffer) = bytes.try_into_mut() {
+            buffer.clear();
+            let mut inner = self.lock();
+            if inner.spare.len() < SPARE_BUFFERS_MAX && buffer.capacity() <= 2 * self.limits.block_bytes {
+                inner.spare.push(buffer);
+            }
+        }
+    }
+
+    /// Admits nothing more; what was admitted is still taken.
+    pub(crate) fn close(&self) {
+        self.refuse(closed());
+    }
+
+    /// Admits nothing more, for this reason. The first reason stays.
+    pub(crate) fn refuse(&self, error: Error) {
+        let mut inner = self.lock();
+        inner.refused.get_or_insert(error);
+        inner.writer_waits = false;
+        drop(inner);
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(capacity: Option<u64>) -> Queue {
+        Queue::new(QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity }, 0)
+    }
+
+    fn take(queue: &Queue) -> Vec<Item> {
+        match queue.take(Some(Duration::ZERO)) {
+            Taken::Items(items) => items.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn gathers_into_blocks_of_bounded_size_in_order() {
+        let q = queue(None);
+        for i in 0..8u8 {
+            q.push_record(&[i; 200], Stamp::default(), Patience::None).unwrap();
+        }
+        let items = take(&q);
+        let mut seen = Vec::new();
+        for item in items {
+            let Item::Data(g) = item else { panic!() };
+            assert!(g.bytes <= 1000);
+            let lengths: usize = g.entries.iter().map(|e| e.length as usize).sum();
+            assert_eq!(lengths, g.bytes);
+            let bytes: Vec<u8> = g.into_pieces(None).concat();
+            seen.extend(bytes.chunks(244).map(|b| b[50]));
+        }
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(matches!(q.take(Some(Duration::ZERO)), Taken::Idle));
+    }
+
+    #[test]
+    fn limits_have_names_and_room_comes_back() {
+        let q = queue(None);
+        for _ in 0..8 {
+            q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+        }
+        let busy = q.push_record(&[0; 200], Stamp::default(), Patience::For(Duration::from_millis(1)));
+        assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+        take(&q);
+        q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+
+        let q = queue(Some(500));
+        q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
+        let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    #[test]
+    fn batches_can_be_left_out() {
+        let q = queue(None);
+        for i in 0..4u8 {
+            q.push_record(&[i; 10], Stamp::default(), Patience::None).unwrap();
+        }
+        let Some(Item::Data(g)) = take(&q).pop() else { panic!() };
+        let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).concat();
+        assert_eq!(kept.len(), 2 * 54);
+        assert_eq!((kept[45], kept[54 + 45]), (1, 3));
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_the_rest_and_admits_nothing() {
+        let q = queue(None);
+        q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
+        q.close();
+        assert_eq!(take(&q).len(), 1);
+        assert!(matches!(q.take(None), Taken::Closed));
+        let refused = q.push_record(b"x", Stamp::default(), Patience::None);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

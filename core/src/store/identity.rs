@@ -1,0 +1,125 @@
+//! The file `chiplog.id`: which log this directory holds. Written once, last of all when a log is made; also
+//! the file that is locked. One sector, so it is there whole or not at all.
+//!
+//! ```text
+//! 0          8        12        16           20  24       40             56           64      512
+//! | magic    | crc32c | version | min reader | 0 | log id | directory id | created ms | zeros |
+//! ```
+
+use super::layout::FORMAT_VERSION;
+use super::prepared::random;
+use crate::batch::{u32_at, u64_at};
+use crate::checksum::crc32c;
+use crate::disk::{Disk, SECTOR_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{LogId, Timestamp};
+use std::io::{self, IoSlice};
+
+/// The file's name.
+pub(crate) const IDENTITY_FILE: &str = "chiplog.id";
+const MAGIC: [u8; 8] = *b"chiplogI";
+
+/// Who this directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) log: LogId,
+    /// Names this copy of the log: replication tells an emptied or replaced disk by it.
+    pub(crate) directory: u128,
+    pub(crate) created: Timestamp,
+}
+
+impl Identity {
+    /// A new log's.
+    pub(crate) fn random(created: Timestamp) -> io::Result<Self> {
+        let (mut log, mut directory) = ([0; 16], [0; 16]);
+        random(&mut log)?;
+        random(&mut directory)?;
+        Ok(Self { log: LogId(u128::from_le_bytes(log)), directory: u128::from_le_bytes(directory), created })
+    }
+
+    pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
+        let mut b = [0; SECTOR_BYTES];
+        b[0..8].copy_from_slice(&MAGIC);
+        b[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        b[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        b[24..40].copy_from_slice(&self.log.0.to_le_bytes());
+        b[40..56].copy_from_slice(&self.directory.to_le_bytes());
+        b[56..64].copy_from_slice(&self.created.0.to_le_bytes());
+        let crc = crc32c(&b[12..]);
+        b[8..12].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// Reads the identity. `None`: there is no file, or an empty one, as the lock or a crash while the log was
+    /// being made leaves it.
+    pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>> {
+        let path = disk.path().join(IDENTITY_FILE);
+        let file = match disk.open(IDENTITY_FILE, false) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        let length = file.len().map_err(|e| Error::io("measure", &path, e))?;
+        let mut b = [0; SECTOR_BYTES];
+        if length == 0 {
+            return Ok(None);
+        }
+        if length < SECTOR_BYTES as u64 {
+            return Err(Error::corrupt(&path, length, "the file is cut off"));
+        }
+        file.read_at(0, &mut b).map_err(|e| Error::io("read", &path, e))?;
+        if b == [0; SECTOR_BYTES] {
+            return Ok(None);
+        }
+        if b[0..8] != MAGIC || crc32c(&b[12..]) != u32_at(&b, 8) {
+            return Err(Error::corrupt(&path, 0, "not a sound chiplog identity"));
+        }
+        let reader_min = u32_at(&b, 16);
+        if reader_min > FORMAT_VERSION {
+            return Err(newer(&path, reader_min));
+        }
+        let (mut log, mut directory) = ([0; 16], [0; 16]);
+        log.copy_from_slice(&b[24..40]);
+        directory.copy_from_slice(&b[40..56]);
+        Ok(Some(Self {
+            log: LogId(u128::from_le_bytes(log)),
+            directory: u128::from_le_bytes(directory),
+            created: Timestamp(u64_at(&b, 56)),
+        }))
+    }
+
+    /// Writes the identity durably.
+    pub(crate) fn write(&self, disk: &dyn Disk) -> Result<()> {
+        let path = disk.path().join(IDENTITY_FILE);
+        let write = || {
+            let file = disk.open(IDENTITY_FILE, true)?;
+            file.write_at(0, &[IoSlice::new(&self.encode())])?;
+            file.sync()?;
+            disk.sync_dir()
+        };
+        write().map_err(|e| Error::io("write", &path, e))
+    }
+}
+
+/// The error for files of a later version.
+pub(crate) fn newer(path: &std::path::Path, reader_min: u32) -> Error {
+    let what = format!(
+        "{} needs a reader of format version {reader_min}; this one knows up to {FORMAT_VERSION}: use a newer chiplog",
+        path.display()
+    );
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn newer_is_named_and_the_bytes_are_stable() {
+        let id = Identity { log: LogId(1), directory: 2, created: Timestamp(3) };
+        let b = id.encode();
+        assert_eq!((b[24], b[40], b[56]), (1, 2, 3));
+        assert_eq!(newer(Path::new("x"), 9).kind(), ErrorKind::Unsupported);
+    }
+}
