@@ -155,7 +155,7 @@ impl<'a> Body<'a> {
     }
 
     /// Checks the whole table: ends in order, the last one at the payload's end.
-    fn check(&self, count: u32) -> Result<(), Malformed> {
+    pub(crate) fn check(&self, count: u32) -> Result<(), Malformed> {
         let mut last = 0;
         for n in 0..count {
             last = self.range(n)?.end;

@@ -231,6 +231,11 @@ impl Ticket {
         Self { completion, place: Place { ordinal, offset, count }, waker: None }
     }
 
+    /// Another ticket for the same append.
+    pub(crate) fn twin(&self) -> Self {
+        Self { completion: self.completion.clone(), place: self.place, waker: None }
+    }
+
     /// Blocks until the append is durable or has failed. At once if it is settled; the answer stays and can
     /// be asked for again.
     ///

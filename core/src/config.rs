@@ -2,6 +2,7 @@
 
 use crate::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
+use crate::session::encoded_bytes_max;
 use crate::store::block::BLOCK_HEADER_BYTES;
 use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::types::Timestamp;
@@ -81,7 +82,8 @@ pub struct Options {
     pub retention_bytes: Option<u64>,
     /// Discard segments whose newest record is older than this. Default: keep all.
     pub retention_age: Option<Duration>,
-    /// The most exactly-once sessions open at a time, default 16,384.
+    /// The most exactly-once sessions open at a time, default 4,096. With `session_window` it bounds the table
+    /// that each segment begins with, which may take an eighth of the segment.
     pub sessions_max: u32,
     /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
     pub session_window: u16,
@@ -112,7 +114,7 @@ impl Default for Options {
             prefetch_bytes: 8 << 20,
             retention_bytes: None,
             retention_age: None,
-            sessions_max: 16_384,
+            sessions_max: 4096,
             session_window: 128,
             session_idle_max: Duration::from_secs(24 * 3600),
             clock: Arc::new(SystemClock),
@@ -126,7 +128,13 @@ impl Options {
     pub fn with_segment_bytes(segment_bytes: u32) -> Self {
         let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
         let d = Self::default();
+        let table = opening_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let session_window =
+            if encoded_bytes_max(d.sessions_max, d.session_window) <= table { d.session_window } else { 16 };
+        let sessions = (1..=d.sessions_max).rev().find(|n| encoded_bytes_max(*n, session_window) <= table);
         Self {
+            sessions_max: sessions.unwrap_or(1),
+            session_window,
             segment_bytes,
             batch_bytes_max: d.batch_bytes_max.min(room),
             record_bytes_max: d.record_bytes_max.min(room - FRAME_BYTES),
@@ -156,6 +164,15 @@ impl Options {
         within("prefetch_bytes", self.prefetch_bytes.into(), 0, 1 << 30)?;
         within("sessions_max", self.sessions_max.into(), 1, 1 << 20)?;
         within("session_window", self.session_window.into(), 1, 1024)?;
+        let table = encoded_bytes_max(self.sessions_max, self.session_window);
+        let room = opening_room(self.segment_bytes);
+        if table > room {
+            let what = format!(
+                "sessions_max {} with session_window {} can take {table} bytes at the start of a segment, which has room for {room}; lower them or raise segment_bytes",
+                self.sessions_max, self.session_window
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
         let segments = 2 * u64::from(self.segment_bytes);
         if let Some(bytes) = self.capacity_bytes {
             within("capacity_bytes", bytes, segments, u64::MAX)?;
@@ -170,10 +187,16 @@ impl Options {
 /// What a record costs besides its own bytes when it is appended alone.
 const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;
 
-/// The largest batch that a fresh segment surely holds. An eighth is left to the opening block.
+/// The largest batch that a fresh segment surely holds. An eighth is left to the opening block, and some to
+/// commands.
 fn batch_room(segment_bytes: u32) -> u32 {
     let blocks = data_limit(segment_bytes as usize) - SEGMENT_HEADER_BYTES;
-    (blocks - blocks / 8 - 2 * BLOCK_HEADER_BYTES) as u32
+    (blocks - blocks / 8 - 16 * BLOCK_HEADER_BYTES) as u32
+}
+
+/// Room for the session table in an opening block.
+fn opening_room(segment_bytes: u32) -> usize {
+    (data_limit(segment_bytes as usize) - SEGMENT_HEADER_BYTES) / 8 - 4 * BLOCK_HEADER_BYTES
 }
 
 fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {

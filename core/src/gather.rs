@@ -16,7 +16,7 @@
 //! - everything taken is completed, by the writer, in one way or another.
 
 use crate::batch::{Batch, SingleFrame, Stamp};
-use crate::completion::{Completion, Ticket};
+use crate::completion::{Completion, Outcome, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::positions::closed;
 use crate::types::{Index, SessionId};
@@ -46,7 +46,7 @@ pub(crate) struct Entry {
 pub(crate) struct Gathered {
     /// The batches, in order; their bytes stand in `pieces` without gaps.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) completion: Arc<Completion>,
+    pub(crate) promise: Promise,
     pieces: Vec<Piece>,
     buffer: BytesMut,
     pub(crate) bytes: usize,
@@ -65,7 +65,7 @@ impl Gathered {
     fn new(buffer: BytesMut) -> Self {
         Self {
             entries: Vec::new(),
-            completion: Completion::new(),
+            promise: Promise(Some(Completion::new())),
             pieces: Vec::new(),
             buffer,
             bytes: 0,
@@ -75,7 +75,7 @@ impl Gathered {
     }
 
     fn push(&mut self, parts: &Parts<'_>, entry: Entry) -> Ticket {
-        let ticket = Ticket::new(self.completion.clone(), self.entries.len() as u32, self.records, entry.count);
+        let ticket = self.promise.ticket(self.entries.len() as u32, self.records, entry.count);
         match parts {
             Parts::Copy(parts) => {
                 let start = self.buffer.len();
@@ -96,15 +96,18 @@ impl Gathered {
         ticket
     }
 
-    /// The bytes of all batches, as few pieces as can be; the batches for which `keep` is false are left
+    /// The bytes of all batches, in as few pieces as can be, and the duty to answer them. The batches for which `keep` is false are left
     /// out (`keep` is asked once a batch, in order).
-    pub(crate) fn into_pieces(self, mut keep: Option<&mut dyn FnMut(usize) -> bool>) -> Vec<Bytes> {
+    pub(crate) fn into_pieces(
+        self,
+        mut keep: Option<&mut dyn FnMut(usize) -> bool>,
+    ) -> (Vec<Bytes>, Promise) {
         let buffer = self.buffer.freeze();
         let whole = self.pieces.into_iter().map(|p| match p {
             Piece::Copied(range) => buffer.slice(range),
             Piece::Own(bytes) => bytes,
         });
-        let Some(keep) = keep.as_mut() else { return whole.collect() };
+        let Some(keep) = keep.as_mut() else { return (whole.collect(), self.promise) };
         let mut kept = Vec::new();
         let mut entries = self.entries.iter().enumerate();
         for piece in whole {
@@ -118,7 +121,7 @@ impl Gathered {
                 at = end;
             }
         }
-        kept
+        (kept, self.promise)
     }
 }
 
@@ -137,7 +140,37 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) enum Item {
     Data(Gathered),
-    Command(Command, Arc<Completion>),
+    Command(Command, Promise),
+}
+
+/// The duty to answer those who wait for a block. Dropped unanswered, by a writer thread that panics, it
+/// answers that the outcome is unknown: nobody waits for ever.
+#[derive(Debug)]
+pub(crate) struct Promise(Option<Arc<Completion>>);
+
+impl Promise {
+    fn ticket(&self, ordinal: u32, offset: u32, count: u32) -> Ticket {
+        match &self.0 {
+            Some(completion) => Ticket::new(completion.clone(), ordinal, offset, count),
+            None => unreachable!("a promise is answered by giving it away"),
+        }
+    }
+
+    /// Answers, and wakes all who wait.
+    pub(crate) fn answer(mut self, outcome: Outcome) {
+        if let Some(completion) = self.0.take() {
+            completion.complete(outcome);
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(completion) = self.0.take() {
+            let what = "outcome unknown: the log stopped before it was written for certain";
+            completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, what)));
+        }
+    }
 }
 
 /// The outcome of waiting for work.
@@ -228,7 +261,8 @@ impl Queue {
     /// Admits a ready-made batch, whose size the caller has checked.
     pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
         let header = batch.header();
-        let entry = Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
+        let entry =
+            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
         let bytes = batch.as_bytes();
         if bytes.len() > COPIED_BYTES_MAX {
             return self.push(&Parts::Own(bytes), entry, patience);
@@ -258,15 +292,16 @@ impl Queue {
     }
 
     /// Admits a command. Commands have room of their own: they wait behind appends, never for them.
-    pub(crate) fn push_command(&self, command: Command) -> Result<Arc<Completion>> {
+    pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
             return Err(error.clone());
         }
-        let completion = Completion::new();
-        inner.items.push_back(Item::Command(command, completion.clone()));
+        let promise = Promise(Some(Completion::new()));
+        let ticket = promise.ticket(0, 0, 0);
+        inner.items.push_back(Item::Command(command, promise));
         self.signal(inner);
-        Ok(completion)
+        Ok(ticket)
     }
 
     fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
@@ -406,7 +441,7 @@ mod tests {
             assert!(g.bytes <= 1000);
             let lengths: usize = g.entries.iter().map(|e| e.length as usize).sum();
             assert_eq!(lengths, g.bytes);
-            let bytes: Vec<u8> = g.into_pieces(None).concat();
+            let bytes: Vec<u8> = g.into_pieces(None).0.concat();
             seen.extend(bytes.chunks(244).map(|b| b[50]));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -437,7 +472,7 @@ mod tests {
             q.push_record(&[i; 10], Stamp::default(), Patience::None).unwrap();
         }
         let Some(Item::Data(g)) = take(&q).pop() else { panic!() };
-        let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).concat();
+        let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
         assert_eq!(kept.len(), 2 * 54);
         assert_eq!((kept[45], kept[54 + 45]), (1, 3));
     }

@@ -1,4 +1,23 @@
-//! chiplog
+//! chiplog: an embeddable log. Records go in from many threads, durably, under one group commit; come out at
+//! the disk's speed, verified, in order, at the index they were given; and are discarded from the front.
+//!
+//! ```
+//! use chiplog::{Log, Options, Start};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let log = Log::open(dir.path(), Options::default())?;
+//! let index = log.append(b"hello")?; // durable when it returns
+//! let mut reader = log.reader(Start::First)?;
+//! let record = reader.next_record()?.expect("one record");
+//! assert_eq!((record.index, record.data), (index, &b"hello"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
+//! and [`Ticket`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`].
+//!
+//! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
+
 mod batch;
 mod checksum;
 mod codec;
@@ -6,13 +25,29 @@ mod completion;
 mod config;
 pub mod disk;
 mod error;
+mod exactly_once;
 mod futex;
+mod gather;
+mod log;
+mod open;
+mod positions;
+mod reader;
+mod sequence;
 mod session;
+mod stats;
 mod store;
 mod types;
-pub use batch::*;
+mod viewer;
+mod writer;
+
+pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use codec::Codec;
 pub use completion::{Appended, Ticket};
-pub use config::*;
-pub use error::*;
-pub use types::*;
+pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use error::{Error, ErrorKind, Result};
+pub use exactly_once::Session;
+pub use log::{Info, Log};
+pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
+pub use stats::Stats;
+pub use types::{Index, LogId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp};
+pub use viewer::Viewer;

@@ -39,7 +39,6 @@ pub(crate) struct Positions {
 }
 
 /// Those who wait for `committed` to move.
-#[derive(Default)]
 struct Tail {
     /// Counts wake-ups; what sleepers sleep on.
     epoch: Futex,
@@ -47,6 +46,18 @@ struct Tail {
     hooks: Mutex<Vec<(Index, Hook)>>,
     hooked: AtomicUsize,
     closed: AtomicBool,
+}
+
+impl Default for Tail {
+    fn default() -> Self {
+        Self {
+            epoch: Futex::new(0),
+            sleepers: AtomicUsize::new(0),
+            hooks: Mutex::default(),
+            hooked: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Positions {
@@ -75,6 +86,12 @@ impl Positions {
         Index(self.committed.load(Ordering::Acquire))
     }
 
+    /// First and last record, as a pair that belongs together: an empty log ends just before its first.
+    pub(crate) fn range(&self) -> (Index, Index) {
+        let first = self.first();
+        (first, self.committed().max(first.previous()))
+    }
+
     /// Everything up to `last` was written.
     pub(crate) fn written(&self, last: Index) {
         self.appended.store(last.0, Ordering::Release);
@@ -88,7 +105,8 @@ impl Positions {
         self.committed.store(last.0, Ordering::Release);
     }
 
-    /// Records below `first` are discarded.
+    /// Records below `first` are discarded. To be called before [`Self::synced`] when a discard moved the end:
+    /// there are no records between the old end and the new one, and nobody may look for them.
     pub(crate) fn discarded(&self, first: Index) {
         self.first.fetch_max(first.0, Ordering::AcqRel);
     }
@@ -99,7 +117,7 @@ impl Positions {
         // position moved there.
         fence(Ordering::SeqCst);
         if self.tail.sleepers.load(Ordering::Relaxed) > 0 {
-            self.tail.epoch.bump();
+            self.rouse();
         }
         if self.tail.hooked.load(Ordering::Relaxed) > 0 {
             self.run_hooks();
@@ -109,7 +127,7 @@ impl Positions {
     /// Nothing will move any more: wakes everybody for good.
     pub(crate) fn close(&self) {
         self.tail.closed.store(true, Ordering::Release);
-        self.tail.epoch.bump();
+        self.rouse();
         self.run_hooks();
     }
 
@@ -132,7 +150,7 @@ impl Positions {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         self.tail.sleepers.fetch_add(1, Ordering::Relaxed);
         let outcome = loop {
-            let epoch = self.tail.epoch.load();
+            let epoch = self.tail.epoch.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.reached(next) {
                 break Ok(true);
@@ -162,6 +180,11 @@ impl Positions {
         if self.reached(next) || self.is_closed() {
             self.run_hooks();
         }
+    }
+
+    fn rouse(&self) {
+        self.tail.epoch.fetch_add(1, Ordering::Release);
+        self.tail.epoch.wake_all();
     }
 
     fn run_hooks(&self) {

@@ -10,7 +10,7 @@ use crate::batch::{BatchHeader, Malformed, Stamp, u64_at};
 use crate::completion::{Appended, Outcome};
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::gather::{Command, Gathered};
+use crate::gather::{Command, Gathered, Promise};
 use crate::session::Sessions;
 use crate::store::NewBlock;
 use crate::store::block::{Batches, BlockHeader, Kind, digest_of_batches};
@@ -32,6 +32,15 @@ pub(crate) struct Sequencer {
     sessions: Sessions,
     hard_state: HardState,
     configuration: Vec<u8>,
+}
+
+/// A gathered block with its place.
+#[derive(Debug)]
+pub(crate) struct Sequenced {
+    /// None: every batch was a duplicate or refused.
+    pub(crate) block: Option<NewBlock>,
+    pub(crate) promise: Promise,
+    pub(crate) outcome: Outcome,
 }
 
 /// What a command came to.
@@ -124,15 +133,16 @@ impl Sequencer {
         self.end.raft
     }
 
-    /// Makes a block of gathered batches. None: every one was a duplicate or refused.
-    pub(crate) fn data(&mut self, gathered: Gathered, options: &Options) -> (Option<NewBlock>, Outcome) {
+    /// Makes a block of gathered batches, and the answer to be given once it is durable.
+    pub(crate) fn data(&mut self, gathered: Gathered, options: &Options) -> Sequenced {
         let timestamp = self.now(options);
         let first = self.end.next;
         if !gathered.has_sessions {
             let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
             let counts = (gathered.entries.len() as u32, gathered.records);
-            let block = self.data_block(first, timestamp, counts, digest, gathered.into_pieces(None));
-            return (Some(block), Outcome::Placed { first });
+            let (pieces, promise) = gathered.into_pieces(None);
+            let block = self.data_block(first, timestamp, counts, digest, pieces);
+            return Sequenced { block: Some(block), promise, outcome: Outcome::Placed { first } };
         }
         let mut next = first;
         let results: Vec<(bool, Result<Appended>)> = gathered
@@ -151,11 +161,10 @@ impl Sequencer {
         let kept = || gathered.entries.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
         let counts = (kept().count() as u32, kept().map(|e| e.count).sum());
         let digest = digest_of_batches(kept().map(|e| e.crc));
-        let block = (counts.0 > 0).then(|| {
-            let pieces = gathered.into_pieces(Some(&mut |n| results[n].0));
-            self.data_block(first, timestamp, counts, digest, pieces)
-        });
-        (block, Outcome::Each(results.into_iter().map(|(_, result)| result).collect()))
+        let (pieces, promise) = gathered.into_pieces(Some(&mut |n| results[n].0));
+        let block = (counts.0 > 0).then(|| self.data_block(first, timestamp, counts, digest, pieces));
+        let outcome = Outcome::Each(results.into_iter().map(|(_, result)| result).collect());
+        Sequenced { block, promise, outcome }
     }
 
     fn data_block(
@@ -198,7 +207,9 @@ impl Sequencer {
     pub(crate) fn command(&mut self, command: Command, options: &Options) -> Decision {
         match command {
             Command::Discard { first } if first <= self.first => return Decision::Done(self.first),
-            Command::CloseSession { id } if self.sessions.get(id).is_none() => return Decision::Done(Index(0)),
+            Command::CloseSession { id } if self.sessions.get(id).is_none() => {
+                return Decision::Done(Index(0));
+            }
             _ => {}
         }
         let timestamp = self.now(options);
@@ -249,7 +260,12 @@ impl Sequencer {
     }
 
     /// Learns a block that was read back. Checks that it follows the one before.
-    pub(crate) fn replay(&mut self, header: &BlockHeader, body: &[u8], options: &Options) -> Result<Base, Malformed> {
+    pub(crate) fn replay(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<Base, Malformed> {
         if header.kind == Kind::Opening {
             self.replay_opening(header, body, options)?;
             return Ok(self.end);
@@ -271,8 +287,18 @@ impl Sequencer {
             Kind::Data => self.replay_batches(header, body)?,
             Kind::Command => {
                 let command = parse_command(body)?;
-                // What the log holds was once accepted; a limit lowered since does not undo it.
-                let _ = self.apply(command, header.raft_index, header.timestamp);
+                match command {
+                    // What the log holds was once accepted; a limit lowered since does not undo it.
+                    Command::OpenSession { idle_max_ms } => {
+                        let id = SessionId(header.raft_index.0);
+                        self.sessions
+                            .reopen(id, idle_max_ms, header.timestamp)
+                            .map_err(|_| "session opened twice")?;
+                    }
+                    _ => self
+                        .apply(command, header.raft_index, header.timestamp)
+                        .map_err(|_| "command failed")?,
+                }
                 if let Command::Discard { first } = command {
                     self.skip_to(first);
                 }
@@ -288,15 +314,20 @@ impl Sequencer {
         for batch in Batches::new(body) {
             let (BatchHeader { stamp, count, .. }, _) = batch?;
             if !stamp.session.is_none() {
-                // See above: accepted once, so it counts.
-                let _ = self.sessions.apply(&stamp, self.end.next, count, header.timestamp);
+                let applied = self.sessions.apply(&stamp, self.end.next, count, header.timestamp);
+                applied.map_err(|_| "batch does not follow the one before in its session")?;
             }
             self.end.next = self.end.next.plus(u64::from(count));
         }
         Ok(())
     }
 
-    fn replay_opening(&mut self, header: &BlockHeader, body: &[u8], options: &Options) -> Result<(), Malformed> {
+    fn replay_opening(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
         let opening = Opening::parse(body)?;
         if (opening.base_raft, opening.base_term) != (header.raft_index, header.term) {
             return Err("opening block contradicts its header");

@@ -13,6 +13,7 @@
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
 pub(crate) mod block;
+pub(crate) mod cursor;
 pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod prepared;
@@ -144,7 +145,12 @@ impl Store {
         Ok(store)
     }
 
-    fn next_active(disk: &dyn Disk, preparer: &Preparer, purpose: Purpose, opening: &NewBlock) -> Result<Active> {
+    fn next_active(
+        disk: &dyn Disk,
+        preparer: &Preparer,
+        purpose: Purpose,
+        opening: &NewBlock,
+    ) -> Result<Active> {
         let next = preparer.take(purpose)?;
         let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
         Ok(Active::new(disk, Arc::new(segment), next.file))
@@ -178,8 +184,8 @@ impl Store {
         Ok(())
     }
 
-    /// Adds a block to the next write. The caller has asked [`Self::fits`].
-    pub(crate) fn push(&mut self, block: NewBlock) {
+    /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
+    pub(crate) fn push(&mut self, block: NewBlock) -> usize {
         let active = &mut self.active;
         let length = block.length();
         let stride = padded(length);
@@ -212,14 +218,17 @@ impl Store {
         });
         active.end += stride;
         active.unproven = block.kind != Kind::Marker;
+        stride
     }
 
-    /// Writes all that was pushed, in one call. Gives the bodies' pieces back for reuse.
+    /// Writes all that was pushed, in one call. Returns how many bytes it was, and the bodies' pieces for
+    /// reuse.
     ///
     /// # Errors
     /// The write failed: what is on disk is unknown.
-    pub(crate) fn write(&mut self) -> Result<Vec<Bytes>> {
+    pub(crate) fn write(&mut self) -> Result<(usize, Vec<Bytes>)> {
         let active = &mut self.active;
+        let bytes = active.end - active.written;
         let mut slices = Vec::with_capacity(active.pending.len() * 3);
         for p in &active.pending {
             slices.push(IoSlice::new(&p.header));
@@ -240,7 +249,7 @@ impl Store {
             active.listed = true;
             self.segments.push(active.segment.clone());
         }
-        Ok(pieces)
+        Ok((bytes, pieces))
     }
 
     /// Makes all that was written durable.
@@ -251,6 +260,7 @@ impl Store {
         let active = &mut self.active;
         active.file.sync().map_err(|e| Error::io("sync", &active.path, e))?;
         active.synced = active.written;
+        active.segment.publish(active.synced);
         if let Some(full) = self.unsealed.take() {
             self.preparer.seal(full);
         }
@@ -282,4 +292,3 @@ impl Active {
         }
     }
 }
-

@@ -78,9 +78,22 @@ struct State {
 
 impl Preparer {
     /// `next_number` is the first number that no segment has; `spare` are files whose contents do not matter.
-    pub(crate) fn new(disk: Arc<dyn Disk>, log: LogId, segment_bytes: u32, next: u64, spare: Vec<String>) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        log: LogId,
+        segment_bytes: u32,
+        next: u64,
+        spare: Vec<String>,
+    ) -> Self {
         let state = State { next_number: next, spare, ..State::default() };
-        Self { disk, log, segment_bytes, state: Mutex::new(state), work: Condvar::new(), done: Condvar::new() }
+        Self {
+            disk,
+            log,
+            segment_bytes,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -149,6 +162,14 @@ impl Preparer {
 
     /// The helper thread's life.
     pub(crate) fn run(&self) {
+        // Should it panic, nobody waits for it for ever.
+        struct Ended<'a>(&'a Preparer);
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                self.0.stop();
+            }
+        }
+        let _ended = Ended(self);
         let mut state = self.lock();
         loop {
             if state.stop {
@@ -224,7 +245,10 @@ impl Preparer {
             // Without this the rest of a full disk stays taken. If it fails the next opening removes it.
             let _ = self.disk.remove(&tmp);
             if is_no_space(&e) {
-                let what = format!("no space left for segment {}; discard a prefix or free disk space", path.display());
+                let what = format!(
+                    "no space left for segment {}; discard a prefix or free disk space",
+                    path.display()
+                );
                 Error::new(ErrorKind::Full, what)
             } else {
                 Error::io("prepare segment", &path, e)
@@ -367,7 +391,10 @@ pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
 
 /// Whether an error says that the disk, the quota or the file size limit is used up.
 fn is_no_space(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));

@@ -104,11 +104,17 @@ impl Scanner {
     /// Looks for sound block headers anywhere from `from` on. Their bodies do not matter: what a header says
     /// of the bytes before it was true when it was written.
     pub(crate) fn later(&mut self, from: usize) -> Result<Later> {
+        self.later_within(from, self.limit)
+    }
+
+    /// As [`Self::later`], looking no further than `to`.
+    pub(crate) fn later_within(&mut self, from: usize, to: usize) -> Result<Later> {
+        let to = to.min(self.limit);
         let mut later = Later::default();
         let mut at = from.next_multiple_of(BLOCK_HEADER_BYTES);
-        while at + BLOCK_HEADER_BYTES <= self.limit {
+        while at + BLOCK_HEADER_BYTES <= to {
             let id = self.id;
-            let length = CHUNK_BYTES.min(self.limit - at) & !(BLOCK_HEADER_BYTES - 1);
+            let length = CHUNK_BYTES.min(to - at) & !(BLOCK_HEADER_BYTES - 1);
             let chunk = self.bytes(at, length)?;
             for (n, place) in chunk.chunks_exact(BLOCK_HEADER_BYTES).enumerate() {
                 if let Ok(header) = BlockHeader::parse(place, id) {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// The file name of segment `number`.
@@ -67,6 +68,9 @@ pub(crate) struct Segment {
     pub(crate) base: Base,
     pub(crate) first_timestamp: Timestamp,
     extent: RwLock<Extent>,
+    /// Blocks below this offset are committed: readers may look at them, and they never change again.
+    /// Moves: in `Store::sync`, and in recovery.
+    readable: AtomicUsize,
     open: Mutex<Weak<SegmentData>>,
 }
 
@@ -95,7 +99,9 @@ impl Segment {
                 crc: footer.index_crc,
             },
         };
-        Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent)
+        let segment = Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent);
+        segment.publish(footer.data_end as usize);
+        segment
     }
 
     fn new(number: u64, id: SegmentId, bytes: u32, base: Base, first: Timestamp, extent: Extent) -> Self {
@@ -105,6 +111,7 @@ impl Segment {
             bytes,
             base,
             first_timestamp: first,
+            readable: AtomicUsize::new(SEGMENT_HEADER_BYTES),
             extent: RwLock::new(extent),
             open: Mutex::new(Weak::new()),
         }
@@ -140,6 +147,16 @@ impl Segment {
                 entries.push(entry);
             }
         }
+    }
+
+    /// Up to where readers may look.
+    pub(crate) fn readable(&self) -> usize {
+        self.readable.load(Ordering::Acquire)
+    }
+
+    /// Blocks below `upto` are committed.
+    pub(crate) fn publish(&self, upto: usize) {
+        self.readable.fetch_max(upto, Ordering::AcqRel);
     }
 
     /// The block index of a segment that grew in this process, to be stored in its file.
@@ -281,12 +298,6 @@ impl Segments {
         self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
     }
 
-    /// Replaces the whole list (a read-only handle that looks again).
-    pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
-        lock(&self.recent).clear();
-    }
-
     /// Takes out the segments that hold no record from `first` on; never the last one.
     pub(crate) fn drop_below(&self, first: Index) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();
@@ -298,6 +309,11 @@ impl Segments {
         }
         lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
         dropped
+    }
+
+    /// The oldest segment, if it does not grow any more.
+    pub(crate) fn oldest_full(&self) -> Option<Arc<Segment>> {
+        self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })
     }
 
     /// The segment that record `index` is in, or would be.
@@ -374,7 +390,9 @@ mod tests {
     fn names_and_numbers() {
         assert_eq!(file_name(7), "00000000000000000007.seg");
         assert_eq!(file_number(&file_name(u64::MAX)), Some(u64::MAX));
-        for no in ["7.seg", "00000000000000000007.tmp", "+0000000000000000007.seg", "99999999999999999999.seg"] {
+        for no in
+            ["7.seg", "00000000000000000007.tmp", "+0000000000000000007.seg", "99999999999999999999.seg"]
+        {
             assert_eq!(file_number(no), None, "{no}");
         }
     }

@@ -1,0 +1,134 @@
+//! Session: the client's side of exactly-once appending: numbers its batches and keeps to the window.
+//!
+//! Must not know: the table (`session.rs`), which the writer keeps.
+
+use crate::batch::{BatchBuilder, Stamp};
+use crate::completion::{Appended, Ticket};
+use crate::error::{ErrorKind, Result};
+use crate::gather::Patience;
+use crate::log::Log;
+use crate::types::{Index, Sequence, SessionId};
+use std::collections::VecDeque;
+
+/// Appends that happen once each, in order, however often they are tried. Number and id are all that a
+/// client has to remember over a crash: with [`Log::resume_session`] it goes on, and an append that it
+/// repeats under the same number gets the indexes that it got the first time.
+///
+/// `Send`; one thread at a time, which is what keeps the order. Many appends can be in flight.
+///
+/// ```
+/// use chiplog::{Log, Options, Sequence};
+/// # let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+/// let mut session = log.open_session()?;
+/// let (id, number) = (session.id(), session.next_sequence());
+/// let first = session.append(b"pay 10")?;
+/// // The client crashed and does not know whether it got through: it tries again.
+/// let mut session = log.resume_session(id, number);
+/// assert_eq!(session.append(b"pay 10")?, first);
+/// assert_eq!(log.info().last, first);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    log: Log,
+    id: SessionId,
+    next: Sequence,
+    /// Appends that were not seen answered yet, oldest first.
+    inflight: VecDeque<(Sequence, Ticket)>,
+}
+
+impl Session {
+    pub(crate) fn new(log: Log, id: SessionId, next: Sequence) -> Self {
+        Self { log, id, next, inflight: VecDeque::new() }
+    }
+
+    /// The session's name for ever.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The number that the next append gets.
+    pub fn next_sequence(&self) -> Sequence {
+        self.next
+    }
+
+    /// Appends one record, once, and waits until it is durable.
+    ///
+    /// # Errors
+    /// `SessionExpired`, `SequenceGap`, `SequenceForgotten`, and those of [`Log::append`].
+    pub fn append(&mut self, record: &[u8]) -> Result<Index> {
+        Ok(self.submit(record)?.wait()?.first)
+    }
+
+    /// Appends a batch, once, and waits until it is durable.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub fn append_batch(&mut self, batch: &mut BatchBuilder) -> Result<Appended> {
+        self.submit_batch(batch)?.wait()
+    }
+
+    /// Submits one record. Waits while as many appends as the session's window allows are in flight.
+    ///
+    /// # Errors
+    /// Those of [`Log::submit`]: the record was not taken, and its number goes to the next append.
+    pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
+        let stamp = self.stamp();
+        let patience = Patience::For(self.log.queue_timeout());
+        let ticket = self.log.push_record(record, stamp, patience)?;
+        Ok(self.sent(ticket))
+    }
+
+    /// Submits the batch that is being built, stamped as the session's next.
+    ///
+    /// # Errors
+    /// As [`Session::submit`], and those of [`BatchBuilder::build`].
+    pub fn submit_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
+        let Stamp { session, sequence, inflight } = self.stamp();
+        let batch = batch.session(session, sequence, inflight).build()?;
+        let ticket = self.log.submit_batch(&batch)?;
+        Ok(self.sent(ticket))
+    }
+
+    /// Ends the session, durably, once everything in flight is answered. The log forgets it.
+    ///
+    /// # Errors
+    /// Those of [`Log::discard`].
+    pub fn close(mut self) -> Result<()> {
+        self.settle(0);
+        self.log.close_session(self.id)
+    }
+
+    /// The next stamp, once there is room for one more in flight.
+    fn stamp(&mut self) -> Stamp {
+        self.settle(usize::from(self.log.session_window()) - 1);
+        Stamp { session: self.id, sequence: self.next, inflight: self.inflight.len() as u16 }
+    }
+
+    fn sent(&mut self, ticket: Ticket) -> Ticket {
+        self.inflight.push_back((self.next, ticket.twin()));
+        self.next = Sequence(self.next.0 + 1);
+        ticket
+    }
+
+    /// Forgets what is answered, and waits until no more than `max` are not.
+    fn settle(&mut self, max: usize) {
+        while let Some((sequence, ticket)) = self.inflight.front() {
+            let result = match ticket.poll() {
+                Some(result) => result,
+                None if self.inflight.len() > max => ticket.wait(),
+                None => return,
+            };
+            let sequence = *sequence;
+            self.inflight.pop_front();
+            // Refused and surely not in the log: the number is free again, and all behind it are refused too.
+            if result.is_err_and(|e| e.kind() == ErrorKind::Full) {
+                for (_, behind) in self.inflight.drain(..) {
+                    let _ = behind.wait();
+                }
+                self.next = sequence;
+            }
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Log: the handle a program holds. Opens a directory, starts the writer and the helper thread, and passes
+//! appends, reads and commands to those whose work it is.
+//!
+//! ```text
+//! Log ── submit ──> gather::Queue ──> writer thread ──> store ──> disk
+//!  │                                      │
+//!  └─ reader ──> Shelf (segments, positions) <── publishes
+//! ```
+//!
+//! Invariants:
+//! - one open log a directory, by a lock that is held until both threads have ended;
+//! - a handle that crossed a `fork` refuses: its threads are in the parent.
+
+use crate::batch::{Batch, Stamp};
+use crate::completion::{Appended, Ticket};
+use crate::config::Options;
+use crate::disk::map::ForkGuard;
+use crate::disk::real::RealDisk;
+use crate::disk::{Disk, Lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exactly_once::Session;
+use crate::gather::{Command, Patience, Queue, QueueLimits};
+use crate::open::{Opened, open};
+use crate::positions::Positions;
+use crate::reader::{OwnedRecord, Reader, Shelf, Start};
+use crate::stats::Stats;
+use crate::store::identity::Identity;
+use crate::store::prepared::Preparer;
+use crate::types::{Index, LogId, Sequence, SessionId, Timestamp};
+use crate::writer::{Published, Writer};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
+/// closed when [`Log::close`] is called or the last clone is dropped.
+///
+/// ```
+/// use chiplog::{Log, Options, Start};
+///
+/// let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::default())?;
+/// let index = log.append(b"the first record")?; // durable when this returns
+/// let mut reader = log.reader(Start::Index(index))?;
+/// while let Some(record) = reader.next_record()? {
+///     println!("{}: {} bytes", record.index, record.data.len());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Log {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    identity: Identity,
+    options: Options,
+    queue: Arc<Queue>,
+    shelf: Shelf,
+    published: Arc<Published>,
+    preparer: Arc<Preparer>,
+    fork: ForkGuard,
+    /// The threads, until they are joined; then the lock.
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    writer: JoinHandle<()>,
+    helper: JoinHandle<()>,
+    _lock: Box<dyn Lock>,
+}
+
+/// How a log stands.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"x")?;
+/// let info = log.info();
+/// assert_eq!((info.first.get(), info.last.get()), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// The log's name for ever.
+    pub log_id: LogId,
+    /// The first record that is not discarded; of an empty log, the first one to come.
+    pub first: Index,
+    /// The last committed record; of an empty log `first - 1`.
+    pub last: Index,
+    /// The last record durable on this node.
+    pub durable: Index,
+    /// Bytes of blocks from the first record on; exact to about 32 KiB.
+    pub bytes_used: u64,
+    /// The configured limit of `bytes_used`.
+    pub bytes_capacity: Option<u64>,
+    /// Segments that hold them.
+    pub segments: u64,
+    /// Exactly-once sessions that are open.
+    pub sessions: u32,
+    /// When the newest block was written.
+    pub last_timestamp: Timestamp,
+}
+
+impl Log {
+    /// Opens the log in `dir`, or makes one there if `options.create` says so. Blocks while recovery reads
+    /// the last segment.
+    ///
+    /// # Errors
+    /// `Locked`: somebody has it open. `NotFound`: there is none and `create` is false. `InvalidArgument`: an
+    /// option. `Corrupt`: names file and offset; nothing was changed. `Unsupported`: a newer format. `Io`.
+    /// `Full`: no space for the segments ahead.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
+        let dir = dir.as_ref();
+        options.check()?;
+        let disk = RealDisk::open(dir, options.create).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                let what = format!("there is no log at {}: the directory does not exist", dir.display());
+                Error::new(ErrorKind::NotFound, what)
+            }
+            _ => Error::io("open directory", dir, e),
+        })?;
+        Self::open_on(Arc::new(disk), options)
+    }
+
+    /// Opens a log on another kind of disk, such as the simulated one.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self> {
+        options.check()?;
+        let path = disk.path().to_path_buf();
+        let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
+        let Opened { lock, identity, store, sequencer, segments } = open(disk, &options)?;
+        let first = sequencer.first();
+        let positions = Arc::new(Positions::new(first, sequencer.end().next.previous()));
+        let limits = QueueLimits {
+            block_bytes: options.block_bytes_max as usize,
+            bytes: options.queue_bytes_max,
+            appends: options.queue_appends_max,
+            capacity: options.capacity_bytes,
+        };
+        let queue = Arc::new(Queue::new(limits, segments.bytes_from(first)));
+        let published = Arc::new(Published::default());
+        let preparer = store.preparer.clone();
+        let writer = Writer {
+            store,
+            sequencer,
+            queue: queue.clone(),
+            positions: positions.clone(),
+            published: published.clone(),
+            options: options.clone(),
+            waiting: Vec::new(),
+        };
+        writer.publish_state();
+        let helper = spawn("chiplog-helper", &path, {
+            let preparer = preparer.clone();
+            move || preparer.run()
+        })?;
+        let writer = spawn("chiplog-writer", &path, move || writer.run()).inspect_err(|_| preparer.stop())?;
+        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize };
+        let running = Mutex::new(Some(Running { writer, helper, _lock: lock }));
+        let inner = Inner { path, identity, options, queue, shelf, published, preparer, fork, running };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Appends one record and waits until it is durable.
+    ///
+    /// # Errors
+    /// Those of [`Log::submit`] and of [`Ticket::wait`].
+    pub fn append(&self, record: &[u8]) -> Result<Index> {
+        Ok(self.submit(record)?.wait()?.first)
+    }
+
+    /// Appends a batch and waits until it is durable: all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_batch(&self, batch: &Batch) -> Result<Appended> {
+        self.submit_batch(batch)?.wait()
+    }
+
+    /// Submits one record (one copy of it is made) and returns at once with a ticket for the outcome. Waits
+    /// only while the queue is full, for at most `options.queue_timeout`.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken.
+    pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
+        self.push_record(record, Stamp::default(), self.patience())
+    }
+
+    /// Submits a batch; see [`Log::submit`]. Large ones are not copied at all.
+    ///
+    /// # Errors
+    /// As [`Log::submit`]; of a batch with a session the ticket can hold `SessionExpired`, `SequenceGap` or
+    /// `SequenceForgotten`.
+    pub fn submit_batch(&self, batch: &Batch) -> Result<Ticket> {
+        self.push_batch(batch, self.patience())
+    }
+
+    /// As [`Log::submit`], but never waits.
+    ///
+    /// # Errors
+    /// As [`Log::submit`]; `Busy` when the queue is full.
+    pub fn try_submit(&self, record: &[u8]) -> Result<Ticket> {
+        self.push_record(record, Stamp::default(), Patience::None)
+    }
+
+    /// As [`Log::submit_batch`], but never waits.
+    ///
+    /// # Errors
+    /// As [`Log::submit_batch`]; `Busy` when the queue is full.
+    pub fn try_submit_batch(&self, batch: &Batch) -> Result<Ticket> {
+        self.push_batch(batch, Patience::None)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::For(self.queue_timeout())
+    }
+
+    pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
+        self.check_fork()?;
+        self.check_size("record", record.len(), self.inner.options.record_bytes_max, "record_bytes_max")?;
+        self.inner.queue.push_record(record, stamp, patience)
+    }
+
+    fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+        self.check_fork()?;
+        self.check_size(
+            "batch",
+            batch.as_bytes().len(),
+            self.inner.options.batch_bytes_max,
+            "batch_bytes_max",
+        )?;
+        self.inner.queue.push_batch(batch, patience)
+    }
+
+    fn check_size(&self, what: &str, bytes: usize, max: u32, option: &str) -> Result<()> {
+        if bytes <= max as usize {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("a {what} of {bytes} bytes; option {option} allows {max}"),
+        ))
+    }
+
+    fn check_fork(&self) -> Result<()> {
+        if self.inner.fork.is_child() {
+            let what = "this handle was made before fork(); open the log anew in the child once the parent has closed it";
+            return Err(Error::new(ErrorKind::Forked, what));
+        }
+        Ok(())
+    }
+
+    /// A reader of committed records. Never blocks appends and is not blocked by them.
+    ///
+    /// # Errors
+    /// `Discarded` or `OutOfRange` for [`Start::Index`] beyond either end; `Io`, `Corrupt`.
+    pub fn reader(&self, start: Start) -> Result<Reader> {
+        self.check_fork()?;
+        self.inner.shelf.reader(start)
+    }
+
+    /// One committed record, by its index.
+    ///
+    /// # Errors
+    /// `Discarded`, `OutOfRange`, `Corrupt`, `Io`.
+    pub fn read(&self, index: Index) -> Result<OwnedRecord> {
+        self.check_fork()?;
+        self.inner.shelf.read(index)
+    }
+
+    /// Discards all records below `first`, durably; their space is reused. Anywhere inside the log; at or
+    /// below the first index nothing happens. Beyond the end the log is empty afterwards and continues at
+    /// `first`. Readers that hold a discarded segment keep what they have.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Closed`, `Forked`; `Full` only when not even the reserve has room.
+    pub fn discard(&self, first: Index) -> Result<()> {
+        if first.0 >= INDEX_MAX {
+            let what = format!("index {first} is out of bounds; the largest is {}", INDEX_MAX - 1);
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        self.command(Command::Discard { first }).map(drop)
+    }
+
+    fn command(&self, command: Command) -> Result<u64> {
+        self.check_fork()?;
+        Ok(self.inner.queue.push_command(command)?.wait()?.first.0)
+    }
+
+    /// Opens an exactly-once session, durably.
+    ///
+    /// # Errors
+    /// `TooManySessions`, and those of [`Log::discard`].
+    pub fn open_session(&self) -> Result<Session> {
+        let idle_max_ms = u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
+        let id = SessionId(self.command(Command::OpenSession { idle_max_ms })?);
+        Ok(Session::new(self.clone(), id, Sequence(1)))
+    }
+
+    /// Takes a session up again, in this process or another one: `next` is the sequence number that the
+    /// client will use next. To repeat an append whose outcome is not known, use its number again: a record
+    /// that is there already gets the indexes it has. Does not look whether the session is known; the first
+    /// append does.
+    pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
+        Session::new(self.clone(), id, next)
+    }
+
+    pub(crate) fn close_session(&self, id: SessionId) -> Result<()> {
+        self.command(Command::CloseSession { id }).map(drop)
+    }
+
+    pub(crate) fn queue_timeout(&self) -> Duration {
+        self.inner.options.queue_timeout
+    }
+
+    pub(crate) fn session_window(&self) -> u16 {
+        self.inner.options.session_window
+    }
+
+    /// How the log stands now. Never blocks.
+    pub fn info(&self) -> Info {
+        let Inner { shelf, published, queue, options, identity, .. } = &*self.inner;
+        let (first, last) = shelf.positions.range();
+        Info {
+            log_id: identity.log,
+            first,
+            last,
+            durable: shelf.positions.durable(),
+            bytes_used: queue.used.load(Ordering::Relaxed),
+            bytes_capacity: options.capacity_bytes,
+            segments: shelf.segments.len() as u64,
+            sessions: published.sessions.load(Ordering::Relaxed),
+            last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// What the log did since it was opened.
+    pub fn stats(&self) -> Stats {
+        self.inner.published.counters.snapshot()
+    }
+
+    /// Why the log takes no more appends, if a write or a sync has failed.
+    pub fn poison_cause(&self) -> Option<Error> {
+        self.inner.published.poison.get().cloned()
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
+    /// end, the lock is let go. Blocks for that. Readers go on. Closing again does nothing.
+    ///
+    /// # Errors
+    /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.
+    pub fn close(&self) -> Result<()> {
+        self.check_fork()?;
+        self.inner.close();
+        self.poison_cause().map_or(Ok(()), Err)
+    }
+}
+
+/// Indexes stay below this, so that adding to one never overflows.
+const INDEX_MAX: u64 = 1 << 62;
+
+impl Inner {
+    fn close(&self) {
+        self.queue.close();
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Running { writer, helper, _lock }) = running else { return };
+        let writer_ended = writer.join();
+        self.preparer.stop();
+        if writer_ended.is_err() || helper.join().is_err() {
+            tracing::error!(log = %self.path.display(), "a thread of the log panicked");
+            let _ =
+                self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.fork.is_child() {
+            // The threads are the parent's, and so is what the queue holds.
+            let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            std::mem::forget(running);
+            return;
+        }
+        self.close();
+    }
+}
+
+fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let spawned = std::thread::Builder::new().name(name.to_string()).spawn(body);
+    spawned.map_err(|e| Error::io("start a thread for", path, e))
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("path", &self.inner.path).field("info", &self.info()).finish()
+    }
+}

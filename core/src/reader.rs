@@ -1,0 +1,429 @@
+//! Reader: committed records in order, checked on every serve, from any place, waiting at the tail. And the
+//! single look-up by index.
+//!
+//! Zero copies for uncompressed batches: a record is a slice of the mapping, and whoever holds it holds the
+//! segment. A batch's checksum is verified when the reader comes to it, each time anew: memory and disk rot.
+//!
+//! Must not know: the writer.
+
+use crate::batch::{self, BATCH_HEADER_BYTES, Body};
+use crate::codec::Codec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::positions::Positions;
+use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::cursor::{Cursor, Located, Slice};
+use crate::store::segment::Segments;
+use crate::types::{Index, Timestamp};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Where a reader begins.
+///
+/// ```
+/// use chiplog::{Index, Start};
+/// assert_ne!(Start::First, Start::Index(Index(1)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// The first record that is not discarded.
+    First,
+    /// This record, which may be the next one to come.
+    Index(Index),
+    /// So many records before the end; fewer if there are not so many.
+    Last(u64),
+    /// The first record that was written at this time or later.
+    Timestamp(Timestamp),
+    /// The next record to come.
+    Next,
+}
+
+/// A record, borrowed from the reader or batch that gave it.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"hello")?;
+/// let mut reader = log.reader(chiplog::Start::First)?;
+/// let record = reader.next_record()?.expect("just appended");
+/// assert_eq!((record.index.get(), record.data), (1, &b"hello"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its place in the log.
+    pub index: Index,
+    /// When the log took it.
+    pub timestamp: Timestamp,
+    /// Its bytes.
+    pub data: &'a [u8],
+}
+
+/// A record that keeps its bytes, without a copy where the batch is not compressed: it holds the segment.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// let index = log.append(b"hello")?;
+/// assert_eq!(log.read(index)?.data, "hello");
+/// # Ok::<(), chiplog::Error>(())
+/// # .map_err(|e| Box::<dyn std::error::Error>::from(e))?; Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedRecord {
+    /// Its place in the log.
+    pub index: Index,
+    /// When the log took it.
+    pub timestamp: Timestamp,
+    /// Its bytes.
+    pub data: Bytes,
+}
+
+/// Records that were appended together, verified. Holds their segment; `Send + Sync`.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// let mut builder = chiplog::BatchBuilder::new();
+/// builder.push(b"a")?.push(b"b")?;
+/// log.append_batch(&builder.build()?)?;
+/// let batch = log.reader(chiplog::Start::First)?.next_batch()?.expect("just appended");
+/// let data: Vec<&[u8]> = batch.iter().map(|r| r.data).collect();
+/// assert_eq!(data, [b"a", b"b"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RecordBatch {
+    /// The unpacked body: payload and table of ends.
+    body: Slice,
+    first: Index,
+    /// Records before this one are not part of what the reader asked for.
+    skip: u32,
+    count: u32,
+    timestamp: Timestamp,
+}
+
+impl RecordBatch {
+    /// Verifies the batch at the start of `bytes` and checks its table.
+    fn verify(bytes: &Slice, first: Index, timestamp: Timestamp) -> Result<Self, batch::Malformed> {
+        let header = batch::verify(bytes)?;
+        let body = match header.codec {
+            Codec::None => bytes.slice(BATCH_HEADER_BYTES..header.length as usize),
+            _ => Slice::Copied(batch::body(bytes, &header)?.into_owned().into()),
+        };
+        Body::new(&body, header.count)?.check(header.count)?;
+        Ok(Self { body, first, skip: 0, count: header.count, timestamp })
+    }
+
+    /// Index of its first record.
+    pub fn first(&self) -> Index {
+        self.first.plus(u64::from(self.skip))
+    }
+
+    /// How many records it holds; at least 1.
+    pub fn count(&self) -> u32 {
+        self.count - self.skip
+    }
+
+    /// When the log took them.
+    pub fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    /// Its records, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Record<'_>> {
+        (0..self.count()).map(|n| self.at(self.skip + n))
+    }
+
+    /// Record `n` of it, from 0, if it has so many.
+    pub fn get(&self, n: u32) -> Option<Record<'_>> {
+        (n < self.count()).then(|| self.at(self.skip + n))
+    }
+
+    /// Record `n` of the stored batch; the table was checked.
+    fn at(&self, n: u32) -> Record<'_> {
+        let data = Body::new(&self.body, self.count).and_then(|b| b.record(n)).unwrap_or_default();
+        Record { index: self.first.plus(u64::from(n)), timestamp: self.timestamp, data }
+    }
+
+    fn into_record(self, index: Index) -> OwnedRecord {
+        let n = (index.0 - self.first.0) as u32;
+        let range = Body::new(&self.body, self.count).and_then(|b| b.range(n)).unwrap_or_default();
+        OwnedRecord { index, timestamp: self.timestamp, data: self.body.slice(range).into_bytes() }
+    }
+}
+
+/// What readers share with the log: its segments and positions.
+#[derive(Clone)]
+pub(crate) struct Shelf {
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) positions: Arc<Positions>,
+    pub(crate) prefetch: usize,
+}
+
+impl Shelf {
+    /// A reader that begins at `start`.
+    pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
+        let next = self.resolve(start)?;
+        Ok(Reader { shelf: self.clone(), next, cursor: None, block: None, batch: None })
+    }
+
+    fn resolve(&self, start: Start) -> Result<Index> {
+        let (first, last) = self.positions.range();
+        let end = last.next();
+        match start {
+            Start::First => Ok(first),
+            Start::Next => Ok(end),
+            Start::Last(count) => Ok(Index(end.0.saturating_sub(count)).max(first)),
+            Start::Timestamp(time) => Ok(self.first_since(time)?.max(first)),
+            Start::Index(index) if index < first => Err(discarded(index, first)),
+            Start::Index(index) if index > end => Err(out_of_range(index, end)),
+            Start::Index(index) => Ok(index),
+        }
+    }
+
+    /// The first record from `time` on.
+    fn first_since(&self, time: Timestamp) -> Result<Index> {
+        let end = self.positions.committed().next();
+        let Some(segment) = self.segments.at_time(time) else { return Ok(end) };
+        let data = self.segments.open(&segment)?;
+        let offset = data.seek(|e| e.timestamp < time)?;
+        let mut cursor = Cursor::new(self.segments.clone(), data, offset, 0);
+        let found = cursor.find(|h| h.kind == Kind::Data && h.timestamp >= time)?;
+        Ok(found.map_or(end, |b| b.header.first.min(end)))
+    }
+
+    /// One record, by its index.
+    pub(crate) fn read(&self, index: Index) -> Result<OwnedRecord> {
+        let mut reader = self.reader(Start::Index(index))?;
+        reader.shelf.prefetch = 0;
+        match reader.next_batch()? {
+            Some(batch) => Ok(batch.into_record(index)),
+            None => Err(out_of_range(index, reader.next)),
+        }
+    }
+
+    /// A cursor before the block that holds `next`.
+    fn cursor(&self, next: Index) -> Result<Cursor> {
+        let Some(segment) = self.segments.holding(next) else {
+            return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
+        };
+        let data = self.segments.open(&segment)?;
+        let offset = data.seek(|e| e.first <= next)?;
+        Ok(Cursor::new(self.segments.clone(), data, offset, self.prefetch))
+    }
+}
+
+/// Reads committed records in order. It holds the segment that it reads, even when that is discarded, and
+/// goes on reading after the log was closed. `Send`; one thread at a time.
+///
+/// ```
+/// use chiplog::{Log, Options, Start};
+/// # let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+/// for word in ["to", "be", "or"] {
+///     log.append(word.as_bytes())?;
+/// }
+/// let mut reader = log.reader(Start::Last(2))?;
+/// let mut words = Vec::new();
+/// while let Some(record) = reader.next_record()? {
+///     words.push(String::from_utf8_lossy(record.data).into_owned());
+/// }
+/// assert_eq!(words, ["be", "or"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reader {
+    shelf: Shelf,
+    /// The next record to be given.
+    next: Index,
+    cursor: Option<Cursor>,
+    block: Option<Block>,
+    batch: Option<RecordBatch>,
+}
+
+/// The block a reader is in.
+struct Block {
+    located: Located,
+    bytes: Slice,
+    /// Where the next batch begins, and its first record.
+    at: usize,
+    first: Index,
+}
+
+impl Reader {
+    /// Index of the record that comes next.
+    pub fn position(&self) -> Index {
+        self.next
+    }
+
+    /// The next record, or `None` at the tail. Blocks for the disk only.
+    ///
+    /// # Errors
+    /// `Discarded`: the next record is gone; make a new reader at [`Start::First`]. `Corrupt`: its bytes fail
+    /// their checksum; the reader stays where it is. `Io`.
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>> {
+        if !self.fill()? {
+            return Ok(None);
+        }
+        let Some(batch) = &mut self.batch else { return Ok(None) };
+        let n = batch.skip;
+        batch.skip += 1;
+        self.next = self.next.next();
+        Ok(Some(batch.at(n)))
+    }
+
+    /// The rest of the current batch, or the next one whole; `None` at the tail. The fastest way to read.
+    ///
+    /// # Errors
+    /// As [`Self::next_record`].
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        if !self.fill()? {
+            return Ok(None);
+        }
+        let batch = self.batch.take();
+        if let Some(batch) = &batch {
+            self.next = self.next.plus(u64::from(batch.count()));
+        }
+        Ok(batch)
+    }
+
+    /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
+    ///
+    /// # Errors
+    /// `Closed` when the log was closed and everything in it was read.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        if self.has_batch() {
+            return Ok(true);
+        }
+        self.shelf.positions.wait(self.next, timeout)
+    }
+
+    /// Calls `hook` once there is a record to read, or the log was closed: at once if so already, else on the
+    /// log's writer thread, where it must not block. For runtimes and event loops: wake a task, write to an
+    /// eventfd.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let reader = log.reader(chiplog::Start::Next)?;
+    /// let (tx, rx) = std::sync::mpsc::channel();
+    /// reader.on_more(move || drop(tx.send("there is more")));
+    /// log.append(b"x")?;
+    /// assert_eq!(rx.recv()?, "there is more");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_more(&self, hook: impl FnOnce() + Send + 'static) {
+        if self.has_batch() {
+            return hook();
+        }
+        self.shelf.positions.on_reach(self.next, Box::new(hook));
+    }
+
+    /// For async code: ready when there is a record to read. Wakes the task through [`Self::on_more`].
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        match self.wait(Some(Duration::ZERO)) {
+            Ok(true) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(false) => {
+                let waker = context.waker().clone();
+                self.on_more(move || waker.wake());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn has_batch(&self) -> bool {
+        self.batch.as_ref().is_some_and(|b| b.skip < b.count)
+    }
+
+    /// Makes `batch` hold the next record. False: it is not committed yet.
+    fn fill(&mut self) -> Result<bool> {
+        if self.has_batch() {
+            return Ok(true);
+        }
+        self.batch = None;
+        let first = self.shelf.positions.first();
+        if self.next < first {
+            return Err(discarded(self.next, first));
+        }
+        if self.next > self.shelf.positions.committed() {
+            return Ok(false);
+        }
+        let filled = self.next_stored_batch();
+        if let Err(error) = &filled {
+            // Start over from the index next time: nothing half-read is kept.
+            self.block = None;
+            self.cursor = None;
+            // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
+            let first = self.shelf.positions.first();
+            if self.next < first && error.kind() != ErrorKind::Discarded {
+                return Err(discarded(self.next, first));
+            }
+        }
+        self.batch = Some(filled?);
+        Ok(true)
+    }
+
+    /// The stored batch that holds `next`, which is committed.
+    fn next_stored_batch(&mut self) -> Result<RecordBatch> {
+        let cursor = match &mut self.cursor {
+            Some(cursor) => cursor,
+            none => none.insert(self.shelf.cursor(self.next)?),
+        };
+        loop {
+            let block = match self.block.take() {
+                Some(block) if block.at < block.bytes.len() => block,
+                _ => find_block(cursor, self.next)?,
+            };
+            let block = self.block.insert(block);
+            let corrupt = |at: usize, why| cursor.corrupt(block.located.offset + at, why);
+            let rest = &block.bytes[block.at..];
+            let header = batch::BatchHeader::parse(rest).map_err(|why| corrupt(block.at, why))?;
+            let (at, first) = (block.at, block.first);
+            let after = first.plus(u64::from(header.count));
+            if after > self.next {
+                let bytes = block.bytes.slice(at..at + header.length as usize);
+                let batch = RecordBatch::verify(&bytes, first, block.located.header.timestamp);
+                let mut batch = batch.map_err(|why| corrupt(at, why))?;
+                batch.skip = (self.next.0 - first.0) as u32;
+                block.at += header.length as usize;
+                block.first = after;
+                return Ok(batch);
+            }
+            block.at += header.length as usize;
+            block.first = after;
+        }
+    }
+}
+
+/// The block that holds `next`, loaded.
+fn find_block(cursor: &mut Cursor, next: Index) -> Result<Block> {
+    let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
+    let Some(located) = located else {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("record {next} is committed and no block holds it"),
+        ));
+    };
+    if located.header.first > next {
+        return Err(cursor.corrupt(located.offset, "records are missing before this block"));
+    }
+    let bytes = cursor.load(&located)?;
+    let first = located.header.first;
+    Ok(Block { located, bytes, at: BLOCK_HEADER_BYTES, first })
+}
+
+fn discarded(index: Index, first: Index) -> Error {
+    let what = format!("record {index} was discarded; the first record is {first}");
+    Error::new(ErrorKind::Discarded, what)
+}
+
+fn out_of_range(index: Index, end: Index) -> Error {
+    let what = format!("record {index} does not exist yet; the next record will be {end}");
+    Error::new(ErrorKind::OutOfRange, what)
+}

@@ -1,0 +1,73 @@
+//! Counters of what the log did since it was opened: for metrics and benchmarks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a log did since it was opened. All only grow.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"x")?;
+/// let stats = log.stats();
+/// assert_eq!((stats.appends, stats.records), (1, 1));
+/// assert!(stats.syncs >= 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Batches taken, duplicates of sessions included.
+    pub appends: u64,
+    /// Records written.
+    pub records: u64,
+    /// Blocks written.
+    pub blocks: u64,
+    /// Bytes of blocks written, headers and padding included.
+    pub bytes: u64,
+    /// Syncs that succeeded.
+    pub syncs: u64,
+    /// Time spent in them, in microseconds.
+    pub sync_micros_total: u64,
+    /// The longest of them, in microseconds.
+    pub sync_micros_max: u64,
+    /// Segments begun.
+    pub rolls: u64,
+}
+
+/// The live counters; the writer thread alone counts.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) appends: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) blocks: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) rolls: AtomicU64,
+    syncs: AtomicU64,
+    sync_micros: AtomicU64,
+    sync_micros_max: AtomicU64,
+}
+
+impl Counters {
+    /// A sync succeeded and took this long.
+    pub(crate) fn synced(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_micros.fetch_add(micros, Ordering::Relaxed);
+        self.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            appends: get(&self.appends),
+            records: get(&self.records),
+            blocks: get(&self.blocks),
+            bytes: get(&self.bytes),
+            syncs: get(&self.syncs),
+            sync_micros_total: get(&self.sync_micros),
+            sync_micros_max: get(&self.sync_micros_max),
+            rolls: get(&self.rolls),
+        }
+    }
+}

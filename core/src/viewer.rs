@@ -1,0 +1,255 @@
+//! Viewer: the log read-only, also while another process writes it. For tools that look at a running log.
+//!
+//! It takes no lock, changes nothing and reads by `pread` (files can be reused under it; a copy is checked and
+//! stays). It cannot know which syncs the writer has done, so it shows what is *proven* durable by what was
+//! written later: on an idle log that is everything within about 10 ms.
+//!
+//! A thread of its own sleeps until inotify tells it that a file in the directory changed.
+
+use crate::config::{Options, ReadMode};
+use crate::disk::Disk;
+use crate::disk::real::RealDisk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::Info;
+use crate::open::Replayed;
+use crate::positions::Positions;
+use crate::reader::{OwnedRecord, Reader, Shelf, Start};
+use crate::sequence::Sequencer;
+use crate::store::identity::Identity;
+use crate::store::recovery::{Follow, Survey, survey};
+use crate::store::segment::Segments;
+use crate::types::{Index, Timestamp};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A read-only handle on a log. Cheap to clone, `Send + Sync`. Readers made by it see the log grow.
+///
+/// ```
+/// use chiplog::{Log, Options, Start, Viewer};
+/// use std::time::Duration;
+/// # let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+/// let viewer = Viewer::open(dir.path())?; // could be another process
+/// let mut reader = viewer.reader(Start::First)?;
+/// log.append(b"seen from outside")?;
+/// assert!(reader.wait(Some(Duration::from_secs(10)))?);
+/// assert_eq!(reader.next_record()?.expect("waited").data, b"seen from outside");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Viewer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Identity,
+    shelf: Shelf,
+    state: Arc<State>,
+    stop: Arc<OwnedFd>,
+}
+
+/// What the watching thread shares with handles.
+#[derive(Default)]
+struct State {
+    last_timestamp: AtomicU64,
+    sessions: AtomicU64,
+    failure: Mutex<Option<Error>>,
+}
+
+/// A survey of files that a writer changes meanwhile can meet them in between; then it looks again.
+const SURVEYS_MAX: u32 = 20;
+/// The pause before it looks again, and between two looks at a log that is being written.
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl Viewer {
+    /// Opens the log in `dir` for reading.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Unsupported`, `Io`.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => not_found(),
+            _ => Error::io("open directory", dir, e),
+        })?);
+        let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
+        let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
+        let options = Options { read_mode: ReadMode::Read, ..Options::default() };
+        let (found, sequencer) = look(&*disk, identity, &options)?;
+        let Survey { segments, proven, follow, .. } = found;
+        let positions = Arc::new(Positions::new(sequencer.first(), proven.next.previous()));
+        let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
+        let shelf = Shelf { segments, positions, prefetch: 0 };
+        let state = Arc::new(State::default());
+        let stop = watch.stop.clone();
+        let follower = Follower {
+            disk,
+            identity,
+            options,
+            sequencer,
+            follow,
+            shelf: shelf.clone(),
+            state: state.clone(),
+        };
+        follower.publish();
+        let thread = std::thread::Builder::new().name("chiplog-viewer".into());
+        thread.spawn(move || follower.run(&watch)).map_err(|e| Error::io("start a thread for", dir, e))?;
+        Ok(Self { inner: Arc::new(Inner { identity, shelf, state, stop }) })
+    }
+
+    /// A reader of records that are proven durable. Its wait at the tail ends when the log grows.
+    ///
+    /// # Errors
+    /// As [`crate::Log::reader`].
+    pub fn reader(&self, start: Start) -> Result<Reader> {
+        self.inner.shelf.reader(start)
+    }
+
+    /// One record, by its index.
+    ///
+    /// # Errors
+    /// As [`crate::Log::read`].
+    pub fn read(&self, index: Index) -> Result<OwnedRecord> {
+        self.inner.shelf.read(index)
+    }
+
+    /// How the log stands, as far as it is proven. The capacity is the writer's affair and unknown here.
+    pub fn info(&self) -> Info {
+        let Inner { identity, shelf, state, .. } = &*self.inner;
+        let (first, last) = shelf.positions.range();
+        Info {
+            log_id: identity.log,
+            first,
+            last,
+            durable: last,
+            bytes_used: shelf.segments.bytes_from(first),
+            bytes_capacity: None,
+            segments: shelf.segments.len() as u64,
+            sessions: state.sessions.load(Ordering::Relaxed) as u32,
+            last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Why the view does not go on, if it met damage; readers' waits end as `Closed` then.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl std::fmt::Debug for Viewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Viewer").field("info", &self.info()).finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Readers keep what they have; the thread ends by itself.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+}
+
+/// Surveys until the picture is whole. Damage that stays is damage.
+fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Survey, Sequencer)> {
+    let mut tries = 0;
+    loop {
+        let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
+        match survey(disk, identity, &mut replayed) {
+            Ok(found) => return Ok((found, replayed.sequencer)),
+            Err(error) if error.kind() == ErrorKind::Unsupported || tries == SURVEYS_MAX => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        tries += 1;
+    }
+}
+
+/// Wakes when a file of the directory changes.
+struct Watch {
+    inotify: OwnedFd,
+    stop: Arc<OwnedFd>,
+}
+
+impl Watch {
+    fn new(dir: &Path) -> std::io::Result<Self> {
+        use inotify::{CreateFlags, WatchFlags};
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&inotify, dir, WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::CREATE)?;
+        Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
+    }
+
+    /// Sleeps until something changed (true) or the viewer is gone (false).
+    fn wait(&self) -> bool {
+        let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
+        while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+        if !fds[1].revents().is_empty() {
+            return false;
+        }
+        let mut events = [0; 4096];
+        while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
+        true
+    }
+}
+
+/// The watching thread: learns new blocks and publishes what they prove.
+struct Follower {
+    disk: Arc<dyn Disk>,
+    identity: Identity,
+    options: Options,
+    sequencer: Sequencer,
+    follow: Follow,
+    shelf: Shelf,
+    state: Arc<State>,
+}
+
+impl Follower {
+    fn run(mut self, watch: &Watch) {
+        loop {
+            if let Err(error) = self.advance() {
+                *self.state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                self.shelf.positions.close();
+                return;
+            }
+            // What changed during the pause is seen in one look.
+            std::thread::sleep(PAUSE);
+            if !watch.wait() {
+                self.shelf.positions.close();
+                return;
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        let mut learner = Replayed {
+            sequencer: std::mem::replace(&mut self.sequencer, Sequencer::new(&self.options)),
+            options: &self.options,
+        };
+        let begun = self.follow.advance(&*self.disk, self.identity, &mut learner);
+        self.sequencer = learner.sequencer;
+        for segment in begun? {
+            self.shelf.segments.push(segment);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let positions = &self.shelf.positions;
+        let first = self.sequencer.first();
+        positions.discarded(first);
+        let last = self.follow.proven().next.previous();
+        positions.written(last);
+        positions.synced(last);
+        drop(self.shelf.segments.drop_below(first));
+        self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
+        self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        positions.wake();
+    }
+}

@@ -1,0 +1,235 @@
+//! The engine as a program uses it, on a real directory.
+
+use chiplog::{
+    Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence, Start, Timestamp,
+    Viewer,
+};
+use std::time::Duration;
+
+fn small() -> Options {
+    Options::with_segment_bytes(64 << 10)
+}
+
+fn record(i: u64) -> Vec<u8> {
+    let mut bytes = i.to_le_bytes().to_vec();
+    bytes.resize(8 + (i as usize * 37) % 900, i as u8);
+    bytes
+}
+
+fn check(log: &Log, from: u64, to: u64) {
+    let mut reader = log.reader(Start::Index(Index(from))).unwrap();
+    for i in from..=to {
+        let r = reader.next_record().unwrap().unwrap();
+        assert_eq!((r.index, r.data), (Index(i), &record(i)[..]));
+    }
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+#[test]
+fn records_come_back_in_order_over_rolls_and_reopening() {
+    for read_mode in [ReadMode::Map, ReadMode::Read] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { read_mode, ..small() };
+        for round in 0..3u64 {
+            let log = Log::open(dir.path(), options.clone()).unwrap();
+            assert_eq!(log.info().last, Index(round * 500));
+            check(&log, 1, round * 500);
+            let tickets: Vec<_> = (1..=500).map(|i| log.submit(&record(round * 500 + i)).unwrap()).collect();
+            for (i, t) in tickets.iter().enumerate() {
+                assert_eq!(t.wait().unwrap().first, Index(round * 500 + i as u64 + 1));
+            }
+            check(&log, 1, (round + 1) * 500);
+            assert!(log.info().segments > 3, "{:?}", log.info());
+            for i in [1, 77, 400] {
+                assert_eq!(log.read(Index(i)).unwrap().data, record(i));
+            }
+            if round != 1 {
+                log.close().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_append_and_each_finds_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..16u64 {
+            let log = log.clone();
+            s.spawn(move || {
+                for i in 0..100u64 {
+                    let data = [t.to_le_bytes(), i.to_le_bytes()].concat();
+                    let index = log.append(&data).unwrap();
+                    assert_eq!(log.read(index).unwrap().data, data);
+                }
+            });
+        }
+    });
+    let stats = log.stats();
+    assert_eq!((stats.appends, stats.records), (1600, 1600));
+    assert!(stats.syncs < 1600, "appends share syncs: {stats:?}");
+}
+
+#[test]
+fn discard_inside_a_segment_across_segments_and_beyond_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    for i in 1..=1000 {
+        log.submit(&record(i)).unwrap();
+    }
+    let mut old = log.reader(Start::First).unwrap();
+    let held = old.next_batch().unwrap().unwrap();
+    let before = log.info();
+    log.discard(Index(700)).unwrap();
+    let after = log.info();
+    assert_eq!((after.first, after.last), (Index(700), Index(1000)));
+    assert!(after.bytes_used < before.bytes_used / 2 && after.segments < before.segments);
+    assert_eq!(held.iter().next().unwrap().data, record(1));
+    assert_eq!(old.next_record().unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(log.read(Index(699)).unwrap_err().kind(), ErrorKind::Discarded);
+    check(&log, 700, 1000);
+    log.discard(Index(5)).unwrap();
+    assert_eq!(log.info().first, Index(700));
+    log.discard(Index(5000)).unwrap();
+    let info = log.info();
+    assert_eq!((info.first, info.last), (Index(5000), Index(4999)));
+    assert_eq!(log.append(&record(5000)).unwrap(), Index(5000));
+    log.close().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    check(&log, 5000, 5000);
+    assert_eq!(log.info().first, Index(5000));
+}
+
+#[test]
+fn sessions_take_each_number_once_also_after_reopening_and_discard() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let mut session = log.open_session().unwrap();
+    let id = session.id();
+    let tickets: Vec<_> = (1..=40).map(|i| session.submit(&record(i)).unwrap()).collect();
+    for (i, t) in tickets.iter().enumerate() {
+        assert_eq!(t.wait().unwrap().first, Index(i as u64 + 1));
+    }
+    assert_eq!(log.resume_session(id, Sequence(40)).append(b"other").unwrap(), Index(40));
+    for i in 41..=600 {
+        log.submit(&record(i)).unwrap();
+    }
+    log.discard(Index(500)).unwrap();
+    log.close().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert_eq!(log.info().sessions, 1);
+    let mut session = log.resume_session(id, Sequence(40));
+    assert_eq!(session.append(b"again").unwrap(), Index(40));
+    assert_eq!(session.append(&record(601)).unwrap(), Index(601));
+    let gap = log.resume_session(id, Sequence(50)).append(b"x").unwrap_err();
+    assert_eq!(gap.kind(), ErrorKind::SequenceGap);
+    session.close().unwrap();
+    let gone = log.resume_session(id, Sequence(42)).append(b"x").unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::SessionExpired);
+    check(&log, 500, 601);
+}
+
+#[test]
+fn batches_of_every_codec_and_of_great_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::default()).unwrap();
+    let mut next = 1;
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+        let mut b = BatchBuilder::new();
+        b.codec(codec);
+        for i in 0..1000u64 {
+            b.push(&record(i)).unwrap();
+        }
+        let at = log.append_batch(&b.build().unwrap()).unwrap();
+        assert_eq!(at, Appended { first: Index(next), count: 1000 });
+        next += 1000;
+    }
+    let big = vec![7; 16 << 20];
+    assert_eq!(log.append(&big).unwrap(), Index(next));
+    assert_eq!(log.append(&[big, vec![0]].concat()).unwrap_err().kind(), ErrorKind::TooLarge);
+    let mut reader = log.reader(Start::Index(Index(1500))).unwrap();
+    let mut n = 1500;
+    while let Some(r) = reader.next_record().unwrap() {
+        if n < next {
+            assert_eq!((r.index, r.data), (Index(n), &record((n - 1) % 1000)[..]));
+        }
+        n += 1;
+    }
+    assert_eq!(n, next + 1);
+    assert_eq!(log.read(Index(next)).unwrap().data.len(), 16 << 20);
+    assert_eq!(log.reader(Start::Timestamp(Timestamp(0))).unwrap().position(), Index(1));
+    assert_eq!(log.reader(Start::Last(3)).unwrap().position(), Index(next - 2));
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_closes() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert_eq!(Log::open(dir.path(), small()).unwrap_err().kind(), ErrorKind::Locked);
+    log.close().unwrap();
+    assert_eq!(log.append(b"x").unwrap_err().kind(), ErrorKind::Closed);
+    Log::open(dir.path(), small()).unwrap();
+}
+
+#[test]
+fn capacity_refuses_cleanly_and_discard_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { capacity_bytes: Some(256 << 10), ..small() };
+    let log = Log::open(dir.path(), options).unwrap();
+    let mut n = 0;
+    let error = loop {
+        match log.append(&[1; 1000]) {
+            Ok(_) => n += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(n > 200 && log.info().bytes_used <= 256 << 10);
+    assert_eq!(log.info().last, Index(n));
+    log.discard(Index(n / 2)).unwrap();
+    assert_eq!(log.append(b"again").unwrap(), Index(n + 1));
+}
+
+#[test]
+fn retention_by_size_keeps_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { retention_bytes: Some(200 << 10), ..small() };
+    let log = Log::open(dir.path(), options).unwrap();
+    for i in 1..=2000 {
+        log.append(&record(i)).unwrap();
+    }
+    let info = log.info();
+    assert!(info.bytes_used <= 200 << 10 && info.first > Index(1000), "{info:?}");
+    check(&log, info.first.get(), 2000);
+}
+
+#[test]
+fn a_viewer_follows_a_live_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    log.append(&record(1)).unwrap();
+    let viewer = Viewer::open(dir.path()).unwrap();
+    let mut reader = viewer.reader(Start::First).unwrap();
+    let writer = std::thread::spawn({
+        let log = log.clone();
+        move || {
+            for i in 2..=2000 {
+                log.submit(&record(i)).unwrap();
+            }
+        }
+    });
+    for i in 1..=2000 {
+        assert!(
+            reader.wait(Some(Duration::from_secs(20))).unwrap(),
+            "{i} {:?} {:?}",
+            viewer.info(),
+            viewer.failure()
+        );
+        let r = reader.next_record().unwrap().unwrap();
+        assert_eq!((r.index, r.data), (Index(i), &record(i)[..]));
+    }
+    writer.join().unwrap();
+    assert!(viewer.failure().is_none());
+    assert_eq!(viewer.info().last, Index(2000));
+}
