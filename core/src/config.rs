@@ -49,7 +49,7 @@ impl Clock for SystemClock {
 /// ```
 /// use chiplog::{Log, Options};
 /// let dir = tempfile::tempdir()?;
-/// let options = Options { segment_bytes: 1 << 20, capacity_bytes: Some(64 << 20), ..Default::default() };
+/// let options = Options { capacity_bytes: Some(64 << 20), ..Options::with_segment_bytes(1 << 20) };
 /// let log = Log::open(dir.path(), options)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

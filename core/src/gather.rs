@@ -432,7 +432,7 @@ mod tests {
     fn gathers_into_blocks_of_bounded_size_in_order() {
         let q = queue(None);
         for i in 0..8u8 {
-            q.push_record(&[i; 200], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[i; 200], Stamp::default(), Patience::None).unwrap();
         }
         let items = take(&q);
         let mut seen = Vec::new();
@@ -452,15 +452,15 @@ mod tests {
     fn limits_have_names_and_room_comes_back() {
         let q = queue(None);
         for _ in 0..8 {
-            q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
         }
         let busy = q.push_record(&[0; 200], Stamp::default(), Patience::For(Duration::from_millis(1)));
         assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
         take(&q);
-        q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(&[0; 200], Stamp::default(), Patience::None).unwrap();
 
         let q = queue(Some(500));
-        q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
         let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
     }
@@ -469,7 +469,7 @@ mod tests {
     fn batches_can_be_left_out() {
         let q = queue(None);
         for i in 0..4u8 {
-            q.push_record(&[i; 10], Stamp::default(), Patience::None).unwrap();
+            let _ticket = q.push_record(&[i; 10], Stamp::default(), Patience::None).unwrap();
         }
         let Some(Item::Data(g)) = take(&q).pop() else { panic!() };
         let kept = g.into_pieces(Some(&mut |n| n % 2 == 1)).0.concat();
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn a_closed_queue_hands_out_the_rest_and_admits_nothing() {
         let q = queue(None);
-        q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
+        let _ticket = q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
         q.close();
         assert_eq!(take(&q).len(), 1);
         assert!(matches!(q.take(None), Taken::Closed));

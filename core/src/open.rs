@@ -143,7 +143,7 @@ fn recover(
     let survey = survey(&*disk, identity, &mut replayed)?;
     let sequencer = replayed.sequencer;
     let (file, unproven) = repair(&*disk, &survey)?;
-    let Survey { segments: list, unsealed, leftovers, next_number, .. } = survey;
+    let Survey { segments: list, unsealed, leftovers, .. } = survey;
     let Some(last) = list.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
@@ -156,7 +156,7 @@ fn recover(
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));
-    let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, next_number, spare);
+    let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
         preparer.seal(segment);
     }

@@ -75,9 +75,8 @@ fn many_threads_append_and_each_finds_its_record() {
 fn discard_inside_a_segment_across_segments_and_beyond_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), small()).unwrap();
-    for i in 1..=1000 {
-        log.submit(&record(i)).unwrap();
-    }
+    let tickets: Vec<_> = (1..=1000).map(|i| log.submit(&record(i)).unwrap()).collect();
+    tickets[999].wait().unwrap();
     let mut old = log.reader(Start::First).unwrap();
     let held = old.next_batch().unwrap().unwrap();
     let before = log.info();
@@ -113,7 +112,7 @@ fn sessions_take_each_number_once_also_after_reopening_and_discard() {
     }
     assert_eq!(log.resume_session(id, Sequence(40)).append(b"other").unwrap(), Index(40));
     for i in 41..=600 {
-        log.submit(&record(i)).unwrap();
+        let _unwatched = log.submit(&record(i)).unwrap();
     }
     log.discard(Index(500)).unwrap();
     log.close().unwrap();
@@ -215,7 +214,7 @@ fn a_viewer_follows_a_live_log() {
         let log = log.clone();
         move || {
             for i in 2..=2000 {
-                log.submit(&record(i)).unwrap();
+                let _unwatched = log.submit(&record(i)).unwrap();
             }
         }
     });

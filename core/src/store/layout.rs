@@ -23,7 +23,7 @@ pub(crate) const SEGMENT_HEADER_BYTES: usize = 4096;
 /// The format's version, and the oldest reader that understands it.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
-const HEADER_USED: usize = 64;
+const HEADER_USED: usize = 56;
 const HEADER_MAGIC: [u8; 8] = *b"chiplogS";
 const FOOTER_MAGIC: [u8; 8] = *b"chiplogF";
 pub(crate) const FOOTER_BYTES: usize = 128;

@@ -77,7 +77,7 @@ struct State {
 }
 
 impl Preparer {
-    /// `next_number` is the first number that no segment has; `spare` are files whose contents do not matter.
+    /// `next` is the number after the last segment's; `spare` are files whose contents do not matter.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         log: LogId,
@@ -194,7 +194,8 @@ impl Preparer {
     pub(crate) fn prepare_first(&self) -> Result<()> {
         let (number, spare) = {
             let mut state = self.lock();
-            (state.next_number, state.spare.pop())
+            let number = state.next_number;
+            (number, state.take_spare(number))
         };
         let outcome = self.prepare(number, spare);
         let mut state = self.lock();
@@ -339,7 +340,17 @@ impl State {
             return Some(Job::Drop(segment));
         }
         let wanted = self.ready.len() < AHEAD && self.failed.is_none();
-        wanted.then(|| Job::Prepare(self.next_number, self.spare.pop()))
+        wanted.then(|| Job::Prepare(self.next_number, self.take_spare(self.next_number)))
+    }
+
+    /// A file to make segment `number` of: the one that has its name already, if there is one, so that no
+    /// rename ever replaces a file.
+    fn take_spare(&mut self, number: u64) -> Option<String> {
+        let name = file_name(number);
+        match self.spare.iter().position(|s| *s == name) {
+            Some(n) => Some(self.spare.swap_remove(n)),
+            None => self.spare.pop(),
+        }
     }
 
     fn note(&mut self, outcome: Outcome) {

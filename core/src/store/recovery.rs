@@ -74,7 +74,7 @@ pub(crate) struct Row {
 }
 
 /// The decision table of recovery.
-pub(crate) const DECISIONS: [Row; 5] = [
+pub(crate) static DECISIONS: [Row; 5] = [
     Row {
         clean: None,
         proven_later: None,
@@ -147,8 +147,6 @@ pub(crate) struct Survey {
     remnants: Option<std::ops::Range<usize>>,
     /// Full segments without a footer.
     pub(crate) unsealed: Vec<Arc<Segment>>,
-    /// The first number that no file has.
-    pub(crate) next_number: u64,
     /// Files that hold nothing of the log any more: prepared and not begun, or discarded.
     pub(crate) leftovers: Vec<Leftover>,
     /// Bytes of a torn write that were cut, for the log of the program.
@@ -288,11 +286,9 @@ pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Lear
     let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
     let names = names.into_iter().filter_map(|n| file_number(&n).map(|number| (number, n))).collect();
     let mut files = Files { disk, identity, names };
-    let next_number = files.names.last_key_value().map_or(1, |(n, _)| n + 1);
     let mut leftovers = Vec::new();
     let (last, opened) = last_begun(&mut files, &mut leftovers)?;
     let mut survey = read_last(&opened, learner)?;
-    survey.next_number = next_number;
     files.names.remove(&last);
     walk_back(&mut files, &mut survey, learner.first())?;
     for number in files.names.keys().copied().collect::<Vec<_>>() {
@@ -389,7 +385,6 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
         unproven_from: walk.unproven.front().map(|u| u.0),
         remnants: (!clean && at < end).then_some(at..end),
         unsealed: Vec::new(),
-        next_number: 0,
         leftovers: Vec::new(),
         torn: (later.end > at).then(|| (opened.path.clone(), at, why)),
         follow: Follow { scanner, walk },
