@@ -705,7 +705,9 @@ mod models {
                 thread::spawn(move || check(ticket.wait(), n.into()))
             });
             completion.complete(PLACED);
-            waiters.map(|w| w.join().unwrap());
+            for waiter in waiters {
+                waiter.join().unwrap();
+            }
         });
     }
 
@@ -739,7 +741,9 @@ mod models {
                 })
             });
             completion.complete(PLACED);
-            registrars.map(|r| r.join().unwrap());
+            for registrar in registrars {
+                registrar.join().unwrap();
+            }
             assert_eq!(calls.load(Ordering::Relaxed), 2, "each exactly once");
         });
     }

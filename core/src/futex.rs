@@ -131,3 +131,67 @@ mod imp {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Futex;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn another_value_does_not_sleep() {
+        let word = Futex::new(1);
+        assert!(word.wait(0, None));
+        assert!(word.wait(0, Some(Duration::MAX)));
+        assert!(word.wait(0, Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_time_out_sleeps_its_time_and_is_told_from_a_wake_up() {
+        let word = Futex::new(0);
+        let (began, timeout) = (Instant::now(), Duration::from_millis(20));
+        while word.wait(0, Some(timeout.saturating_sub(began.elapsed()))) {}
+        assert!(began.elapsed() >= timeout);
+        assert!(!word.wait(0, Some(Duration::ZERO)));
+    }
+
+    /// Two threads hand a number to and fro: a lost wake-up hangs.
+    #[test]
+    fn every_change_is_noticed() {
+        const TURNS: u32 = 20_000;
+        let word = Futex::new(0);
+        let turns = |mine: u32| {
+            for turn in (mine..TURNS).step_by(2) {
+                loop {
+                    match word.load(SeqCst) {
+                        now if now == turn => break,
+                        // With a time-out that no clock can express, too.
+                        now => word.wait(now, (turn % 3 == 0).then_some(Duration::MAX)),
+                    };
+                }
+                word.store(turn + 1, SeqCst);
+                if turn % 2 == 0 { word.wake_one() } else { word.wake_all() }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| turns(0));
+            turns(1);
+        });
+        assert_eq!(word.load(SeqCst), TURNS);
+    }
+
+    #[test]
+    fn all_means_all() {
+        let word = Futex::new(0);
+        thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| while word.load(SeqCst) == 0 && word.wait(0, None) {});
+            }
+            // Most are asleep by then; those who are not must not fall asleep any more.
+            thread::sleep(Duration::from_millis(20));
+            word.store(1, SeqCst);
+            word.wake_all();
+        });
+    }
+}

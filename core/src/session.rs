@@ -440,6 +440,7 @@ mod tests {
         table.apply(&stamp(1, 2, 0), Index(20), 1, last).unwrap();
         table.expire(Timestamp(last.0 + IDLE));
         assert_eq!(table.len(), 1);
+        assert_eq!(table.good_until_min, Timestamp(last.0 + IDLE), "no search before anything can be found");
         table.expire(Timestamp(last.0 + IDLE + 1));
         assert_eq!(table.len(), 0);
         assert_eq!(table.encoded_bytes(), TABLE_HEADER_BYTES);
@@ -539,6 +540,45 @@ mod tests {
         let mut bytes = u32::MAX.to_le_bytes().to_vec();
         bytes.extend_from_slice(&[0; 4]);
         assert_eq!(Sessions::decode(&bytes, 1, 1).unwrap_err(), "session table is cut off");
+    }
+
+    /// One session's bytes: its words, then its remembered batches.
+    fn one_session(words: [u64; 5], batches: &[(u64, u32)]) -> Vec<u8> {
+        let mut bytes = 1u64.to_le_bytes().to_vec();
+        bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+        for (first, count) in batches {
+            bytes.extend_from_slice(&first.to_le_bytes());
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn impossible_tables_are_refused() {
+        let decode =
+            |words, batches: &[_]| Sessions::decode(&one_session(words, batches), 4, 1024).map(|_| ());
+        assert_eq!(decode([1, 2, 0, 0, 2], &[(1, 1), (2, BATCH_RECORDS_MAX)]), Ok(()));
+        assert!(decode([0, 2, 0, 0, 2], &[(1, 1), (2, 1)]).is_err(), "no such session");
+        assert!(decode([1, 1, 0, 0, 2], &[(1, 1), (2, 1)]).is_err(), "more batches than sequences");
+        assert!(decode([1, 2, 0, 0, 0], &[]).is_err(), "the newest batch is always remembered");
+        assert!(decode([1, 0, 0, 0, 1], &[(1, 1)]).is_err(), "a batch of a session that appended nothing");
+        assert!(decode([1, 2, 0, 0, 2], &[(1, 2), (2, 1)]).is_err(), "batches that overlap");
+        assert!(decode([1, 2, 0, 0, 1], &[(0, 1)]).is_err(), "no such index");
+        assert!(decode([1, 2, 0, 0, 1], &[(u64::MAX, 1)]).is_err(), "an index beyond all");
+        assert!(decode([1, 2, 0, 0, 1], &[(1, 0)]).is_err(), "an empty batch");
+        assert!(decode([1, 2, 0, 0, 1], &[(1, BATCH_RECORDS_MAX + 1)]).is_err(), "a batch beyond all");
+        let many: Vec<_> = (1..=1025).map(|n| (n, 1)).collect();
+        assert_eq!(decode([1, 2000, 0, 0, 1024], &many[..1024]), Ok(()));
+        assert!(decode([1, 2000, 0, 0, 1025], &many).is_err(), "more than the format's bound");
+    }
+
+    /// No client counts so far, but bytes from a disk can say so.
+    #[test]
+    fn the_last_sequence_of_all_has_no_next_one() {
+        let bytes = one_session([1, u64::MAX, 0, IDLE, 1], &[(5, 1)]);
+        let table = Sessions::decode(&bytes, 1, 1).unwrap();
+        assert_eq!(table.check(&stamp(1, u64::MAX, 0), Timestamp(0)).unwrap(), Some(at(5, 1)));
+        assert_eq!(kind(table.check(&stamp(1, 1, 0), Timestamp(0))), ErrorKind::SequenceForgotten);
     }
 
     /// The specification: keeps everything for ever and answers by looking.
