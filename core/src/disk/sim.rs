@@ -1,1 +1,478 @@
-//! sim
+//! A simulated disk, for testing what a program makes of crashes and faults. Feature `sim`.
+//!
+//! [`SimDisk`] is a [`Disk`] in memory that knows what a power cut may leave of it. Give it to
+//! `Log::open_on` and everything above is the shipped code:
+//!
+//! - **Crash**: [`SimDisk::crash`] gives the disk after a power cut: any subset of the 512-byte sectors
+//!   written and of the names changed since the last sync of that file or of the directory.
+//!   [`DiskState::crashes`] goes through all of them.
+//! - **History**: every operation is recorded; [`History::states`] goes through the disk after each one, so
+//!   that a test can cut the power at every single point.
+//! - **Faults**: [`SimDisk::plan`] fails the n-th call with EIO or ENOSPC; [`SimDisk::limit_space`] makes a
+//!   small disk. After a failed sync the new bytes can still be read but are *clean*: another sync returns
+//!   `Ok` without them, as on Linux. Only a new write of other or the same bytes makes them dirty again.
+//! - **Damage**: [`SimDisk::damage`] and [`Image::damage`] flip bits, swap sectors, misdirect writes.
+//!
+//! It is harsher than most file systems: a rename may survive while the creation before it is lost, and a
+//! file may keep its new length and lose its bytes. What holds here holds on all of them.
+//!
+//! ```
+//! use chiplog::disk::sim::SimDisk;
+//! use chiplog::disk::{Disk, DiskFile};
+//! use std::io::IoSlice;
+//!
+//! let disk = SimDisk::default();
+//! let file = disk.create("a")?;
+//! file.write_at(0, &[IoSlice::new(b"kept")])?;
+//! file.sync()?;
+//! disk.sync_dir()?;
+//! file.write_at(4, &[IoSlice::new(b" lost")])?;
+//! // The power fails, and nothing that was not synced has reached the disk.
+//! let after = disk.crash(|_versions| 0);
+//! assert_eq!(after.visible().file("a").as_deref(), Some(&b"kept"[..]));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! This file owns the handle: calls, locks, recording. `sim/state.rs` is what is on the disk, `sim/faults.rs`
+//! when it fails, `sim/crashes.rs` which images a crash can leave.
+
+mod crashes;
+mod faults;
+mod state;
+
+pub use crashes::{Crashes, Rng};
+pub use faults::{Call, Fault, Trouble};
+pub use state::{Damage, DiskState, Image, Landed, NodeId, Op};
+
+use super::{Disk, DiskFile, Lock};
+use faults::{Faults, eio, enospc};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A disk in memory. Cheap to clone: clones are the same disk. `Send + Sync`; calls take turns and never block
+/// for longer than the work takes.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: DiskState,
+    start: Image,
+    ops: Vec<Op>,
+    faults: Faults,
+    space: Option<u64>,
+    /// Open handles of each file: an unnamed file takes room until the last is gone.
+    handles: BTreeMap<NodeId, usize>,
+    locked: BTreeSet<NodeId>,
+    off: bool,
+}
+
+/// What happened on a disk: the image it began with and all operations since.
+///
+/// ```
+/// use chiplog::disk::sim::SimDisk;
+/// use chiplog::disk::Disk;
+/// let disk = SimDisk::default();
+/// disk.create("a")?;
+/// disk.sync_dir()?;
+/// let history = disk.history();
+/// // Before the first operation, after it, after the second: what can a crash leave?
+/// let images: Vec<usize> = history.states().map(|s| s.crashes(4096, 100, 1).count()).collect();
+/// assert_eq!(images, [1, 2, 1]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// What was on the disk before.
+    pub start: Image,
+    /// What was done to it, in order.
+    pub ops: Vec<Op>,
+}
+
+impl History {
+    /// The disk before the first operation, then after each of them: one more state than there are operations.
+    pub fn states(&self) -> impl Iterator<Item = DiskState> {
+        let mut next = Some(DiskState::at_rest(&self.start));
+        let mut ops = self.ops.iter();
+        std::iter::from_fn(move || {
+            let now = next.take()?;
+            if let Some(op) = ops.next() {
+                let mut after = now.clone();
+                after.apply(op);
+                next = Some(after);
+            }
+            Some(now)
+        })
+    }
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new(Image::default())
+    }
+}
+
+impl SimDisk {
+    /// A disk with these files, all durable.
+    pub fn new(image: Image) -> Self {
+        let inner = Inner { state: DiskState::at_rest(&image), start: image, ..Inner::default() };
+        Self { shared: Arc::new(Shared { path: PathBuf::from("/sim"), inner: Mutex::new(inner) }) }
+    }
+
+    /// Cuts the power: this disk is off for good, as by [`power_off`](Self::power_off), and a new one is
+    /// returned that holds what `choose` keeps (see [`DiskState::crash`]). No lock is held on it.
+    pub fn crash(&self, choose: impl FnMut(usize) -> usize) -> Self {
+        self.power_off();
+        let image = self.lock_inner().state.crash(choose);
+        Self::new(image)
+    }
+
+    /// [`crash`](Self::crash) with a fair choice for every unit.
+    pub fn crash_randomly(&self, rng: &mut Rng) -> Self {
+        self.crash(|versions| rng.below(versions))
+    }
+
+    /// From now on every call fails with EIO and nothing changes any more. Ends a program's use of the disk.
+    pub fn power_off(&self) {
+        self.lock_inner().off = true;
+    }
+
+    /// The disk as it is now, for looking at possible crashes without causing one.
+    pub fn state(&self) -> DiskState {
+        self.lock_inner().state.clone()
+    }
+
+    /// What reads see now, as if everything were durable.
+    pub fn visible(&self) -> Image {
+        self.lock_inner().state.visible()
+    }
+
+    /// What happened since the disk was made or [`forget_history`](Self::forget_history) was called.
+    pub fn history(&self) -> History {
+        let inner = self.lock_inner();
+        History { start: inner.start.clone(), ops: inner.ops.clone() }
+    }
+
+    /// How many operations the history holds.
+    pub fn history_len(&self) -> usize {
+        self.lock_inner().ops.len()
+    }
+
+    /// Puts a note into the history, such as "append number 7 was acknowledged". Returns its place.
+    pub fn mark(&self, note: u64) -> usize {
+        let mut inner = self.lock_inner();
+        inner.ops.push(Op::Mark(note));
+        inner.ops.len() - 1
+    }
+
+    /// Adds to the fault plan.
+    pub fn plan(&self, fault: Fault) {
+        self.lock_inner().faults.plan(fault);
+    }
+
+    /// Takes back the whole fault plan: the disk is sound from now on (what was lost stays lost).
+    pub fn heal(&self) {
+        self.lock_inner().faults.clear();
+    }
+
+    /// How many planned faults have happened.
+    pub fn faults_fired(&self) -> u64 {
+        self.lock_inner().faults.fired()
+    }
+
+    /// How often a call was made, failed ones included; `None`: all calls together.
+    pub fn calls(&self, call: Option<Call>) -> u64 {
+        self.lock_inner().faults.count(call)
+    }
+
+    /// All files together can have so many bytes; a write that would make them more is cut short and fails
+    /// with ENOSPC. `None` lifts the limit.
+    pub fn limit_space(&self, bytes: Option<u64>) {
+        self.lock_inner().space = bytes;
+    }
+
+    /// Bytes in all files, removed ones that are still open included.
+    pub fn space_used(&self) -> u64 {
+        self.lock_inner().space_used()
+    }
+
+    /// Damages a file while it may be in use. False when there is no such file or place. Histories do not
+    /// record it.
+    pub fn damage(&self, name: &str, damage: &Damage) -> bool {
+        self.lock_inner().state.damage(name, damage)
+    }
+
+    fn lock_inner(&self) -> MutexGuard<'_, Inner> {
+        self.shared.lock_inner()
+    }
+}
+
+impl Shared {
+    fn lock_inner(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere leaves a state that is as good as any: operations apply whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a call that is allowed to begin goes on.
+enum Verdict {
+    Sound,
+    Fail(io::Error, Landed),
+    Lie,
+}
+
+impl Inner {
+    fn begin(&mut self, call: Call) -> io::Result<Verdict> {
+        if self.off {
+            return Err(eio());
+        }
+        Ok(match self.faults.next(call) {
+            None => Verdict::Sound,
+            Some(Trouble::Eio(landed)) => Verdict::Fail(eio(), landed),
+            Some(Trouble::Enospc(landed)) => Verdict::Fail(enospc(), landed),
+            Some(Trouble::Lie) => Verdict::Lie,
+        })
+    }
+
+    /// For calls of which nothing can land and which cannot lie.
+    fn begin_plain(&mut self, call: Call) -> io::Result<()> {
+        match self.begin(call)? {
+            Verdict::Fail(error, _) => Err(error),
+            Verdict::Sound | Verdict::Lie => Ok(()),
+        }
+    }
+
+    fn record(&mut self, op: Op) {
+        self.state.apply(&op);
+        self.ops.push(op);
+    }
+
+    fn node(&self, name: &str) -> io::Result<NodeId> {
+        self.state.names().get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<NodeId> {
+        if self.node(name).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.record(Op::Create { name: name.to_owned() });
+        self.node(name)
+    }
+
+    /// A change of names: sound, failed but landed all the same, or a lie.
+    fn change_names(&mut self, call: Call, op: Op, needs: &str) -> io::Result<()> {
+        let verdict = self.begin(call)?;
+        self.node(needs)?;
+        match verdict {
+            Verdict::Sound => self.record(op),
+            Verdict::Lie => {}
+            Verdict::Fail(error, landed) => {
+                if landed.includes(0) {
+                    self.record(op);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn space_used(&self) -> u64 {
+        self.state.bytes_used(|node| self.handles.contains_key(&node))
+    }
+
+    fn write(&mut self, node: NodeId, offset: u64, data: Vec<u8>) -> io::Result<()> {
+        match self.begin(Call::Write)? {
+            Verdict::Lie => return Ok(()),
+            Verdict::Sound => {}
+            Verdict::Fail(error, landed) => {
+                let part = match landed {
+                    Landed::Nothing => 0,
+                    Landed::Some(seed) => Rng::new(seed).below(data.len().max(1)),
+                    Landed::All => data.len(),
+                };
+                self.put(node, offset, &data[..part]);
+                return Err(error);
+            }
+        }
+        if let Some(space) = self.space {
+            let end = offset + data.len() as u64;
+            let len = self.state.content(node).len();
+            let free = space.saturating_sub(self.space_used());
+            if end.saturating_sub(len) > free {
+                let part = (len + free).saturating_sub(offset).min(data.len() as u64);
+                self.put(node, offset, &data[..part as usize]);
+                return Err(enospc());
+            }
+        }
+        self.put(node, offset, &data);
+        Ok(())
+    }
+
+    fn put(&mut self, node: NodeId, offset: u64, data: &[u8]) {
+        if !data.is_empty() {
+            self.record(Op::Write { node, offset, data: data.into() });
+        }
+    }
+
+    fn sync(&mut self, node: NodeId) -> io::Result<()> {
+        match self.begin(Call::Sync)? {
+            Verdict::Lie => Ok(()),
+            Verdict::Sound => {
+                self.record(Op::Sync { node });
+                Ok(())
+            }
+            Verdict::Fail(error, landed) => {
+                self.record(Op::SyncFailed { node, landed });
+                Err(error)
+            }
+        }
+    }
+
+    fn let_go(&mut self, node: NodeId) {
+        if let Some(count) = self.handles.get_mut(&node) {
+            *count -= 1;
+            if *count == 0 {
+                self.handles.remove(&node);
+            }
+        }
+    }
+}
+
+impl SimDisk {
+    fn handle(&self, inner: &mut Inner, node: NodeId, write: bool) -> Arc<dyn DiskFile> {
+        *inner.handles.entry(node).or_default() += 1;
+        Arc::new(SimFile { shared: Arc::clone(&self.shared), node, write })
+    }
+}
+
+impl Disk for SimDisk {
+    fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut inner = self.lock_inner();
+        inner.begin_plain(Call::List)?;
+        Ok(inner.state.names().keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut inner = self.lock_inner();
+        inner.begin_plain(Call::Create)?;
+        let node = inner.create(name)?;
+        Ok(self.handle(&mut inner, node, true))
+    }
+
+    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
+        let mut inner = self.lock_inner();
+        inner.begin_plain(Call::Open)?;
+        let node = inner.node(name)?;
+        Ok(self.handle(&mut inner, node, write))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let op = Op::Rename { from: from.to_owned(), to: to.to_owned() };
+        self.lock_inner().change_names(Call::Rename, op, from)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.lock_inner().change_names(Call::Remove, Op::Remove { name: name.to_owned() }, name)
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut inner = self.lock_inner();
+        match inner.begin(Call::SyncDir)? {
+            Verdict::Lie => {}
+            Verdict::Sound => inner.record(Op::SyncDir),
+            Verdict::Fail(error, landed) => {
+                // Names are one journal: all of them land, or none.
+                inner.record(if landed.includes(0) { Op::SyncDir } else { Op::SyncDirFailed });
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
+        let mut inner = self.lock_inner();
+        inner.begin_plain(Call::Lock)?;
+        let node = match inner.node(name) {
+            Ok(node) => node,
+            Err(_) => inner.create(name)?,
+        };
+        if !inner.locked.insert(node) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), node }))
+    }
+}
+
+/// Like `flock`: on the file, not its name; gone when dropped.
+#[derive(Debug)]
+struct SimLock {
+    shared: Arc<Shared>,
+    node: NodeId,
+}
+
+impl Lock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.shared.lock_inner().locked.remove(&self.node);
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    shared: Arc<Shared>,
+    node: NodeId,
+    write: bool,
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.shared.lock_inner().let_go(self.node);
+    }
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        let mut inner = self.shared.lock_inner();
+        inner.begin_plain(Call::Len)?;
+        Ok(inner.state.content(self.node).len())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.shared.lock_inner();
+        inner.begin_plain(Call::Read)?;
+        if inner.state.content(self.node).read(offset, buf) {
+            return Ok(());
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        if !self.write {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let data: Vec<u8> = bufs.iter().flat_map(|s| s.iter().copied()).collect();
+        self.shared.lock_inner().write(self.node, offset, data)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.shared.lock_inner().sync(self.node)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Going through what a power cut can leave: every legal image where there are few, a sample where there are
+//! many. Also the small random generator that all sampling uses.
+
+use super::state::{DiskState, Image};
+
+/// A small seeded random generator (splitmix64): the same numbers from the same seed, everywhere.
+///
+/// ```
+/// use chiplog::disk::sim::Rng;
+/// assert_eq!(Rng::new(7).next_u64(), Rng::new(7).next_u64());
+/// assert!(Rng::new(7).below(10) < 10);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator for this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "there is no number below 0");
+        (self.next_u64() % bound as u64) as usize
+    }
+}
+
+/// The images that a power cut at one moment can leave; made by [`DiskState::crashes`].
+#[derive(Debug)]
+pub struct Crashes<'a> {
+    state: &'a DiskState,
+    plan: Plan,
+}
+
+#[derive(Debug)]
+enum Plan {
+    /// A counter with one digit a unit; `None` when it has run over.
+    All { radix: Vec<usize>, digits: Option<Vec<usize>> },
+    /// First nothing, everything, each unit alone, all but each unit; then at random.
+    Sample { radix: Vec<usize>, corner: usize, left: usize, rng: Rng },
+}
+
+impl DiskState {
+    /// What a power cut can leave now: every legal image if there are at most `exhaustive` (4096 covers 12
+    /// dirty units of two versions each), else `samples` of them, the same ones for the same seed. The corner
+    /// cases (nothing kept, everything kept, one unit kept or lost) come first. Images can repeat.
+    pub fn crashes(&self, exhaustive: usize, samples: usize, seed: u64) -> Crashes<'_> {
+        let mut radix = Vec::new();
+        self.crash(|versions| {
+            radix.push(versions);
+            0
+        });
+        let all = radix.iter().try_fold(1usize, |n, r| n.checked_mul(*r)).filter(|n| *n <= exhaustive);
+        let plan = match all {
+            Some(_) => Plan::All { digits: Some(vec![0; radix.len()]), radix },
+            None => Plan::Sample { radix, corner: 0, left: samples, rng: Rng::new(seed) },
+        };
+        Crashes { state: self, plan }
+    }
+}
+
+impl Crashes<'_> {
+    /// Whether every legal image comes.
+    pub fn is_exhaustive(&self) -> bool {
+        matches!(self.plan, Plan::All { .. })
+    }
+}
+
+impl Iterator for Crashes<'_> {
+    type Item = Image;
+
+    fn next(&mut self) -> Option<Image> {
+        let digits = self.plan.next()?;
+        let mut digits = digits.into_iter();
+        Some(self.state.crash(|_| digits.next().unwrap_or(0)))
+    }
+}
+
+impl Plan {
+    /// The next choice, a version for each unit.
+    fn next(&mut self) -> Option<Vec<usize>> {
+        match self {
+            Self::All { radix, digits } => {
+                let now = digits.take()?;
+                let mut next = now.clone();
+                // Count on: the first digit that is not at its end, all before it back to 0.
+                if let Some(n) = (0..next.len()).find(|n| next[*n] + 1 < radix[*n]) {
+                    next[..n].fill(0);
+                    next[n] += 1;
+                    *digits = Some(next);
+                }
+                Some(now)
+            }
+            Self::Sample { radix, corner, left, rng } => {
+                *left = left.checked_sub(1)?;
+                let n = *corner;
+                *corner += 1;
+                let units = radix.len();
+                let newest = radix.iter().map(|r| r - 1);
+                Some(match n {
+                    0 => vec![0; units],
+                    1 => newest.collect(),
+                    _ if n < 2 + units => {
+                        newest.enumerate().map(|(i, v)| if i == n - 2 { v } else { 0 }).collect()
+                    }
+                    _ if n < 2 + 2 * units => {
+                        newest.enumerate().map(|(i, v)| if i == n - 2 - units { 0 } else { v }).collect()
+                    }
+                    _ => {
+                        // From nearly nothing kept to nearly everything: a fair coin would never try those.
+                        let odds = rng.below(9) + 1;
+                        radix
+                            .iter()
+                            .map(|r| if rng.below(10) < odds { 1 + rng.below(r - 1) } else { 0 })
+                            .collect()
+                    }
+                })
+            }
+        }
+    }
+}

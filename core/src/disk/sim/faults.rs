@@ -1,0 +1,141 @@
+//! When a simulated disk fails, and how: the plan, and the count of what it did.
+//!
+//! Knows no files. Every call asks [`Faults::next`] once; all calls are counted, so that a test can run a
+//! workload once, learn how many calls it makes, and fail each of them in turn.
+
+use super::state::Landed;
+use std::io;
+
+/// The calls of [`Disk`](crate::disk::Disk) and [`DiskFile`](crate::disk::DiskFile).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(usize)]
+pub enum Call {
+    /// `Disk::list`
+    List,
+    /// `Disk::create`
+    Create,
+    /// `Disk::open`
+    Open,
+    /// `Disk::rename`
+    Rename,
+    /// `Disk::remove`
+    Remove,
+    /// `Disk::sync_dir`
+    SyncDir,
+    /// `Disk::lock`
+    Lock,
+    /// `DiskFile::len`
+    Len,
+    /// `DiskFile::read_at`
+    Read,
+    /// `DiskFile::write_at`
+    Write,
+    /// `DiskFile::sync`
+    Sync,
+}
+
+impl Call {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::List,
+        Self::Create,
+        Self::Open,
+        Self::Rename,
+        Self::Remove,
+        Self::SyncDir,
+        Self::Lock,
+        Self::Len,
+        Self::Read,
+        Self::Write,
+        Self::Sync,
+    ];
+}
+
+/// What goes wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// It fails with `EIO`. What of a write or of what a sync was to make durable landed all the same.
+    Eio(Landed),
+    /// It fails with `ENOSPC`, likewise.
+    Enospc(Landed),
+    /// It returns `Ok` and does nothing. No disk that anybody may rely on does this: it is here to show that
+    /// a checker notices. Only for calls that return nothing (write, sync, rename, remove, sync_dir).
+    Lie,
+}
+
+/// One entry of a fault plan: which call goes wrong, and how.
+///
+/// ```
+/// use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+/// use chiplog::disk::Disk;
+/// let disk = SimDisk::default();
+/// disk.plan(Fault { call: Some(Call::Create), nth: 2, lasting: false, trouble: Trouble::Eio(Landed::Nothing) });
+/// assert!(disk.create("a").is_ok());
+/// assert_eq!(disk.create("b").unwrap_err().raw_os_error(), Some(5));
+/// assert!(disk.create("b").is_ok());
+/// assert_eq!(disk.faults_fired(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fault {
+    /// Calls of this kind only; `None`: of every kind.
+    pub call: Option<Call>,
+    /// The n-th of them from when the plan was made, counted from 1.
+    pub nth: u64,
+    /// All later ones too.
+    pub lasting: bool,
+    /// What goes wrong.
+    pub trouble: Trouble,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    plans: Vec<(Fault, u64)>,
+    counts: [u64; Call::ALL.len()],
+    fired: u64,
+}
+
+impl Faults {
+    pub(super) fn plan(&mut self, fault: Fault) {
+        self.plans.push((fault, 0));
+    }
+
+    /// Forgets all plans, not the counts.
+    pub(super) fn clear(&mut self) {
+        self.plans.clear();
+    }
+
+    /// Counts a call; tells what is to go wrong with it.
+    pub(super) fn next(&mut self, call: Call) -> Option<Trouble> {
+        self.counts[call as usize] += 1;
+        let mut trouble = None;
+        for (fault, seen) in &mut self.plans {
+            if fault.call.is_none_or(|c| c == call) {
+                *seen += 1;
+                if *seen == fault.nth || (fault.lasting && *seen > fault.nth) {
+                    trouble = trouble.or(Some(fault.trouble));
+                }
+            }
+        }
+        self.fired += u64::from(trouble.is_some());
+        trouble
+    }
+
+    pub(super) fn count(&self, call: Option<Call>) -> u64 {
+        call.map_or_else(|| self.counts.iter().sum(), |c| self.counts[c as usize])
+    }
+
+    pub(super) fn fired(&self) -> u64 {
+        self.fired
+    }
+}
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+pub(super) fn eio() -> io::Error {
+    io::Error::from_raw_os_error(EIO)
+}
+
+pub(super) fn enospc() -> io::Error {
+    io::Error::from_raw_os_error(ENOSPC)
+}

@@ -1,0 +1,655 @@
+//! What a simulated disk holds, twice: as reads see it (volatile) and as a power cut leaves it (durable).
+//!
+//! ```text
+//!   write ──> volatile image ─┐
+//!        └──> pending: versions of a sector, lengths, name operations
+//!                             │ sync / sync_dir          │ failed sync: forgotten, volatile image stays
+//!                             v                          v
+//!                        durable image <── crash: for each pending unit the old or any newer version
+//! ```
+//!
+//! A pure state machine: [`DiskState::apply`] takes one [`Op`] after the other, so that a recorded history
+//! can be replayed up to any point. Knows no threads, faults or handles.
+//!
+//! Invariants: bytes of the last sector beyond a file's length are zero; a pending list is never empty and
+//! its last version is what the volatile image shows, unless a sync failed in between.
+
+use crate::disk::SECTOR_BYTES;
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// 512 bytes; `None` is all zeros. Shared between images, with its hash kept.
+#[derive(Clone, Debug, Default)]
+struct Sector(Option<Arc<(u64, [u8; SECTOR_BYTES])>>);
+
+static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
+
+impl Sector {
+    fn new(bytes: &[u8; SECTOR_BYTES]) -> Self {
+        if *bytes == ZEROS {
+            return Self(None);
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(bytes);
+        Self(Some(Arc::new((hasher.finish(), *bytes))))
+    }
+
+    fn bytes(&self) -> &[u8; SECTOR_BYTES] {
+        self.0.as_ref().map_or(&ZEROS, |s| &s.1)
+    }
+
+    fn hash(&self) -> u64 {
+        self.0.as_ref().map_or(0, |s| s.0)
+    }
+}
+
+impl PartialEq for Sector {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.0 == b.0 && a.1 == b.1),
+            _ => false,
+        }
+    }
+}
+
+/// The contents of one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct FileImage {
+    len: u64,
+    sectors: Vec<Sector>,
+}
+
+impl FileImage {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+        let mut file = Self::default();
+        file.resize(bytes.len() as u64);
+        for (sector, patch) in patches(0, bytes) {
+            file.sectors[sector] = patch.over(&Sector::default());
+        }
+        file
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Copies what lies from `offset` on; false when the file ends before.
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        match offset.checked_add(buf.len() as u64) {
+            Some(end) if end <= self.len => {}
+            _ => return false,
+        }
+        let (mut at, mut rest) = (offset as usize, buf);
+        while !rest.is_empty() {
+            let within = at % SECTOR_BYTES;
+            let n = rest.len().min(SECTOR_BYTES - within);
+            let (now, later) = rest.split_at_mut(n);
+            now.copy_from_slice(&self.sectors[at / SECTOR_BYTES].bytes()[within..within + n]);
+            (at, rest) = (at + n, later);
+        }
+        true
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.sectors.iter().flat_map(|s| *s.bytes()).collect();
+        bytes.truncate(self.len as usize);
+        bytes
+    }
+
+    /// Sets the length; what is cut off is gone, what is added is zero.
+    fn resize(&mut self, len: u64) {
+        self.sectors.resize((len as usize).div_ceil(SECTOR_BYTES), Sector::default());
+        self.len = len;
+        self.clear_beyond_end();
+    }
+
+    fn clear_beyond_end(&mut self) {
+        let within = self.len as usize % SECTOR_BYTES;
+        if let Some(last) = self.sectors.last_mut()
+            && within != 0
+            && last.bytes()[within..].iter().any(|b| *b != 0)
+        {
+            let mut bytes = *last.bytes();
+            bytes[within..].fill(0);
+            *last = Sector::new(&bytes);
+        }
+    }
+
+    fn hash_into(&self, hasher: &mut impl Hasher) {
+        self.len.hash(hasher);
+        for (n, sector) in self.sectors.iter().enumerate() {
+            if sector.0.is_some() {
+                (n, sector.hash()).hash(hasher);
+            }
+        }
+    }
+
+    /// Changes the contents as a broken device would. False when the place is not in the file.
+    fn damage(&mut self, damage: &Damage) -> bool {
+        match *damage {
+            Damage::FlipBit { bit } => {
+                if bit / 8 >= self.len {
+                    return false;
+                }
+                let at = (bit / 8) as usize;
+                let mut bytes = *self.sectors[at / SECTOR_BYTES].bytes();
+                bytes[at % SECTOR_BYTES] ^= 1 << (bit % 8);
+                self.sectors[at / SECTOR_BYTES] = Sector::new(&bytes);
+            }
+            Damage::SwapSectors { a, b } => {
+                if a.max(b) >= self.sectors.len() {
+                    return false;
+                }
+                self.sectors.swap(a, b);
+            }
+            Damage::MisdirectSector { from, to } => {
+                if from.max(to) >= self.sectors.len() {
+                    return false;
+                }
+                self.sectors[to] = self.sectors[from].clone();
+            }
+            Damage::ZeroSector { sector } => {
+                if sector >= self.sectors.len() {
+                    return false;
+                }
+                self.sectors[sector] = Sector::default();
+            }
+            Damage::Shorten { len } => {
+                if len > self.len {
+                    return false;
+                }
+                self.resize(len);
+            }
+            Damage::Overwrite { offset, ref bytes } => {
+                if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.len) {
+                    return false;
+                }
+                for (sector, patch) in patches(offset, bytes) {
+                    self.sectors[sector] = patch.over(&self.sectors[sector]);
+                }
+            }
+        }
+        self.clear_beyond_end();
+        true
+    }
+}
+
+/// What a broken device does to a file's contents.
+///
+/// ```
+/// use chiplog::disk::sim::{Damage, Image};
+/// let mut image = Image::default();
+/// image.insert("a", b"\x00");
+/// assert!(image.damage("a", &Damage::FlipBit { bit: 3 }));
+/// assert_eq!(image.file("a"), Some(vec![8]));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Damage {
+    /// One bit turns over: bit `bit % 8` of byte `bit / 8`.
+    FlipBit {
+        /// The bit's number in the file.
+        bit: u64,
+    },
+    /// Two sectors stand in each other's place.
+    SwapSectors {
+        /// Number of a sector.
+        a: usize,
+        /// Number of the other.
+        b: usize,
+    },
+    /// What belongs to one sector was written over another as well.
+    MisdirectSector {
+        /// Where the bytes are right.
+        from: usize,
+        /// Where they are wrong.
+        to: usize,
+    },
+    /// A sector comes back as zeros.
+    ZeroSector {
+        /// Number of the sector.
+        sector: usize,
+    },
+    /// The file is cut to this length.
+    Shorten {
+        /// The new length in bytes.
+        len: u64,
+    },
+    /// Other bytes stand there.
+    Overwrite {
+        /// From this offset on.
+        offset: u64,
+        /// What stands there now.
+        bytes: Vec<u8>,
+    },
+}
+
+/// The part of a write that falls into one sector.
+struct Patch<'a> {
+    within: usize,
+    bytes: &'a [u8],
+}
+
+impl Patch<'_> {
+    fn over(&self, old: &Sector) -> Sector {
+        let mut bytes = *old.bytes();
+        bytes[self.within..self.within + self.bytes.len()].copy_from_slice(self.bytes);
+        Sector::new(&bytes)
+    }
+}
+
+/// Cuts a write at the sectors' borders.
+fn patches(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (usize, Patch<'_>)> {
+    let (mut at, mut rest) = (offset as usize, bytes);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let within = at % SECTOR_BYTES;
+        let (now, later) = rest.split_at(rest.len().min(SECTOR_BYTES - within));
+        let sector = at / SECTOR_BYTES;
+        (at, rest) = (at + now.len(), later);
+        Some((sector, Patch { within, bytes: now }))
+    })
+}
+
+/// Names and contents of a whole disk, at rest: what a power cut leaves, or what one puts together by hand.
+/// Cheap to clone: contents are shared until they are changed.
+///
+/// ```
+/// use chiplog::disk::sim::{Image, SimDisk};
+/// use chiplog::disk::{Disk, DiskFile};
+/// let mut image = Image::default();
+/// image.insert("greeting", b"hello");
+/// let disk = SimDisk::new(image);
+/// let mut bytes = [0; 5];
+/// disk.open("greeting", false)?.read_at(0, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Image {
+    pub(super) files: BTreeMap<String, Arc<FileImage>>,
+}
+
+impl Image {
+    /// Puts a file there, in place of one of that name.
+    pub fn insert(&mut self, name: &str, contents: &[u8]) {
+        self.files.insert(name.to_owned(), Arc::new(FileImage::from_bytes(contents)));
+    }
+
+    /// A file's contents.
+    pub fn file(&self, name: &str) -> Option<Vec<u8>> {
+        self.files.get(name).map(|f| f.to_bytes())
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Takes a file away. False when there is none of that name.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.files.remove(name).is_some()
+    }
+
+    /// Gives `to` the same contents as `from`. False when there is no `from`.
+    pub fn copy(&mut self, from: &str, to: &str) -> bool {
+        let Some(file) = self.files.get(from).cloned() else { return false };
+        self.files.insert(to.to_owned(), file);
+        true
+    }
+
+    /// Damages a file. False, and nothing changed, when there is no such file or place.
+    pub fn damage(&mut self, name: &str, damage: &Damage) -> bool {
+        self.files.get_mut(name).is_some_and(|f| Arc::make_mut(f).damage(damage))
+    }
+
+    /// A hash of all names and contents, to tell images apart; equal images have equal hashes.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, file) in &self.files {
+            name.hash(&mut hasher);
+            file.hash_into(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+/// Names a file independently of its names, like an inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u32);
+
+/// Something that changed the disk. Public so that a test can tell where in a history it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A name was made for a new, empty file.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// Bytes were written; of a write that failed, the part that was written all the same.
+    Write {
+        /// Into this file.
+        node: NodeId,
+        /// From this offset on.
+        offset: u64,
+        /// What was written.
+        data: Arc<[u8]>,
+    },
+    /// A file's contents were made durable.
+    Sync {
+        /// This file's.
+        node: NodeId,
+    },
+    /// A sync failed: what was pending is forgotten, except for what landed by chance.
+    SyncFailed {
+        /// Of this file.
+        node: NodeId,
+        /// Which of the pending sectors reached the disk.
+        landed: Landed,
+    },
+    /// A name was changed.
+    Rename {
+        /// The old one.
+        from: String,
+        /// The new one.
+        to: String,
+    },
+    /// A name was removed.
+    Remove {
+        /// This one.
+        name: String,
+    },
+    /// All names were made durable.
+    SyncDir,
+    /// Making the names durable failed: what was pending is forgotten.
+    SyncDirFailed,
+    /// A note of the test's own, see [`SimDisk::mark`](super::SimDisk::mark).
+    Mark(u64),
+}
+
+/// What of a failed write or sync took effect all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Landed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Some sectors; which ones depends on the number.
+    Some(u64),
+    /// Everything.
+    All,
+}
+
+impl Landed {
+    /// Whether the unit `n` is among what landed.
+    pub(super) fn includes(self, n: u64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All => true,
+            Self::Some(seed) => super::Rng::new(seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).below(2) == 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    volatile: Arc<FileImage>,
+    durable: Arc<FileImage>,
+    /// Versions of each sector since the last sync, oldest first.
+    pending: BTreeMap<usize, Vec<Sector>>,
+    /// Lengths since the last sync, growing.
+    pending_len: Vec<u64>,
+}
+
+impl Node {
+    fn at_rest(image: Arc<FileImage>) -> Self {
+        Self { volatile: Arc::clone(&image), durable: image, ..Self::default() }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        let volatile = Arc::make_mut(&mut self.volatile);
+        if end > volatile.len {
+            volatile.resize(end);
+        }
+        if end > *self.pending_len.last().unwrap_or(&self.durable.len) {
+            self.pending_len.push(end);
+        }
+        for (n, patch) in patches(offset, data) {
+            let new = patch.over(&volatile.sectors[n]);
+            volatile.sectors[n] = new.clone();
+            let zero = Sector::default();
+            let durable = self.durable.sectors.get(n).unwrap_or(&zero);
+            match self.pending.get_mut(&n) {
+                // The same bytes once more are no new version; but bytes that a failed sync forgot are one.
+                Some(versions) => {
+                    if versions.last() != Some(&new) {
+                        versions.push(new);
+                    }
+                }
+                None => {
+                    if *durable != new {
+                        self.pending.insert(n, vec![new]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves to the durable image what `keep` says; all else that is pending is forgotten.
+    fn settle(&mut self, keep: impl Fn(usize) -> bool, keep_len: bool) {
+        let lengths = std::mem::take(&mut self.pending_len);
+        let pending = std::mem::take(&mut self.pending);
+        let length = lengths.last().filter(|_| keep_len);
+        if length.is_none() && pending.is_empty() {
+            return;
+        }
+        let durable = Arc::make_mut(&mut self.durable);
+        if let Some(len) = length {
+            durable.resize(*len);
+        }
+        for (n, versions) in pending {
+            if let (true, Some(slot), Some(new)) = (keep(n), durable.sectors.get_mut(n), versions.last()) {
+                *slot = new.clone();
+            }
+        }
+        durable.clear_beyond_end();
+    }
+
+    /// What a power cut leaves, `choose` picking a version of each pending unit: 0 the old one.
+    fn crash(&self, choose: &mut impl FnMut(usize) -> usize) -> Arc<FileImage> {
+        if self.pending.is_empty() && self.pending_len.is_empty() {
+            return Arc::clone(&self.durable);
+        }
+        let mut image = FileImage::clone(&self.durable);
+        if !self.pending_len.is_empty() {
+            match choose(self.pending_len.len() + 1) {
+                0 => {}
+                n => image.resize(self.pending_len[n - 1]),
+            }
+        }
+        for (n, versions) in &self.pending {
+            match choose(versions.len() + 1) {
+                0 => {}
+                version => {
+                    // A sector that arrived beyond the length that arrived is not part of the file.
+                    if let Some(slot) = image.sectors.get_mut(*n) {
+                        *slot = versions[version - 1].clone();
+                    }
+                }
+            }
+        }
+        image.clear_beyond_end();
+        Arc::new(image)
+    }
+}
+
+/// A change of the directory that a power cut can undo.
+#[derive(Clone, Debug)]
+enum NameOp {
+    Set(String, NodeId),
+    Move(String, String, NodeId),
+    Clear(String, NodeId),
+}
+
+impl NameOp {
+    fn node(&self) -> NodeId {
+        let (Self::Set(_, node) | Self::Move(_, _, node) | Self::Clear(_, node)) = self;
+        *node
+    }
+
+    fn apply(&self, names: &mut BTreeMap<String, NodeId>) {
+        match self {
+            Self::Set(name, node) => {
+                names.insert(name.clone(), *node);
+            }
+            Self::Move(from, to, node) => {
+                if names.get(from) == Some(node) {
+                    names.remove(from);
+                }
+                names.insert(to.clone(), *node);
+            }
+            Self::Clear(name, node) => {
+                if names.get(name) == Some(node) {
+                    names.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// A disk between two operations: what reads see and what a power cut may leave. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct DiskState {
+    nodes: Vec<Node>,
+    names: BTreeMap<String, NodeId>,
+    durable_names: BTreeMap<String, NodeId>,
+    pending_names: Vec<NameOp>,
+}
+
+impl DiskState {
+    /// A disk on which everything is durable.
+    pub fn at_rest(image: &Image) -> Self {
+        let mut state = Self::default();
+        for (name, file) in &image.files {
+            state.names.insert(name.clone(), NodeId(state.nodes.len() as u32));
+            state.nodes.push(Node::at_rest(Arc::clone(file)));
+        }
+        state.durable_names = state.names.clone();
+        state
+    }
+
+    /// Carries out one operation. Operations recorded by a [`SimDisk`](super::SimDisk) on the same image
+    /// always apply; one that names what is not there changes nothing.
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Create { name } => {
+                let node = NodeId(self.nodes.len() as u32);
+                self.nodes.push(Node::default());
+                self.change_names(NameOp::Set(name.clone(), node));
+            }
+            Op::Write { node, offset, data } => {
+                if let Some(node) = self.nodes.get_mut(node.0 as usize) {
+                    node.write(*offset, data);
+                }
+            }
+            Op::Sync { node } => {
+                if let Some(node) = self.nodes.get_mut(node.0 as usize) {
+                    node.settle(|_| true, true);
+                }
+            }
+            Op::SyncFailed { node, landed } => {
+                if let Some(node) = self.nodes.get_mut(node.0 as usize) {
+                    node.settle(|n| landed.includes(n as u64), landed.includes(u64::MAX));
+                }
+            }
+            Op::Rename { from, to } => {
+                if let Some(node) = self.names.get(from).copied() {
+                    self.change_names(NameOp::Move(from.clone(), to.clone(), node));
+                }
+            }
+            Op::Remove { name } => {
+                if let Some(node) = self.names.get(name).copied() {
+                    self.change_names(NameOp::Clear(name.clone(), node));
+                }
+            }
+            Op::SyncDir => {
+                for op in self.pending_names.drain(..) {
+                    op.apply(&mut self.durable_names);
+                }
+            }
+            Op::SyncDirFailed => self.pending_names.clear(),
+            Op::Mark(_) => {}
+        }
+    }
+
+    fn change_names(&mut self, op: NameOp) {
+        op.apply(&mut self.names);
+        self.pending_names.push(op);
+    }
+
+    /// What reads see, as if everything were durable: the disk after an orderly shutdown.
+    pub fn visible(&self) -> Image {
+        let file = |node: &NodeId| Arc::clone(&self.nodes[node.0 as usize].volatile);
+        Image { files: self.names.iter().map(|(name, node)| (name.clone(), file(node))).collect() }
+    }
+
+    /// One image that a power cut can leave now. `choose` is asked once for each unit that is not durable,
+    /// with the number of its possible versions (2 or more); it answers below that, 0 being the oldest.
+    /// The units and their order depend on the state alone.
+    pub fn crash(&self, mut choose: impl FnMut(usize) -> usize) -> Image {
+        let mut names = self.durable_names.clone();
+        for op in &self.pending_names {
+            if choose(2) == 1 {
+                op.apply(&mut names);
+            }
+        }
+        // Every file that can have a name is asked, so that the units do not depend on the choices before.
+        let mut nodes: Vec<NodeId> = self.durable_names.values().copied().collect();
+        nodes.extend(self.pending_names.iter().map(NameOp::node));
+        nodes.sort_unstable();
+        nodes.dedup();
+        let files: BTreeMap<_, _> =
+            nodes.into_iter().map(|id| (id, self.nodes[id.0 as usize].crash(&mut choose))).collect();
+        Image { files: names.into_iter().map(|(name, node)| (name, Arc::clone(&files[&node]))).collect() }
+    }
+
+    /// How many units are not durable: sectors, lengths and name operations.
+    pub fn dirty_units(&self) -> usize {
+        let mut units = 0;
+        self.crash(|_| {
+            units += 1;
+            0
+        });
+        units
+    }
+
+    pub(super) fn names(&self) -> &BTreeMap<String, NodeId> {
+        &self.names
+    }
+
+    pub(super) fn content(&self, node: NodeId) -> &FileImage {
+        &self.nodes[node.0 as usize].volatile
+    }
+
+    /// Bytes in all files that are named or for which `held` says so.
+    pub(super) fn bytes_used(&self, held: impl Fn(NodeId) -> bool) -> u64 {
+        let named: std::collections::BTreeSet<_> = self.names.values().copied().collect();
+        (0..self.nodes.len() as u32)
+            .map(NodeId)
+            .filter(|id| named.contains(id) || held(*id))
+            .map(|id| self.content(id).len)
+            .sum()
+    }
+
+    /// Damages a file under everybody's hands: both what reads see and what is durable.
+    pub(super) fn damage(&mut self, name: &str, damage: &Damage) -> bool {
+        let Some(node) = self.names.get(name).map(|n| &mut self.nodes[n.0 as usize]) else { return false };
+        let seen = Arc::make_mut(&mut node.volatile).damage(damage);
+        let kept = Arc::make_mut(&mut node.durable).damage(damage);
+        seen || kept
+    }
+}
