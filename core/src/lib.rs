@@ -8,6 +8,7 @@ pub mod disk;
 mod error;
 mod futex;
 mod session;
+pub mod inspect;
 mod store;
 mod types;
 pub use batch::*;
