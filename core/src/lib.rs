@@ -28,6 +28,7 @@ mod error;
 mod exactly_once;
 mod futex;
 mod gather;
+pub mod inspect;
 mod log;
 mod open;
 mod positions;

@@ -1,0 +1,567 @@
+//! The walk over one segment file: header, blocks, block index, footer.
+//!
+//! Must not know: the order of segments beyond the [`Chain`] it is handed.
+//!
+//! What a bad block means is decided as in recovery: it is corruption when something written later says that
+//! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
+//! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
+
+use super::window::Window;
+use super::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail, segment_name};
+use crate::batch::{self, Body, Malformed, RECORD_OVERHEAD_BYTES};
+use crate::checksum::crc32c;
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_body};
+use crate::store::layout::{
+    FOOTER_BYTES, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
+    SEGMENT_HEADER_BYTES, SegmentHeader, data_limit,
+};
+use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use std::io;
+use std::ops::ControlFlow;
+
+/// How much of a file is given up at a place that cannot be read.
+const PAGE_BYTES: u64 = 4096;
+
+/// A segment as the survey saw it.
+pub(super) struct Found {
+    pub(super) number: u64,
+    /// None when it cannot be read or is not sound; the walk says why.
+    pub(super) header: Option<SegmentHeader>,
+    /// The header of its opening block, if it has begun.
+    pub(super) opening: Option<BlockHeader>,
+}
+
+impl Found {
+    /// Reads header and opening. None when the file is gone.
+    ///
+    /// # Errors
+    /// `Unsupported` when a newer version wrote the file.
+    pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
+        let unreadable = Ok(Some(Self { number, header: None, opening: None }));
+        let file = match disk.open(&segment_name(number), false) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(_) => return unreadable,
+        };
+        let mut start = vec![0; SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES];
+        if file.read_at(0, &mut start).is_err() {
+            return unreadable;
+        }
+        let header = match SegmentHeader::parse(&start) {
+            Ok(header) => header,
+            Err(HeaderFault::Newer(version)) => {
+                let path = disk.path().join(segment_name(number));
+                let why = format!("{} needs a chiplog that reads format version {version}", path.display());
+                return Err(Error::new(ErrorKind::Unsupported, why));
+            }
+            Err(HeaderFault::Malformed(_)) => return unreadable,
+        };
+        let opening = BlockHeader::parse(&start[SEGMENT_HEADER_BYTES..], header.id).ok();
+        Ok(Some(Self { number, header: Some(header), opening: opening.filter(|h| h.kind == Kind::Opening) }))
+    }
+}
+
+/// What the blocks so far say of the next one. Empty at the start and after something unknown.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Chain {
+    /// The last entry's raft index and term.
+    raft: Option<(RaftIndex, Term)>,
+    /// The next record's index; with `false`, at least this (a command can move it further).
+    next: Option<(Index, bool)>,
+    timestamp: Timestamp,
+}
+
+impl Chain {
+    /// Checks that `header` can follow.
+    fn check(&self, header: &BlockHeader) -> Result<(), Malformed> {
+        if let Some((raft, term)) = self.raft {
+            let expected = if header.kind.is_entry() { raft.next() } else { raft };
+            if header.raft_index != expected {
+                return Err("block's raft index does not follow the one before");
+            }
+            if header.term < term && header.kind.is_entry() {
+                return Err("block's term is older than the one before");
+            }
+        }
+        match self.next {
+            Some((next, true)) if header.first != next => {
+                Err("block's first record does not follow the one before")
+            }
+            Some((next, false)) if header.first < next => {
+                Err("block's first record lies before the one before")
+            }
+            _ if header.kind == Kind::Data && header.timestamp < self.timestamp => {
+                Err("block's timestamp is older than the one before")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn advance(&mut self, header: &BlockHeader) {
+        self.raft = Some((header.raft_index, header.term));
+        self.next = Some((header.next_record(), header.kind != Kind::Command));
+        if header.kind == Kind::Data {
+            self.timestamp = header.timestamp;
+        }
+    }
+
+    /// The raft entries and records between here and `after`.
+    #[expect(clippy::type_complexity, reason = "two optional ranges, named where they are used")]
+    pub(super) fn gap_to(
+        &self,
+        after: Option<&BlockHeader>,
+    ) -> (Option<(RaftIndex, RaftIndex)>, Option<(Index, Index)>) {
+        let Some(after) = after else { return (None, None) };
+        let raft_last =
+            if after.kind.is_entry() { after.raft_index.0.saturating_sub(1) } else { after.raft_index.0 };
+        let raft = self.raft.map(|(raft, _)| (raft.next(), RaftIndex(raft_last)));
+        let records = self.next.map(|(next, _)| (next, after.first.previous()));
+        (raft.filter(|(a, b)| a <= b), records.filter(|(a, b)| a <= b))
+    }
+}
+
+/// How the walk over a segment ended.
+pub(super) enum Outcome {
+    Done,
+    /// The file was discarded or reused meanwhile: nothing is wrong with it.
+    Vanished,
+    /// The visitor has seen enough.
+    Stop,
+}
+
+/// Why a walk ends early; with `?` it reads as what it is.
+enum Stop {
+    Vanished,
+    Visitor,
+}
+
+/// Walks the segment `found`; faults go to `sink`. `successor` is the opening of the next begun segment.
+pub(super) fn walk(
+    disk: &dyn Disk,
+    found: &Found,
+    log: Option<LogId>,
+    successor: Option<BlockHeader>,
+    chain: &mut Chain,
+    sink: &mut Sink<'_>,
+) -> Outcome {
+    let mut walk = Walk {
+        disk,
+        file: segment_name(found.number),
+        id: SegmentId(0),
+        chain: *chain,
+        successor,
+        sink,
+        scanned: false,
+    };
+    let result = walk.run(found.number, log);
+    *chain = walk.chain;
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(Stop::Vanished) => Outcome::Vanished,
+        Err(Stop::Visitor) => Outcome::Stop,
+    }
+}
+
+struct Walk<'w, 's, 'v> {
+    disk: &'w dyn Disk,
+    file: String,
+    id: SegmentId,
+    chain: Chain,
+    successor: Option<BlockHeader>,
+    sink: &'s mut Sink<'v>,
+    /// Whether the header was sound, so that a changed one means that the file was reused.
+    scanned: bool,
+}
+
+/// A range of wrong bytes, before it is a fault.
+struct Wrong {
+    offset: u64,
+    bytes: u64,
+    what: String,
+    severity: Severity,
+}
+
+impl Wrong {
+    fn corrupt(offset: u64, bytes: u64, what: impl Into<String>) -> Self {
+        Self { offset, bytes, what: what.into(), severity: Severity::Corrupt }
+    }
+
+    fn harmless(offset: u64, bytes: u64, what: impl Into<String>) -> Self {
+        Self { offset, bytes, what: what.into(), severity: Severity::Harmless }
+    }
+}
+
+impl Walk<'_, '_, '_> {
+    fn run(&mut self, number: u64, log: Option<LogId>) -> Result<(), Stop> {
+        let opened = self.disk.open(&self.file, false).and_then(Window::new);
+        let mut window = match opened {
+            Ok(window) => window,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Stop::Vanished),
+            Err(e) => return self.lost(0, format!("the file cannot be opened: {e}")),
+        };
+        let header = match window.get(0, SEGMENT_HEADER_BYTES.min(window.len() as usize)) {
+            Err(e) => return self.lost(window.len(), format!("segment header cannot be read: {e}")),
+            Ok(bytes) => match SegmentHeader::parse(bytes) {
+                Err(HeaderFault::Malformed(e)) => return self.lost(window.len(), e.to_string()),
+                Err(HeaderFault::Newer(v)) => {
+                    return self.lost(window.len(), format!("needs a chiplog that reads format version {v}"));
+                }
+                Ok(header) => header,
+            },
+        };
+        (self.id, self.scanned) = (header.id, true);
+        if header.number != number {
+            return self
+                .lost(window.len(), format!("the header says that this is segment {}", header.number));
+        }
+        if log.is_some_and(|log| log != header.log) {
+            return self
+                .lost(window.len(), format!("the segment belongs to another log, {:032x}", header.log.0));
+        }
+        if window.len() != u64::from(header.bytes) {
+            let (is, should) = (window.len(), header.bytes);
+            self.wrong(
+                Wrong::corrupt(is, 0, format!("the file has {is} bytes; its header says {should}")),
+                None,
+            )?;
+        }
+        self.blocks(&mut window, &header)
+    }
+
+    /// All blocks of a segment whose header is sound, then its index and footer.
+    fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
+        let length = window.len().min(u64::from(header.bytes));
+        let (footer, footer_fault) = read_footer(window, header);
+        let begun = self.has_begun(window, footer.as_ref(), length);
+        let state = match (&footer, begun) {
+            (Some(_), _) => SegmentState::Sealed,
+            (None, true) => SegmentState::Begun,
+            (None, false) => SegmentState::Prepared,
+        };
+        let segment = Segment {
+            file: self.file.clone(),
+            number: header.number,
+            id: header.id,
+            log: header.log,
+            bytes: window.len(),
+            state,
+        };
+        self.sink.report.segments += 1;
+        self.tell(Event::Segment(&segment))?;
+        let mut end = SegmentEnd { data_end: SEGMENT_HEADER_BYTES as u64, ..SegmentEnd::default() };
+        if begun {
+            let room = data_limit_of(header, length);
+            let (limit, proven) = match (&footer, self.successor) {
+                (Some(f), _) => (u64::from(f.data_end).min(room), u64::MAX),
+                (None, Some(_)) => (room, u64::MAX),
+                (None, None) => self.prove(window, room),
+            };
+            end.proven = proven;
+            self.walk_blocks(window, limit, &mut end)?;
+            self.check_end(&end, footer.as_ref())?;
+            if let Some(fault) = footer_fault {
+                self.wrong(fault, None)?;
+            }
+            if let Some(footer) = footer {
+                end.index_entries = self.check_index(window, &footer)?;
+            }
+        }
+        self.sink.report.bytes += window.len();
+        self.tell(Event::SegmentEnd(&end))
+    }
+
+    /// Whether the segment holds blocks: an opening, or, if that is gone, any later block or a footer.
+    fn has_begun(&self, window: &mut Window, footer: Option<&Footer>, length: u64) -> bool {
+        let start = SEGMENT_HEADER_BYTES as u64;
+        footer.is_some()
+            || self.header_at(window, start, length).is_ok()
+            || self.seek(window, start, length).is_some()
+    }
+
+    /// For a segment that nothing proves as a whole: where its last recognisable block ends, and below which
+    /// offset its blocks say that all is durable.
+    fn prove(&self, window: &mut Window, limit: u64) -> (u64, u64) {
+        let (mut at, mut end, mut proven) = (SEGMENT_HEADER_BYTES as u64, 0, 0);
+        while let Some((found, header)) = self.seek(window, at, limit) {
+            proven = proven.max(u64::from(header.durable_upto));
+            at = found + header.stride() as u64;
+            end = at;
+        }
+        window.refresh();
+        (end, proven)
+    }
+
+    fn walk_blocks(&mut self, window: &mut Window, limit: u64, end: &mut SegmentEnd) -> Result<(), Stop> {
+        let mut at = SEGMENT_HEADER_BYTES as u64;
+        while at + BLOCK_HEADER_BYTES as u64 <= limit {
+            match self.header_at(window, at, limit) {
+                Ok(header) => {
+                    if !self.block(window, at, &header, end)? {
+                        return self.tail(at, limit);
+                    }
+                    at += header.stride() as u64;
+                    end.data_end = at;
+                }
+                Err(why) => {
+                    let Some((next, after)) = self.seek(window, at, limit) else { return Ok(()) };
+                    if at >= end.proven {
+                        return self.tail(at, limit);
+                    }
+                    let records = self.chain.gap_to(Some(&after));
+                    self.wrong(Wrong::corrupt(at, next - at, why), Some(records))?;
+                    self.chain = Chain { timestamp: self.chain.timestamp, ..Chain::default() };
+                    at = next;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One block with a sound header. False when it is torn: bad and not proven.
+    fn block(
+        &mut self,
+        window: &mut Window,
+        at: u64,
+        header: &BlockHeader,
+        end: &mut SegmentEnd,
+    ) -> Result<bool, Stop> {
+        let body = window.get(at, header.stride());
+        let (checked, body) = match &body {
+            Ok(bytes) => (check_block(header, bytes), &bytes[BLOCK_HEADER_BYTES..header.length as usize]),
+            Err(e) => (Err(format!("block cannot be read: {e}")), &[][..]),
+        };
+        let opening_first = (header.kind == Kind::Opening) == (at == SEGMENT_HEADER_BYTES as u64);
+        let order = self.chain.check(header).and_then(|()| match () {
+            () if !opening_first => Err("an opening block belongs at a segment's start, and there only"),
+            () if u64::from(header.durable_upto) > at => {
+                Err("block says that bytes after it were durable before it")
+            }
+            () => Ok(()),
+        });
+        if checked.is_err() && at >= end.proven {
+            return Ok(false);
+        }
+        self.chain.advance(header);
+        end.blocks += 1;
+        let block =
+            Block { header: *header, offset: at, body, fault: checked.as_ref().err().map(String::as_str) };
+        if checked.is_ok() {
+            end.records += u64::from(header.record_count);
+        }
+        let told = self.sink.block(&block);
+        let padding = checked.is_ok() && !padding_is_zero(window, at, header);
+        if told.is_break() {
+            return Err(Stop::Visitor);
+        }
+        let own = (
+            header.kind.is_entry().then_some((header.raft_index, header.raft_index)),
+            (header.record_count > 0).then(|| (header.first, header.next_record().previous())),
+        );
+        if let Err(what) = checked {
+            self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some(own))?;
+        } else if padding {
+            let (from, bytes) =
+                (at + u64::from(header.length), header.stride() as u64 - u64::from(header.length));
+            self.wrong(Wrong::harmless(from, bytes, "the padding after the block is not zero"), None)?;
+        }
+        if let Err(what) = order {
+            self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some((own.0, None)))?;
+        }
+        Ok(true)
+    }
+
+    fn tail(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
+        let tail = Tail { file: self.file.clone(), offset, bytes: end - offset };
+        self.sink.report.tail = Some(tail.clone());
+        self.tell(Event::Tail(&tail))
+    }
+
+    /// Compares where the blocks end with what the footer and the next segment say.
+    fn check_end(&mut self, end: &SegmentEnd, footer: Option<&Footer>) -> Result<(), Stop> {
+        let Some(known) = footer.map(after_footer).or(self.successor) else { return Ok(()) };
+        let (raft, records) = self.chain.gap_to(Some(&known));
+        let short = footer.is_some_and(|f| end.data_end < u64::from(f.data_end));
+        if short || raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact)) {
+            let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
+            let what = "blocks that were here are gone";
+            self.wrong(Wrong::corrupt(end.data_end, reach, what), Some((raft, records)))?;
+            self.chain = Chain { timestamp: self.chain.timestamp, ..Chain::default() };
+        }
+        Ok(())
+    }
+
+    /// Checks the block index against its checksum and against the blocks it points to.
+    fn check_index(&mut self, window: &mut Window, footer: &Footer) -> Result<u64, Stop> {
+        const STALE: &str = "the block index is corrupt; the segment is walked from its start instead";
+        let (at, count) = (u64::from(footer.index_offset), footer.index_count as usize);
+        let bytes = count.saturating_mul(INDEX_ENTRY_BYTES);
+        let sound = |window: &mut Window| window.get(at, bytes).is_ok_and(|b| crc32c(b) == footer.index_crc);
+        if !sound(window) {
+            window.refresh(); // it may have been under way
+            if !sound(window) {
+                self.wrong(Wrong::harmless(at, bytes as u64, STALE), None)?;
+                return Ok(0);
+            }
+        }
+        let entries: Vec<IndexEntry> = match window.get(at, bytes) {
+            Ok(bytes) => bytes.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().map(IndexEntry::parse).collect(),
+            Err(_) => return Ok(0),
+        };
+        for (n, entry) in entries.iter().enumerate() {
+            let offset = u64::from(entry.offset);
+            let Ok(block) = self.header_at(window, offset, u64::from(footer.data_end)) else { continue };
+            if (block.first, block.raft_index, block.timestamp)
+                != (entry.first, entry.raft_index, entry.timestamp)
+            {
+                let at = at + (n * INDEX_ENTRY_BYTES) as u64;
+                let what = format!("block index entry {n} contradicts the block at offset {offset}");
+                self.wrong(Wrong::corrupt(at, INDEX_ENTRY_BYTES as u64, what), None)?;
+            }
+        }
+        Ok(entries.len() as u64)
+    }
+
+    /// The header of the block at `at`, if it is sound and the block ends by `limit`.
+    fn header_at(&self, window: &mut Window, at: u64, limit: u64) -> Result<BlockHeader, String> {
+        let bytes =
+            window.get(at, BLOCK_HEADER_BYTES).map_err(|e| format!("block header cannot be read: {e}"))?;
+        let header = BlockHeader::parse(bytes, self.id)?;
+        if at + header.stride() as u64 > limit {
+            return Err("block reaches beyond the place for blocks".into());
+        }
+        Ok(header)
+    }
+
+    /// The first sound block header at or after `at`.
+    fn seek(&self, window: &mut Window, mut at: u64, limit: u64) -> Option<(u64, BlockHeader)> {
+        while at + BLOCK_HEADER_BYTES as u64 <= limit {
+            if let Ok(header) = self.header_at(window, at, limit) {
+                return Some((at, header));
+            }
+            let readable = window.get(at, BLOCK_HEADER_BYTES).is_ok();
+            let step = if readable { BLOCK_HEADER_BYTES as u64 } else { PAGE_BYTES };
+            at = (at / step + 1) * step;
+        }
+        None
+    }
+
+    /// The whole segment is unreadable; what it held follows from its neighbours.
+    fn lost(&mut self, bytes: u64, what: String) -> Result<(), Stop> {
+        self.sink.report.bytes += bytes;
+        let gap = self.chain.gap_to(self.successor.as_ref());
+        self.chain = Chain::default();
+        self.wrong(Wrong::corrupt(0, bytes, what), Some(gap))
+    }
+
+    /// Reports wrong bytes, unless the file is not this segment any more.
+    #[expect(clippy::type_complexity, reason = "the two ranges of `Chain::gap_to`")]
+    fn wrong(
+        &mut self,
+        wrong: Wrong,
+        touched: Option<(Option<(RaftIndex, RaftIndex)>, Option<(Index, Index)>)>,
+    ) -> Result<(), Stop> {
+        if self.vanished() {
+            return Err(Stop::Vanished);
+        }
+        let Wrong { offset, bytes, what, severity } = wrong;
+        let (raft, records) = touched.unwrap_or_default();
+        let fault = Fault { file: self.file.clone(), offset, bytes, what, severity, raft, records };
+        if self.sink.fault(fault).is_break() { Err(Stop::Visitor) } else { Ok(()) }
+    }
+
+    /// Whether the segment was discarded since the walk began: its name is gone, or has another file.
+    fn vanished(&self) -> bool {
+        let mut head = vec![0; SEGMENT_HEADER_BYTES];
+        match self.disk.open(&self.file, false).and_then(|f| f.read_at(0, &mut head)) {
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+            Ok(()) => self.scanned && SegmentHeader::parse(&head).is_ok_and(|h| h.id != self.id),
+        }
+    }
+
+    fn tell(&mut self, event: Event<'_>) -> Result<(), Stop> {
+        match (self.sink.visit)(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Stop::Visitor),
+        }
+    }
+}
+
+/// Where blocks must end: as the header's size says, and inside the file.
+fn data_limit_of(header: &SegmentHeader, length: u64) -> u64 {
+    let bytes = header.bytes as usize;
+    if bytes < SEGMENT_HEADER_BYTES + FOOTER_BYTES * 2 {
+        length
+    } else {
+        length.min(data_limit(bytes) as u64)
+    }
+}
+
+/// The footer, or what is wrong with it. A segment without one has neither.
+fn read_footer(window: &mut Window, header: &SegmentHeader) -> (Option<Footer>, Option<Wrong>) {
+    let Some(at) = u64::from(header.bytes).checked_sub(FOOTER_BYTES as u64) else { return (None, None) };
+    let Ok(bytes) = window.get(at, FOOTER_BYTES) else { return (None, None) };
+    let Some(bytes) = bytes.first_chunk::<FOOTER_BYTES>() else { return (None, None) };
+    match Footer::parse(bytes, header.number, header.id) {
+        Ok(footer) => (Some(footer), None),
+        Err(what) => {
+            // Another life's footer, or none, is as it should be; this life's, spoilt, is worth telling.
+            let mine =
+                bytes[16..24] == header.number.to_le_bytes() || bytes[24..32] == header.id.0.to_le_bytes();
+            let what = format!("{what}; the segment is scanned instead when the log is opened");
+            (None, mine.then(|| Wrong::harmless(at, FOOTER_BYTES as u64, what)))
+        }
+    }
+}
+
+/// The block that a footer says would come next, as far as [`Chain::gap_to`] looks.
+fn after_footer(footer: &Footer) -> BlockHeader {
+    BlockHeader {
+        length: BLOCK_HEADER_BYTES as u32,
+        batch_count: 0,
+        raft_index: footer.last_raft,
+        term: footer.last_term,
+        first: footer.next,
+        timestamp: footer.last_timestamp,
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: 0,
+        kind: Kind::Opening,
+    }
+}
+
+fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
+    let rest = header.stride() - header.length as usize;
+    window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
+}
+
+/// Checks every byte of a block whose header is sound, and that a reader could unpack it.
+fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
+    check_body(header, bytes, true)?;
+    let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
+    match header.kind {
+        Kind::Data => {
+            for (n, batch) in Batches::new(body).enumerate() {
+                let (head, bytes) = batch?;
+                check_records(&head, bytes).map_err(|e| format!("batch {n}: {e}"))?;
+            }
+            Ok(())
+        }
+        Kind::Opening => Ok(Opening::parse(body).map(|_| ())?),
+        Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),
+        Kind::NoOp | Kind::Configuration | Kind::Command | Kind::Marker => Ok(()),
+    }
+}
+
+/// Unpacks a batch and checks its table of record ends.
+fn check_records(head: &batch::BatchHeader, bytes: &[u8]) -> Result<(), Malformed> {
+    let unpacked = batch::body(bytes, head)?;
+    let body = Body::new(&unpacked, head.count)?;
+    let mut end = 0;
+    for n in 0..head.count {
+        end = body.range(n)?.end;
+    }
+    let payload = unpacked.len() - head.count as usize * RECORD_OVERHEAD_BYTES;
+    if end == payload { Ok(()) } else { Err("batch payload is longer than its records") }
+}

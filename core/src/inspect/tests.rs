@@ -1,0 +1,400 @@
+//! The walk over logs that are encoded here by hand, so that it is tested against the format and not against
+//! the engine.
+
+use super::*;
+use crate::batch::BatchBuilder;
+use crate::store::block::{BLOCK_HEADER_BYTES, digest_of_batches, padded};
+use crate::store::layout::{
+    FOOTER_BYTES, Footer, IndexEntry, SEGMENT_HEADER_BYTES, SegmentHeader, digest_of_bytes, encode_index,
+};
+use proptest::prelude::*;
+use std::fs;
+use std::path::PathBuf;
+
+const SEGMENT_BYTES: usize = 64 << 10;
+const LOG: LogId = LogId(77);
+
+/// Writes segment after segment into a directory.
+struct Scribe {
+    dir: tempfile::TempDir,
+    number: u64,
+    image: Vec<u8>,
+    at: usize,
+    durable: usize,
+    raft: u64,
+    next: u64,
+    /// Offset, raft index and first record of each block of the segment at hand.
+    blocks: Vec<(usize, u64, u64)>,
+}
+
+impl Scribe {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut scribe =
+            Self { dir, number: 0, image: vec![], at: 0, durable: 0, raft: 0, next: 1, blocks: vec![] };
+        scribe.begin();
+        scribe
+    }
+
+    fn id(&self) -> SegmentId {
+        SegmentId(1000 + self.number)
+    }
+
+    fn begin(&mut self) {
+        self.number += 1;
+        let header =
+            SegmentHeader { log: LOG, number: self.number, id: self.id(), bytes: SEGMENT_BYTES as u32 };
+        self.image = header.encode();
+        self.image.resize(SEGMENT_BYTES, 0);
+        (self.at, self.durable) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
+        self.blocks.clear();
+        let opening = Opening { base_raft: RaftIndex(self.raft), log_first: Index(1), ..Opening::default() };
+        self.other(Kind::Opening, &opening.encode());
+    }
+
+    fn block(&mut self, kind: Kind, body: &[u8], batches: u32, records: u32, digest: u32) {
+        if kind.is_entry() {
+            self.raft += 1;
+        }
+        let header = BlockHeader {
+            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+            batch_count: batches,
+            raft_index: RaftIndex(self.raft),
+            term: Term(1),
+            first: Index(self.next),
+            timestamp: Timestamp(1_700_000_000_000 + self.raft),
+            record_count: records,
+            durable_upto: self.durable as u32,
+            body_digest: digest,
+            kind,
+        };
+        self.blocks.push((self.at, self.raft, self.next));
+        let head = header.encode(self.id());
+        self.image[self.at..self.at + BLOCK_HEADER_BYTES].copy_from_slice(&head);
+        let body_at = self.at + BLOCK_HEADER_BYTES;
+        self.image[body_at..body_at + body.len()].copy_from_slice(body);
+        self.at += padded(header.length as usize);
+        self.next += u64::from(records);
+    }
+
+    fn other(&mut self, kind: Kind, body: &[u8]) {
+        self.block(kind, body, 0, 0, digest_of_bytes(&[body]));
+    }
+
+    /// A data block of one batch, durable before the next one is written.
+    fn data(&mut self, records: &[&[u8]]) {
+        let mut builder = BatchBuilder::new();
+        for record in records {
+            builder.push(record).unwrap();
+        }
+        let batch = builder.build().unwrap();
+        self.durable = self.at;
+        self.block(
+            Kind::Data,
+            batch.as_bytes(),
+            1,
+            records.len() as u32,
+            digest_of_batches([batch.header().crc]),
+        );
+    }
+
+    fn marker(&mut self) {
+        self.durable = self.at;
+        self.other(Kind::Marker, b"");
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.path().join(segment_name(number))
+    }
+
+    fn save(&self) {
+        fs::write(self.path(self.number), &self.image).unwrap();
+    }
+
+    fn seal(&mut self) {
+        let entries: Vec<IndexEntry> = (self.blocks.iter())
+            .map(|(offset, raft, first)| IndexEntry {
+                first: Index(*first),
+                raft_index: RaftIndex(*raft),
+                timestamp: Timestamp(1_700_000_000_000 + raft),
+                offset: *offset as u32,
+            })
+            .collect();
+        let (index, index_crc) = encode_index(&entries);
+        let index_offset = SEGMENT_BYTES - FOOTER_BYTES - index.len();
+        let footer = Footer {
+            number: self.number,
+            id: self.id(),
+            base_raft: RaftIndex(self.blocks[0].1),
+            base_term: Term(1),
+            first: Index(self.blocks[0].2),
+            next: Index(self.next),
+            last_raft: RaftIndex(self.raft),
+            last_term: Term(1),
+            first_timestamp: Timestamp(1),
+            last_timestamp: Timestamp(1_700_000_000_000 + self.raft),
+            data_end: self.at as u32,
+            index_offset: index_offset as u32,
+            index_count: entries.len() as u32,
+            index_crc,
+        };
+        self.image[index_offset..SEGMENT_BYTES - FOOTER_BYTES].copy_from_slice(&index);
+        self.image[SEGMENT_BYTES - FOOTER_BYTES..].copy_from_slice(&footer.encode());
+    }
+
+    /// Three segments, sealed, begun and prepared: records 1 to 5 and 6 to 10, in blocks of 2, 2 and 1.
+    fn sample() -> Self {
+        let mut scribe = Self::new();
+        for n in 0..2 {
+            scribe.data(&[b"alpha", b"beta"]);
+            scribe.data(&[b"gamma", b""]);
+            scribe.data(&[&[b'x'; 100]]);
+            if n == 0 {
+                scribe.seal();
+                scribe.save();
+                scribe.begin();
+            }
+        }
+        scribe.marker();
+        scribe.save();
+        let header = SegmentHeader { log: LOG, number: 3, id: SegmentId(1003), bytes: SEGMENT_BYTES as u32 };
+        let mut image = header.encode();
+        image.resize(SEGMENT_BYTES, 0);
+        fs::write(scribe.path(3), image).unwrap();
+        scribe
+    }
+
+    fn walk(&self) -> (Report, Vec<Fault>) {
+        walk(Inspector::open(self.dir.path()).unwrap())
+    }
+
+    fn spoil(&self, number: u64, offset: usize, change: impl Fn(&mut [u8])) {
+        let mut image = fs::read(self.path(number)).unwrap();
+        change(&mut image[offset..]);
+        fs::write(self.path(number), image).unwrap();
+    }
+}
+
+fn walk(inspector: Inspector) -> (Report, Vec<Fault>) {
+    let mut faults = Vec::new();
+    let report = inspector.walk(&mut |event| {
+        if let Event::Fault(fault) = event {
+            faults.push(fault.clone());
+        }
+        ControlFlow::Continue(())
+    });
+    (report.unwrap(), faults)
+}
+
+#[test]
+fn a_sound_log_has_no_faults_and_all_is_counted() {
+    let scribe = Scribe::sample();
+    let (report, faults) = scribe.walk();
+    assert_eq!(faults, []);
+    assert_eq!((report.segments, report.blocks, report.batches, report.records), (3, 9, 6, 10));
+    assert_eq!(report.bytes, 3 * SEGMENT_BYTES as u64);
+    assert_eq!((report.first, report.last), (Some(Index(1)), Some(Index(10))));
+    assert_eq!(report.tail, None);
+    assert_eq!(Inspector::open(scribe.dir.path()).unwrap().bytes().unwrap(), report.bytes);
+}
+
+#[test]
+fn blocks_unpack_to_what_was_written() {
+    let scribe = Scribe::sample();
+    let (mut records, mut states, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    let report = Inspector::open(scribe.dir.path()).unwrap().walk(&mut |event| {
+        match event {
+            Event::Segment(segment) => states.push(segment.state),
+            Event::Block(block) => {
+                kinds.push(block.kind());
+                if let Content::Batches(batches) = block.content().unwrap() {
+                    records.extend(batches.iter().flat_map(|b| b.records().unwrap()));
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(report.unwrap().records as usize, records.len());
+    assert_eq!(records[..4], [b"alpha".to_vec(), b"beta".to_vec(), b"gamma".to_vec(), b"".to_vec()]);
+    assert_eq!(states, [SegmentState::Sealed, SegmentState::Begun, SegmentState::Prepared]);
+    assert_eq!(kinds[..5], ["opening", "data", "data", "data", "opening"]);
+    assert_eq!(kinds[8], "marker");
+}
+
+#[test]
+fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
+    let scribe = Scribe::sample();
+    let (second, third) = (scribe.blocks[2], scribe.blocks[3]);
+    scribe.spoil(2, second.0 + 80, |b| b[0] ^= 1); // in a batch
+    scribe.spoil(2, third.0 + 20, |b| b[0] ^= 1); // in a block header
+    let (report, faults) = scribe.walk();
+    assert_eq!((report.corrupt, report.harmless, report.records), (2, 0, 7));
+    assert_eq!(faults[0].offset, second.0 as u64);
+    assert_eq!(faults[0].raft, Some((RaftIndex(5), RaftIndex(5))));
+    assert_eq!(faults[0].records, Some((Index(8), Index(9))));
+    assert!(faults[0].to_string().ends_with("raft index 5, records 8 to 9"), "{}", faults[0]);
+    assert_eq!(faults[1].offset, third.0 as u64);
+    assert_eq!(faults[1].raft, Some((RaftIndex(6), RaftIndex(6))));
+    assert_eq!(faults[1].records, Some((Index(10), Index(10))));
+}
+
+/// Nothing after it says that the last block was durable: a crash can have torn it.
+#[test]
+fn a_torn_tail_is_no_corruption() {
+    let mut scribe = Scribe::new();
+    scribe.data(&[b"kept"]);
+    scribe.data(&[b"torn by the crash"]);
+    scribe.save();
+    let last = scribe.blocks[2].0;
+    scribe.spoil(1, last + 80, |b| b[0] ^= 1);
+    let (report, faults) = scribe.walk();
+    assert_eq!(faults, []);
+    assert_eq!(report.last, Some(Index(1)));
+    let tail = report.tail.unwrap();
+    assert_eq!((tail.offset, tail.bytes), (last as u64, (scribe.at - last) as u64));
+}
+
+/// A later block does not prove an earlier one, but what it says was durable does.
+#[test]
+fn only_durable_upto_makes_a_bad_block_corruption() {
+    for (proven, corrupt) in [(false, 0), (true, 1)] {
+        let mut scribe = Scribe::new();
+        scribe.data(&[b"first"]);
+        let bad = scribe.at;
+        scribe.data(&[b"second"]);
+        let durable = scribe.durable;
+        scribe.data(&[b"third"]);
+        if !proven {
+            // The same block again, written while the second was still on its way.
+            (scribe.at, scribe.raft, scribe.next) = (scribe.blocks[3].0, scribe.raft - 1, scribe.next - 1);
+            scribe.durable = durable;
+            scribe.block(Kind::Command, b"c", 0, 0, digest_of_bytes(&[b"c"]));
+        }
+        scribe.save();
+        scribe.spoil(1, bad + 80, |b| b[0] ^= 1);
+        let (report, faults) = scribe.walk();
+        assert_eq!(report.corrupt, corrupt, "{faults:?}");
+        assert_eq!(report.tail.is_some(), !proven);
+    }
+}
+
+#[test]
+fn missing_foreign_short_and_misnamed_files_are_told() {
+    let told = |what: &str, change: &dyn Fn(&Scribe)| {
+        let mut scribe = Scribe::sample();
+        fs::remove_file(scribe.path(3)).unwrap();
+        scribe.begin();
+        scribe.data(&[b"more"]);
+        scribe.marker();
+        scribe.save();
+        assert_eq!(scribe.walk().1, []);
+        change(&scribe);
+        let (report, faults) = scribe.walk();
+        assert!(report.corrupt > 0, "{what}");
+        assert!(faults[0].to_string().contains(what), "{what}: {faults:?}");
+        (report, faults)
+    };
+    let (_, faults) = told("the segment is missing", &|s| fs::remove_file(s.path(2)).unwrap());
+    assert_eq!(faults[0].records, Some((Index(6), Index(10))));
+    told("this is segment 1", &|s| drop(fs::copy(s.path(1), s.path(2)).unwrap()));
+    told("belongs to another log", &|s| {
+        s.spoil(2, 0, |b| {
+            let header =
+                SegmentHeader { log: LogId(5), number: 2, id: SegmentId(1), bytes: SEGMENT_BYTES as u32 };
+            b[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
+        });
+    });
+    told("has 5000 bytes", &|s| {
+        let file = fs::OpenOptions::new().write(true).open(s.path(2)).unwrap();
+        file.set_len(5000).unwrap();
+    });
+    told("segment header is cut off", &|s| fs::write(s.path(2), b"").unwrap());
+    told("blocks that were here are gone", &|s| {
+        s.spoil(2, SEGMENT_HEADER_BYTES + 384, |b| b.fill(0)); // the next segment knows better
+    });
+}
+
+#[test]
+fn a_newer_format_is_refused_and_not_called_corrupt() {
+    let scribe = Scribe::sample();
+    scribe.spoil(1, 0, |b| {
+        b[16] = 9;
+        let crc = crate::checksum::crc32c(&b[12..SEGMENT_HEADER_BYTES]).to_le_bytes();
+        b[8..12].copy_from_slice(&crc);
+    });
+    let error =
+        Inspector::open(scribe.dir.path()).unwrap().walk(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn one_segment_alone_and_early_ends() {
+    let scribe = Scribe::sample();
+    let (report, faults) = walk(Inspector::open(scribe.dir.path()).unwrap().only(2));
+    assert_eq!((report.segments, report.records, faults.len()), (1, 5, 0));
+    let missing =
+        Inspector::open(scribe.dir.path()).unwrap().only(9).walk(&mut |_| ControlFlow::Continue(()));
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+    let mut seen = 0;
+    let broken = Inspector::open(scribe.dir.path()).unwrap().walk(&mut |_| {
+        seen += 1;
+        if seen == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(broken.is_ok());
+    assert_eq!(seen, 3);
+    let empty = tempfile::tempdir().unwrap();
+    let error = Inspector::open(empty.path()).unwrap().walk(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+/// Every byte that the log wrote, one bit of each flipped: noticed, wherever it lies.
+#[test]
+fn a_flipped_bit_anywhere_is_reported() {
+    let scribe = Scribe::sample();
+    let index_bytes = 4 * crate::store::layout::INDEX_ENTRY_BYTES;
+    let header = (0..64).chain((64..SEGMENT_HEADER_BYTES).step_by(97)); // its zeros are all alike
+    let first = header.clone().chain(SEGMENT_HEADER_BYTES..scribe.blocks[4].0);
+    let first = first.chain(SEGMENT_BYTES - FOOTER_BYTES - index_bytes..SEGMENT_BYTES);
+    // What the marker says proves all before it; nothing proves the marker.
+    let second = header.chain(SEGMENT_HEADER_BYTES..scribe.blocks[4].0);
+    for (number, places) in [(1, first.collect::<Vec<_>>()), (2, second.collect())] {
+        let good = fs::read(scribe.path(number)).unwrap();
+        for at in places {
+            let mut bad = good.clone();
+            bad[at] ^= 1 << (at % 8);
+            fs::write(scribe.path(number), &bad).unwrap();
+            let (report, faults) = scribe.walk();
+            assert!(!faults.is_empty(), "byte {at} of segment {number} went unnoticed");
+            assert_eq!(report.corrupt + report.harmless, faults.len() as u64);
+        }
+        fs::write(scribe.path(number), &good).unwrap();
+    }
+}
+
+proptest! {
+    /// Whatever is written over a log's files, the walk ends and does not panic.
+    #[test]
+    fn garbage_never_panics(
+        number in 1u64..=3,
+        at in 0usize..SEGMENT_BYTES,
+        garbage in proptest::collection::vec(any::<u8>(), 1..600),
+        cut in proptest::option::of(0u64..SEGMENT_BYTES as u64),
+    ) {
+        let scribe = Scribe::sample();
+        scribe.spoil(number, at, |b| {
+            let n = garbage.len().min(b.len());
+            b[..n].copy_from_slice(&garbage[..n]);
+        });
+        if let Some(cut) = cut {
+            fs::OpenOptions::new().write(true).open(scribe.path(number)).unwrap().set_len(cut).unwrap();
+        }
+        let result = Inspector::open(scribe.dir.path()).unwrap().walk(&mut |event| {
+            if let Event::Block(block) = event {
+                let _ = block.content();
+            }
+            ControlFlow::Continue(())
+        });
+        prop_assert!(result.is_ok());
+    }
+}
