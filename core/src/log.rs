@@ -31,7 +31,7 @@ use crate::writer::{Published, Writer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
@@ -63,6 +63,7 @@ struct Inner {
     published: Arc<Published>,
     preparer: Arc<Preparer>,
     fork: ForkGuard,
+    writer_thread: ThreadId,
     /// The threads, until they are joined; then the lock.
     running: Mutex<Option<Running>>,
 }
@@ -162,9 +163,21 @@ impl Log {
             move || preparer.run()
         })?;
         let writer = spawn("chiplog-writer", &path, move || writer.run()).inspect_err(|_| preparer.stop())?;
-        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize };
+        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let writer_thread = writer.thread().id();
         let running = Mutex::new(Some(Running { writer, helper, _lock: lock }));
-        let inner = Inner { path, identity, options, queue, shelf, published, preparer, fork, running };
+        let inner = Inner {
+            path,
+            identity,
+            options,
+            queue,
+            shelf,
+            published,
+            preparer,
+            fork,
+            writer_thread,
+            running,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -375,13 +388,28 @@ impl Inner {
     fn close(&self) {
         self.queue.close();
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Running { writer, helper, _lock }) = running else { return };
-        let writer_ended = writer.join();
-        self.preparer.stop();
-        if writer_ended.is_err() || helper.join().is_err() {
-            tracing::error!(log = %self.path.display(), "a thread of the log panicked");
-            let _ =
-                self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
+        let Some(running) = running else { return };
+        let (preparer, published) = (self.preparer.clone(), self.published.clone());
+        let path = self.path.clone();
+        let end = move || running.join(&preparer, &published, &path);
+        if std::thread::current().id() == self.writer_thread {
+            // The last handle was dropped by a callback: the thread cannot wait for itself.
+            let _ = spawn("chiplog-closer", &self.path, end);
+        } else {
+            end();
+        }
+    }
+}
+
+impl Running {
+    /// Waits for both threads; then the lock is let go.
+    fn join(self, preparer: &Preparer, published: &Published, path: &Path) {
+        let writer_ended = self.writer.join();
+        preparer.stop();
+        let helper_ended = self.helper.join();
+        if writer_ended.is_err() || helper_ended.is_err() {
+            tracing::error!(log = %path.display(), "a thread of the log panicked");
+            let _ = published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
         }
     }
 }

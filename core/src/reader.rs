@@ -161,7 +161,13 @@ pub(crate) struct Shelf {
     pub(crate) segments: Arc<Segments>,
     pub(crate) positions: Arc<Positions>,
     pub(crate) prefetch: usize,
+    /// Whether another process writes the log: its discards are learnt a moment after they happened, and the
+    /// files can be gone or used again before.
+    pub(crate) outside: bool,
 }
+
+/// How long a read-only handle takes to learn what the writer did, generously.
+const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 
 impl Shelf {
     /// A reader that begins at `start`.
@@ -360,6 +366,9 @@ impl Reader {
             self.block = None;
             self.cursor = None;
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
+            if self.shelf.outside {
+                std::thread::sleep(OUTSIDE_LAG);
+            }
             let first = self.shelf.positions.first();
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));

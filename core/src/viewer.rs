@@ -85,7 +85,7 @@ impl Viewer {
         let Survey { segments, proven, follow, .. } = found;
         let positions = Arc::new(Positions::new(sequencer.first(), proven.next.previous()));
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
-        let shelf = Shelf { segments, positions, prefetch: 0 };
+        let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
         let state = Arc::new(State::default());
         let stop = watch.stop.clone();
         let follower = Follower {

@@ -104,7 +104,7 @@ impl Writer {
 
     /// Writes what proves the tail, if anything needs it.
     fn prove(&mut self) -> Result<()> {
-        if !self.store.is_unproven() || !self.store.fits(0) {
+        if !self.store.is_unproven() {
             return Ok(());
         }
         let marker = self.sequencer.marker(&self.options);
@@ -167,15 +167,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Rolls if a block with such a body has no room. Returns the reason when no file is to be had; the log
+    /// Makes room for a block with such a body, by a flush or a roll. Returns the reason when no file is to be had; the log
     /// is as it was then.
     fn make_room(&mut self, body: usize, purpose: Purpose) -> Result<Option<Error>> {
         if self.store.fits(body) {
+            // What waits for this sync should not wait for much more than its own bytes.
+            if self.store.pending_bytes() + body > self.options.block_bytes_max as usize {
+                self.flush()?;
+            }
             return Ok(None);
         }
         self.flush()?;
         let opening = self.sequencer.opening(&self.options);
-        match self.store.roll(opening, purpose) {
+        match self.store.roll(opening, body, purpose) {
             Ok(()) => {
                 self.published.counters.rolls.fetch_add(1, Ordering::Relaxed);
                 Ok(None)

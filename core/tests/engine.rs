@@ -232,3 +232,26 @@ fn a_viewer_follows_a_live_log() {
     assert!(viewer.failure().is_none());
     assert_eq!(viewer.info().last, Index(2000));
 }
+
+/// The last handle dropped by a callback runs on the writer thread, which cannot wait for itself to end.
+#[test]
+fn the_last_handle_may_be_dropped_in_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let (tx, rx) = std::sync::mpsc::channel();
+    let ticket = log.submit(b"x").unwrap();
+    ticket.on_complete(move |result| {
+        drop(log);
+        tx.send(result).unwrap();
+    });
+    rx.recv().unwrap().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let log = loop {
+        match Log::open(dir.path(), small()) {
+            Ok(log) => break log,
+            Err(e) if e.kind() == ErrorKind::Locked => assert!(std::time::Instant::now() < deadline),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert_eq!(log.info().last, Index(1));
+}

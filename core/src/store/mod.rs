@@ -22,7 +22,7 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
@@ -156,9 +156,15 @@ impl Store {
         Ok(Active::new(disk, Arc::new(segment), next.file))
     }
 
-    /// Whether a block with a body of so many bytes has room in the segment that grows.
+    /// Whether a block with a body of so many bytes has room in the segment that grows, and a marker behind it:
+    /// what is written can always be proven.
     pub(crate) fn fits(&self, body: usize) -> bool {
-        self.active.end + block_bytes(body) <= self.active.limit
+        self.active.end + block_bytes(body) + block_bytes(0) <= self.active.limit
+    }
+
+    /// Bytes that were pushed and not written.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.active.end - self.active.written
     }
 
     /// Whether there are blocks with meaning that nothing on disk proves yet.
@@ -171,12 +177,23 @@ impl Store {
         !self.active.pending.is_empty()
     }
 
-    /// Goes on in the next segment, whose first block is `opening`. Everything pushed must be synced.
+    /// Goes on in the next segment, whose first block is `opening` and which has to hold a body of `body`
+    /// bytes besides. Everything pushed must be synced.
     ///
     /// # Errors
-    /// No file could be prepared (`Full`, `Io`); nothing has changed then.
-    pub(crate) fn roll(&mut self, opening: NewBlock, purpose: Purpose) -> Result<()> {
+    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`: the options
+    /// were lowered below what the log holds); nothing has changed then.
+    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
+        let needed = padded(opening.length()) + block_bytes(body) + block_bytes(0);
+        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
+        if needed > room {
+            let what = format!(
+                "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
+                 raise segment_bytes"
+            );
+            return Err(Error::new(ErrorKind::TooLarge, what));
+        }
         let next = Self::next_active(&*self.disk, &self.preparer, purpose, &opening)?;
         debug_assert!(self.unsealed.is_none(), "two segments wait for one successor");
         self.unsealed = Some(std::mem::replace(&mut self.active, next).segment);

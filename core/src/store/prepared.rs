@@ -96,6 +96,11 @@ impl Preparer {
         }
     }
 
+    /// The size of the files it makes.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,7 +235,14 @@ impl Preparer {
                     self.disk.open(&tmp, true)?
                 }
                 None => {
-                    let file = self.disk.create(&tmp)?;
+                    let file = match self.disk.create(&tmp) {
+                        // Left by an attempt that failed and could not clean up.
+                        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                            self.disk.remove(&tmp)?;
+                            self.disk.create(&tmp)?
+                        }
+                        other => other?,
+                    };
                     fill_with_zeros(&*file, self.segment_bytes as usize)?;
                     file
                 }
