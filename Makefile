@@ -1,0 +1,76 @@
+# The one entry to the project: every line here is a command you could type yourself.
+#
+#   make demo    see the log at work on real text: 16 threads, a kill -9, recovery (FILE=… for your own)
+#   make test    every test: about ten minutes on two cores
+#   make check   format, lints
+#   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
+
+CARGO ?= cargo
+# Seconds each fuzz target runs in `make fuzz`; `make test` gives each three.
+SECONDS_EACH ?= 60
+TOOLS := $(CURDIR)/target/tools
+
+.PHONY: all demo test unit bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+
+all: check test
+
+demo: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
+	$(CARGO) run --quiet --release --package chiplog-server -- demo \
+	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
+test: loom fuzz-short unit ## all tests; the unit, integration and documentation tests come last
+
+unit:
+	$(CARGO) test --workspace --features chiplog/sim
+
+bench: ## the benchmark of the command line, on a directory below target/ (DIR=path for another disk)
+	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") $(BENCH_FLAGS)
+
+bars: ## figures beside the machine's own limits, each measured in the same run
+	$(CARGO) run --quiet --release --package chiplog-bench --bin bars -- $(BARS_FLAGS)
+
+check: ## what a change must pass before its tests are worth running
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features chiplog/sim
+
+# Licences, sources and duplicates of all dependencies, and known advisories where their list can be reached.
+deny: export PATH := $(TOOLS)/bin:$(PATH)
+deny:
+	command -v cargo-deny >/dev/null || \
+	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny
+	$(CARGO) deny check bans licenses sources
+	if $(CARGO) deny fetch db 2>/dev/null; then $(CARGO) deny check --disable-fetch advisories; \
+	  else echo "advisories NOT checked: their list cannot be fetched from here"; fi
+
+# libFuzzer steers by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a
+# seeded mutator on stable Rust.
+FUZZ_TARGETS := batch block segment sessions recovery
+fuzz:
+	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
+	  set -e; for t in $(FUZZ_TARGETS); do \
+	    $(CARGO) +nightly fuzz run --features libfuzzer $$t fuzz/work/$$t fuzz/corpus/$$t -- -max_total_time=$(SECONDS_EACH); done; \
+	else \
+	  echo "no nightly Rust with cargo-fuzz here: running the targets under the built-in mutator"; \
+	  $(CARGO) run --quiet --release --package chiplog-fuzz -- --seconds $(SECONDS_EACH); fi
+
+fuzz-short:
+	$(CARGO) run --quiet --package chiplog-fuzz -- --seconds 3
+
+# Every interleaving of the completion that a block's waiters share. Own target directory: other flags.
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test --quiet --release --package chiplog --lib --target-dir target/loom -- loom
+
+# What is unsafe and can run without system calls, under an interpreter that knows undefined behaviour.
+miri:
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
+	  MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test --package chiplog --lib --target-dir target/miri -- $(MIRI_TESTS); \
+	else echo "no nightly Rust with Miri here: nothing run"; fi
+
+clean:
+	$(CARGO) clean
