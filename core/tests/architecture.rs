@@ -35,7 +35,7 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("unsafe", &["disk::map"], "unsafe code stays where its reasons are written down"),
     (
         "std::fs",
-        &["disk::real"],
+        &["disk::map", "disk::real"],
         "files are reached through the seam, so that the simulated disk sees every call",
     ),
     ("SystemTime", &["config"], "time comes from Options::clock, so that tests can set it"),
