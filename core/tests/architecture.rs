@@ -28,6 +28,8 @@ const ORDER: &[&str] = &[
     "disk::sim",
     // The store.
     "store",
+    // Tools over all of it.
+    "fuzzing",
 ];
 
 /// What may be named in a few files only, and why.

@@ -1,0 +1,89 @@
+//! The decoders of everything that is read from a disk, open to the fuzz targets and to the golden bytes.
+//! Built with the feature `sim` only, and no part of the public interface.
+//!
+//! Each function takes any bytes. What a decoder accepts it must also give back: the answer is the encoding
+//! of what was understood, so that a caller can compare it with the input. None means "refused".
+
+use crate::batch::{self, BATCH_HEADER_BYTES, BatchHeader, Body};
+use crate::checksum;
+use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
+use crate::store::layout::{FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::types::SegmentId;
+
+/// The format's checksum, so that a fuzz target can mend one and get past it.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    checksum::crc32c(bytes)
+}
+
+/// Mends the checksum of the batch that `bytes` begins with, as far as its own length says. True if it could.
+pub fn mend_batch(bytes: &mut [u8]) -> bool {
+    let Ok(header) = BatchHeader::parse(bytes) else { return false };
+    let crc = checksum::crc32c(&bytes[4..header.length as usize]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// Mends the checksums of a block: its batches', its body's and its header's. True if it could.
+pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
+    if bytes.len() < BLOCK_HEADER_BYTES {
+        return false;
+    }
+    bytes[..4].copy_from_slice(b"CLB1");
+    let length = (batch::u32_at(bytes, 8) as usize).clamp(BLOCK_HEADER_BYTES, bytes.len());
+    let digest = if bytes[60] == Kind::Data as u8 {
+        let mut at = BLOCK_HEADER_BYTES;
+        let mut crcs = Vec::new();
+        while at + BATCH_HEADER_BYTES <= length && mend_batch(&mut bytes[at..length]) {
+            crcs.push(batch::u32_at(bytes, at));
+            at += batch::u32_at(bytes, at + 4) as usize;
+        }
+        block::digest_of_batches(crcs)
+    } else {
+        checksum::crc32c(&bytes[BLOCK_HEADER_BYTES..length])
+    };
+    bytes[56..60].copy_from_slice(&digest.to_le_bytes());
+    let crc = checksum::Crc::new().add(&segment.to_le_bytes()).add(&bytes[8..BLOCK_HEADER_BYTES]).sum();
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// A batch whose checksum holds: its records in order, all inside its body.
+pub fn batch(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let header = batch::verify(bytes).ok()?;
+    let body = batch::body(bytes, &header).ok()?;
+    assert_eq!(body.len(), header.body_length as usize);
+    let body = Body::new(&body, header.count).ok()?;
+    (0..header.count).map(|n| body.record(n).map(<[u8]>::to_vec).ok()).collect()
+}
+
+/// A block's header, then its body, shallow and deep. Answers the header again and whether the body holds.
+pub fn block(bytes: &[u8], segment: u64) -> Option<(Vec<u8>, bool)> {
+    let header = BlockHeader::parse(bytes, SegmentId(segment)).ok()?;
+    let shallow = block::check_body(&header, bytes, false).is_ok();
+    let deep = block::check_body(&header, bytes, true).is_ok();
+    assert!(shallow || !deep, "a deep check forgives nothing");
+    if deep && header.kind == Kind::Data {
+        let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
+        let covered: usize = Batches::new(body).map(|b| b.map_or(0, |(_, bytes)| bytes.len())).sum();
+        assert_eq!(covered, body.len(), "a sound block has no bytes outside its batches");
+    }
+    Some((header.encode(SegmentId(segment)).to_vec(), deep))
+}
+
+/// A segment's header.
+pub fn segment_header(bytes: &[u8]) -> Option<Vec<u8>> {
+    assert_eq!(SEGMENT_HEADER_BYTES, 4096);
+    SegmentHeader::parse(bytes).ok().map(|h| h.encode())
+}
+
+/// A sealed segment's footer, of whatever segment it says it is.
+pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
+    let bytes: &[u8; FOOTER_BYTES] = bytes.first_chunk()?;
+    let (number, id) = (batch::u64_at(bytes, 16), SegmentId(batch::u64_at(bytes, 24)));
+    Footer::parse(bytes, number, id).ok().map(|f| f.encode().to_vec())
+}
+
+/// The body of an opening block.
+pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
+    Opening::parse(bytes).ok().map(|o| o.encode())
+}

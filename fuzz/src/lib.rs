@@ -1,0 +1,78 @@
+//! The fuzz targets: plain functions over any bytes, so that libFuzzer (nightly) and the mutator of this crate's
+//! own binary (stable) run the same ones.
+//!
+//! A target fails by panicking. Checksums stop nearly every mutated input at the door, so each target tries its
+//! input twice: as it is, and with the checksums mended, as a writer that means harm would.
+
+use chiplog::fuzzing;
+
+/// A target: takes any bytes, panics when a promise is broken.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is also its folder below `corpus/`.
+pub const TARGETS: &[(&str, Target)] = &[("batch", batch), ("block", block), ("segment", segment)];
+
+/// Inputs longer than this are cut: they find nothing that shorter ones do not.
+pub const INPUT_BYTES_MAX: usize = 64 << 10;
+
+/// One batch, as a producer sends it and a reader gets it from the file.
+pub fn batch(input: &[u8]) {
+    let look = |bytes: &[u8]| {
+        let records = fuzzing::batch(bytes);
+        // The public way in may refuse more, never less.
+        if let Ok(batch) = chiplog::Batch::decode(bytes.to_vec().into()) {
+            assert_eq!(batch.as_bytes(), bytes);
+            if let Ok(all) = batch.records() {
+                assert_eq!(all.len(), batch.count() as usize);
+                assert_eq!(Some(all), records);
+            }
+        }
+    };
+    look(input);
+    let mut mended = input.to_vec();
+    if fuzzing::mend_batch(&mut mended) {
+        look(&mended);
+    }
+}
+
+/// The segment id that the corpus' blocks are salted with.
+pub const SEGMENT: u64 = 5;
+
+/// One block: header, body, its batches.
+pub fn block(input: &[u8]) {
+    let look = |bytes: &[u8]| {
+        if let Some((header, _)) = fuzzing::block(bytes, SEGMENT) {
+            assert_eq!(header, bytes[..header.len()], "an accepted header has one encoding");
+            assert!(fuzzing::block(bytes, SEGMENT + 1).is_none(), "another segment's blocks are strangers");
+        }
+    };
+    look(input);
+    let mut mended = input.to_vec();
+    if fuzzing::mend_block(&mut mended, SEGMENT) {
+        look(&mended);
+    }
+}
+
+/// The fixed parts of a segment: the first byte says which.
+pub fn segment(input: &[u8]) {
+    let Some((which, bytes)) = input.split_first() else { return };
+    let (decode, summed): (fn(&[u8]) -> Option<Vec<u8>>, usize) = match which % 3 {
+        0 => (fuzzing::segment_header, 4096),
+        1 => (fuzzing::footer, 128),
+        _ => (fuzzing::opening, 0),
+    };
+    let look = |bytes: &[u8]| {
+        if let Some(again) = decode(bytes) {
+            // The two versions of a segment's header, and so its checksum, may be another writer's.
+            let from = if which % 3 == 0 { 20 } else { 0 };
+            assert_eq!(again[from..], bytes[from..again.len()], "an accepted part has one encoding");
+        }
+    };
+    look(bytes);
+    if summed > 0 && bytes.len() >= summed {
+        let mut mended = bytes.to_vec();
+        let crc = fuzzing::crc32c(&mended[12..summed]);
+        mended[8..12].copy_from_slice(&crc.to_le_bytes());
+        look(&mended);
+    }
+}
