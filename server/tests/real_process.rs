@@ -1,0 +1,253 @@
+//! The log in real processes that die, stop and run out of room, on the real disk.
+//!
+//! What the simulated disk cannot show: that the lock, the signals, the mapping and the page cache do what the
+//! engine takes for granted.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../src/witness.rs"]
+#[allow(dead_code, reason = "the demo uses more of it")]
+mod witness;
+
+use chiplog::{ErrorKind, Index, Log, Options, Start, Viewer};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use witness::{Plan, Running, Seen, Text, Witness};
+
+const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
+
+fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
+    Plan { dir: dir.join("log"), file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+}
+
+/// Waits until so many records are acknowledged; false if the child ended before.
+fn reached(witness: &Witness, child: &mut Running, acked: u64) -> bool {
+    let began = Instant::now();
+    while witness.acked() < acked {
+        if child.has_ended().unwrap() {
+            return false;
+        }
+        assert!(began.elapsed() < Duration::from_secs(300), "no progress: {} of {acked}", witness.acked());
+        sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Opens the log and reads on from where `seen` ends: dense, right, nothing twice, nothing promised missing.
+fn check_on(witness: &Arc<Witness>, text: &Text, seen: &mut Seen) -> Log {
+    let log = Log::open(&witness.plan().dir, witness.plan().options()).unwrap();
+    let mut reader = log.reader(Start::Index(seen.next())).unwrap();
+    witness.check(&mut reader, text, seen).unwrap();
+    assert_eq!(seen.next(), log.info().last.next());
+    log
+}
+
+/// Fifty times: eight threads append, SIGKILL comes at some moment (in some rounds while the log is still being
+/// opened), and nothing that the outside witness has in writing is missing, changed, moved or doubled. Every
+/// other round the next child recovers unseen; now and then a prefix is discarded in between.
+#[test]
+fn fifty_kills_under_load_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = Text::load(None).unwrap();
+    let witness = Witness::new(plan(dir.path(), 1_000_000, 8, 256 << 10));
+    let mut seen = Seen::new(witness.plan().total, Index(1));
+    let mut random = 0x5eed_u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    let mut first = Index(1);
+    for round in 0..50 {
+        let mut child = witness.start(Path::new(CHIPLOG)).unwrap();
+        if round % 5 == 4 {
+            sleep(Duration::from_micros(below(20_000)));
+        } else {
+            let target = witness.acked() + 1 + below(8_000);
+            assert!(reached(&witness, &mut child, target), "round {round}: the child failed");
+        }
+        assert!(child.kill().unwrap(), "round {round}: the child had ended by itself");
+        if round % 2 == 1 {
+            let log = check_on(&witness, &text, &mut seen);
+            if round % 10 == 9 {
+                first = Index(seen.next().get() / 2 + 1);
+                log.discard(first).unwrap();
+            }
+        }
+    }
+    assert!(witness.acked() > 50_000, "the load was no load: {}", witness.acked());
+
+    // Once more from the front, through the read-only way.
+    check_on(&witness, &text, &mut seen).close().unwrap();
+    let viewer = Viewer::open(&witness.plan().dir).unwrap();
+    assert_eq!(viewer.info().first, first);
+    let mut again = Seen::new(witness.plan().total, first);
+    witness.check(&mut viewer.reader(Start::First).unwrap(), &text, &mut again).unwrap();
+    assert_eq!(again.next(), seen.next());
+}
+
+/// The lock is held for life by the process that appends, and goes with it.
+#[test]
+fn a_second_process_is_refused_and_let_in_after_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let witness = Witness::new(plan(dir.path(), 5_000_000, 2, 4 << 20));
+    let mut child = witness.start(Path::new(CHIPLOG)).unwrap();
+    assert!(reached(&witness, &mut child, 1));
+    let path = &witness.plan().dir;
+    let refused = Log::open(path, Options::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
+    let output = Command::new(CHIPLOG).args(["discard", "--before", "2"]).arg(path).output().unwrap();
+    assert!(!output.status.success(), "discarded under a live writer");
+    // Looking is free, and does not disturb.
+    assert!(Viewer::open(path).unwrap().info().first == Index(1));
+    assert!(child.kill().unwrap());
+    let log = Log::open(path, witness.plan().options()).unwrap();
+    log.append(b"mine now").unwrap();
+    // And within one process.
+    assert_eq!(Log::open(path, Options::default()).unwrap_err().kind(), ErrorKind::Locked);
+}
+
+/// A stopped process loses nothing and harms nobody: a reader in another process goes on, and after SIGCONT
+/// the appends go on where they were.
+#[test]
+fn a_stopped_writer_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = Text::load(None).unwrap();
+    let witness = Witness::new(plan(dir.path(), 60_000, 4, 1 << 20));
+    let mut child = witness.start(Path::new(CHIPLOG)).unwrap();
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    let mut viewer = None;
+    for stop in 1..=5 {
+        assert!(reached(&witness, &mut child, stop * 5_000), "the child failed");
+        kill_process(pid, Signal::STOP).unwrap();
+        sleep(Duration::from_millis(60));
+        // What was read while it was stopped is checked at the end by the one who reads all.
+        let viewer = viewer.get_or_insert_with(|| Viewer::open(&witness.plan().dir).unwrap());
+        let mut seen = Seen::new(witness.plan().total, Index(1));
+        let mut reader = viewer.reader(Start::First).unwrap();
+        let mut expected = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            seen.take(&record, &text, &mut expected).unwrap();
+        }
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+    child.wait(&witness).unwrap();
+    assert_eq!(witness.acked(), witness.plan().total);
+    let mut seen = Seen::new(witness.plan().total, Index(1));
+    check_on(&witness, &text, &mut seen);
+    assert_eq!(seen.count(), witness.plan().total);
+}
+
+/// A tmpfs of our own, unmounted when dropped.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// None, and says why, where mounting is not allowed.
+    fn mount(at: &Path, bytes: u64) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let size = format!("size={bytes}");
+        match Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output() {
+            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
+            Ok(output) => {
+                println!("SKIPPED, cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("SKIPPED, cannot run mount: {e}");
+                None
+            }
+        }
+    }
+
+    fn remount(&self, how: &str) {
+        let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg(&self.0).status();
+        assert!(done.is_ok_and(|s| s.success()) || std::thread::panicking(), "cannot unmount {}", self.0.display());
+    }
+}
+
+/// A full disk refuses appends by name and breaks nothing: what was acknowledged is read, the log is opened
+/// again while the disk is still full, a discard makes room, and the log goes on.
+#[test]
+fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
+    let path = tmpfs.0.join("log");
+    let options = Options::with_segment_bytes(256 << 10);
+    let record = |n: u64| format!("{n:08} ").into_bytes().repeat(500);
+    let fill = |log: &Log| {
+        let mut n = log.info().last.get();
+        loop {
+            match log.append(&record(n + 1)) {
+                Ok(index) => assert_eq!(index, Index(n + 1)),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                    return n;
+                }
+            }
+            n += 1;
+            assert!(n < 2_000, "the disk is never full");
+        }
+    };
+    let all_there = |log: &Log, first: u64, last: u64| {
+        let mut reader = log.reader(Start::First).unwrap();
+        for n in first..=last {
+            let found = reader.next_record().unwrap().unwrap();
+            assert_eq!((found.index, found.data), (Index(n), &record(n)[..]));
+        }
+        assert!(reader.next_record().unwrap().is_none());
+    };
+
+    let log = Log::open(&path, options.clone()).unwrap();
+    let last = fill(&log);
+    assert!(last > 400, "{last} records of 4.5 kB on 4 MiB");
+    assert_eq!(log.append(b"one more").unwrap_err().kind(), ErrorKind::Full);
+    assert!(log.poison_cause().is_none(), "a refusal is not a failure");
+    all_there(&log, 1, last);
+    log.close().unwrap();
+
+    let log = Log::open(&path, options.clone()).unwrap();
+    all_there(&log, 1, last);
+    log.discard(Index(last / 2)).unwrap();
+    let more = fill(&log);
+    assert!(more > last + 50, "the discard made no room: {last}, then {more}");
+    all_there(&log, last / 2, more);
+    log.close().unwrap();
+    let log = Log::open(&path, options).unwrap();
+    all_there(&log, last / 2, more);
+    drop(log);
+    drop(tmpfs);
+}
+
+/// A read-only file system: the log cannot be opened for appending and says where it failed; reading works.
+#[test]
+fn a_read_only_file_system_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
+    let path = tmpfs.0.join("log");
+    let options = Options::with_segment_bytes(64 << 10);
+    let log = Log::open(&path, options.clone()).unwrap();
+    log.append(b"written before").unwrap();
+    log.close().unwrap();
+    drop(log);
+    tmpfs.remount("ro");
+    let error = Log::open(&path, options.clone()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly), "{error:?}");
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    {
+        let viewer = Viewer::open(&path).unwrap();
+        assert_eq!(viewer.read(Index(1)).unwrap().data[..], b"written before"[..]);
+    }
+    tmpfs.remount("rw");
+    assert_eq!(Log::open(&path, options).unwrap().append(b"and after").unwrap(), Index(2));
+    drop(tmpfs);
+}
