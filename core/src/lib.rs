@@ -26,6 +26,9 @@ mod config;
 pub mod disk;
 mod error;
 mod exactly_once;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
