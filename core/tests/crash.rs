@@ -12,8 +12,8 @@
 
 mod support;
 
-use chiplog::disk::sim::{Call, Fault, SimDisk, Trouble};
 use chiplog::Codec;
+use chiplog::disk::sim::{Call, Fault, SimDisk, Trouble};
 use std::sync::atomic::Ordering;
 use support::explore::{Effort, Tally, explore};
 use support::{Mix, Step, record, run, script};
@@ -37,8 +37,21 @@ fn workload(n: u64) -> Vec<Step> {
 
 /// The plainest life of a log: make it, append, idle, append, discard, close.
 fn plain_script() -> Vec<Step> {
-    let append = |n: u64, bytes: usize| Step::Append { session: None, records: vec![record(n, bytes)], codec: Codec::None };
-    vec![append(1, 10), Step::Wait, append(2, 700), append(3, 20), Step::Wait, Step::Idle, append(4, 0), Step::Discard { records: 2 }]
+    let append = |n: u64, bytes: usize| Step::Append {
+        session: None,
+        records: vec![record(n, bytes)],
+        codec: Codec::None,
+    };
+    vec![
+        append(1, 10),
+        Step::Wait,
+        append(2, 700),
+        append(3, 20),
+        Step::Wait,
+        Step::Idle,
+        append(4, 0),
+        Step::Discard { records: 2 },
+    ]
 }
 
 #[test]

@@ -32,7 +32,11 @@ fn full_life() -> Vec<Step> {
     let mut steps = vec![Step::OpenSession, append(1, 10), append(2, 5000), Step::Wait];
     for n in 0..14 {
         steps.push(append(100 + n, 9000));
-        steps.push(Step::Append { session: Some(0), records: vec![record(200 + n, 50), record(300 + n, 5)], codec: Codec::Lz4 });
+        steps.push(Step::Append {
+            session: Some(0),
+            records: vec![record(200 + n, 50), record(300 + n, 5)],
+            codec: Codec::Lz4,
+        });
         if n % 3 == 0 {
             steps.push(Step::Wait);
         }
@@ -40,7 +44,14 @@ fn full_life() -> Vec<Step> {
             steps.extend([Step::Discard { records: 21 }, Step::Reopen]);
         }
     }
-    steps.extend([Step::Retry { session: 0 }, Step::Idle, Step::CloseSession { session: 0 }, append(3, 300), Step::Wait, append(4, 3)]);
+    steps.extend([
+        Step::Retry { session: 0 },
+        Step::Idle,
+        Step::CloseSession { session: 0 },
+        append(3, 300),
+        Step::Wait,
+        append(4, 3),
+    ]);
     steps
 }
 
@@ -60,7 +71,9 @@ fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>) -> Resu
     let cut = disk.crash(|_| 0);
     drop(log);
     let log = open(&cut).map_err(|e| format!("it does not open after the power cut: {e:?}"))?;
-    after.judge(&log, after.acknowledged..=after.submitted).map_err(|e| format!("after the power cut: {e}"))?;
+    after
+        .judge(&log, after.acknowledged..=after.submitted)
+        .map_err(|e| format!("after the power cut: {e}"))?;
     Ok(log.close()?)
 }
 
@@ -285,7 +298,8 @@ fn a_log_at_its_capacity_is_full_and_discard_makes_room() {
 fn a_footer_or_a_removal_that_fails_is_made_up_for() {
     for call in [Call::Remove, Call::Open, Call::Rename] {
         let disk = SimDisk::default();
-        let steps: Vec<Step> = (0..60).map(|n| append(n, 4000)).chain([Step::Discard { records: 50 }]).collect();
+        let steps: Vec<Step> =
+            (0..60).map(|n| append(n, 4000)).chain([Step::Discard { records: 50 }]).collect();
         disk.plan(Fault { call: Some(call), nth: 3, lasting: false, trouble: Trouble::Eio(Landed::Nothing) });
         let trace = run(&disk, &steps).unwrap();
         if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted) {

@@ -90,7 +90,12 @@ fn examine(sample: &Sample, image: &Image, what: &dyn Fn() -> String) -> Found {
     };
     let info = log.info();
     assert_eq!(info.first, sample.first, "{}", what());
-    assert!(sample.last.contains(&info.last), "{}: proven records were cut off; the last is {}", what(), info.last);
+    assert!(
+        sample.last.contains(&info.last),
+        "{}: proven records were cut off; the last is {}",
+        what(),
+        info.last
+    );
     let whole = read_all(sample, &log, info.last, what) & read_each(sample, &log, info.last, what);
     let appended = log.append(b"goes on");
     if whole {
@@ -132,7 +137,9 @@ fn read_each(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String)
     let mut whole = true;
     for index in (sample.first.0..=last.0).step_by(7).map(Index) {
         match log.read(index) {
-            Ok(record) => assert_eq!(&record.data[..], &sample.records[&index][..], "{}: record {index}", what()),
+            Ok(record) => {
+                assert_eq!(&record.data[..], &sample.records[&index][..], "{}: record {index}", what())
+            }
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::Corrupt, "{}: {e:?}", what());
                 whole = false;
@@ -193,7 +200,11 @@ fn every_bit_of_a_small_log_is_detected_or_harmless() {
     let found = examine_all(&sample, &segment(1), &bits(0..64));
     assert_eq!(count(&found, Found::Refused), 512, "{found:?}");
     let found = examine_all(&sample, &segment(1), &bits(SEGMENT_HEADER_BYTES..end));
-    println!("rot: {} bits refused, {} harmless", count(&found, Found::Refused), count(&found, Found::Harmless));
+    println!(
+        "rot: {} bits refused, {} harmless",
+        count(&found, Found::Refused),
+        count(&found, Found::Harmless)
+    );
     // The last block is the marker, which proves the rest and is not needed for it; padding is not read.
     assert!(count(&found, Found::Refused) as u64 > (end - SEGMENT_HEADER_BYTES) * 8 / 2);
     for damage in found.get(&Found::Harmless).into_iter().flatten() {
@@ -218,7 +229,12 @@ fn every_byte_of_the_fixed_parts_is_detected_or_harmless() {
         let name = segment(number);
         let found = examine_all(&sample, &name, &bytes(0..SEGMENT_HEADER_BYTES, 1));
         // The first segments' headers are read when they are; all of them belong to the log.
-        assert_eq!(count(&found, Found::Refused), SEGMENT_HEADER_BYTES as usize, "{name}: {:?}", found.keys());
+        assert_eq!(
+            count(&found, Found::Refused),
+            SEGMENT_HEADER_BYTES as usize,
+            "{name}: {:?}",
+            found.keys()
+        );
         // The opening block and the first data block.
         let found = examine_all(&sample, &name, &bits(SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + 300));
         assert_eq!(count(&found, Found::Cut), 0);

@@ -67,7 +67,9 @@ pub fn explore(
             }
             tally.points.fetch_add(1, Ordering::Relaxed);
             let legal = bounds[point].clone();
-            for (n, image) in states[point].crashes(effort.exhaustive, effort.samples, point as u64).enumerate() {
+            for (n, image) in
+                states[point].crashes(effort.exhaustive, effort.samples, point as u64).enumerate()
+            {
                 let print = image.fingerprint();
                 if !lock(&tally.seen).insert((print, *legal.start(), *legal.end())) {
                     continue;
@@ -75,8 +77,13 @@ pub fn explore(
                 lock(&tally.images).insert(print);
                 let seed = (point as u64) << 32 | n as u64;
                 if let Err(Wrong(what)) = recover(&image, trace, legal.clone(), effort, tally, seed) {
-                    let op = point.checked_sub(1).map(|p| format!("{:?}", history.ops[p]).chars().take(80).collect::<String>());
-                    let at = format!("{name}, crash {n} after operation {point} of {} ({op:?})", history.ops.len());
+                    let op = point
+                        .checked_sub(1)
+                        .map(|p| format!("{:?}", history.ops[p]).chars().take(80).collect::<String>());
+                    let at = format!(
+                        "{name}, crash {n} after operation {point} of {} ({op:?})",
+                        history.ops.len()
+                    );
                     lock(&wrong).get_or_insert(format!("{at}: {what}"));
                     stop.store(true, Ordering::Relaxed);
                     return;
@@ -135,13 +142,19 @@ fn recover(
         };
         lock(&tally.images).insert(image.fingerprint());
         let again = SimDisk::new(image);
-        second_recovery(&again, told, legal, &extra(3, &mut rng))
-            .map_err(|Wrong(what)| Wrong(format!("second crash, after operation {point} of recovery: {what}")))?;
+        second_recovery(&again, told, legal, &extra(3, &mut rng)).map_err(|Wrong(what)| {
+            Wrong(format!("second crash, after operation {point} of recovery: {what}"))
+        })?;
     }
     Ok(())
 }
 
-fn second_recovery(disk: &SimDisk, told: &Trace, legal: RangeInclusive<usize>, extra: &[u8]) -> Result<(), Wrong> {
+fn second_recovery(
+    disk: &SimDisk,
+    told: &Trace,
+    legal: RangeInclusive<usize>,
+    extra: &[u8],
+) -> Result<(), Wrong> {
     let log = open(disk).map_err(|e| format!("it does not open: {e:?}"))?;
     let ks = told.judge(&log, legal)?;
     let mut last = told.clone();

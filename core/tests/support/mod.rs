@@ -11,8 +11,8 @@ pub mod explore;
 
 use chiplog::disk::sim::{History, Op, Rng, SimDisk};
 use chiplog::{
-    Appended, Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence, SessionId, Start,
-    Ticket, Timestamp,
+    Appended, Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence,
+    SessionId, Start, Ticket, Timestamp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -43,7 +43,11 @@ impl Clock for StepClock {
 
 /// Small segments, so that a short script rolls; reads by `pread`, for there is nothing to map.
 pub fn options() -> Options {
-    Options { read_mode: ReadMode::Read, clock: Arc::new(StepClock::default()), ..Options::with_segment_bytes(64 << 10) }
+    Options {
+        read_mode: ReadMode::Read,
+        clock: Arc::new(StepClock::default()),
+        ..Options::with_segment_bytes(64 << 10)
+    }
 }
 
 /// Opens the log on a simulated disk.
@@ -306,7 +310,8 @@ impl Runner {
 
     fn crash(&mut self, seed: u64, keep: usize) -> Result<(), Stop> {
         let mut rng = Rng::new(seed);
-        let after = self.disk.crash(|versions| if rng.below(8) < keep { 1 + rng.below(versions - 1) } else { 0 });
+        let after =
+            self.disk.crash(|versions| if rng.below(8) < keep { 1 + rng.below(versions - 1) } else { 0 });
         // What is answered by `Ok` now was durable before the power went.
         while let Some((n, ticket, _)) = self.waiting.pop_front() {
             if ticket.wait().is_ok() {
@@ -445,7 +450,8 @@ impl Trace {
     /// What is wrong with it.
     pub fn judge(&self, log: &Log, legal: RangeInclusive<usize>) -> Result<RangeInclusive<usize>, String> {
         let info = log.info();
-        let fits = |k: &usize| (self.snapshots[*k].first, self.snapshots[*k].next) == (info.first, info.last.next());
+        let fits =
+            |k: &usize| (self.snapshots[*k].first, self.snapshots[*k].next) == (info.first, info.last.next());
         let ks: Vec<usize> = legal.clone().filter(fits).collect();
         let (Some(&low), Some(&high)) = (ks.first(), ks.last()) else {
             let all: Vec<usize> = (0..self.snapshots.len()).filter(fits).collect();
@@ -465,7 +471,9 @@ impl Trace {
     fn judge_records(&self, log: &Log, first: Index, last: Index) -> Result<(), String> {
         let mut reader = log.reader(Start::First).map_err(|e| format!("no reader: {e}"))?;
         let (mut next, mut time) = (first, Timestamp(0));
-        while let Some(record) = reader.next_record().map_err(|e| format!("record {next} cannot be read: {e}"))? {
+        while let Some(record) =
+            reader.next_record().map_err(|e| format!("record {next} cannot be read: {e}"))?
+        {
             ensure!(record.index == next, "record {} comes where {next} should", record.index);
             self.judge_bytes(next, record.data)?;
             ensure!(record.timestamp >= time, "record {next} is older than the one before");
@@ -475,7 +483,8 @@ impl Trace {
         ensure!(next == last.next(), "the reader stops before {next}, the last is {last}");
         for index in [first, Index((first.0 + last.0) / 2), last] {
             if (first..=last).contains(&index) {
-                let record = log.read(index).map_err(|e| format!("record {index} cannot be read alone: {e}"))?;
+                let record =
+                    log.read(index).map_err(|e| format!("record {index} cannot be read alone: {e}"))?;
                 ensure!(record.index == index, "asked for record {index}, got {}", record.index);
                 self.judge_bytes(index, &record.data)?;
             }
@@ -493,7 +502,8 @@ impl Trace {
     /// Readers from every kind of place begin where they should.
     fn judge_starts(&self, log: &Log, first: Index, last: Index) -> Result<(), String> {
         let middle = Index((first.0 + last.0) / 2);
-        let mut starts = vec![(Start::Next, last.next()), (Start::Last(0), last.next()), (Start::Last(u64::MAX), first)];
+        let mut starts =
+            vec![(Start::Next, last.next()), (Start::Last(0), last.next()), (Start::Last(u64::MAX), first)];
         if last >= first {
             starts.push((Start::Index(middle), middle));
             starts.push((Start::Last(1), last));
@@ -501,7 +511,10 @@ impl Trace {
             let time = log.read(middle).map_err(|e| e.to_string())?.timestamp;
             let mut reader = log.reader(Start::Timestamp(time)).map_err(|e| e.to_string())?;
             let found = reader.next_record().map_err(|e| e.to_string())?.map(|r| (r.index, r.timestamp));
-            ensure!(found.is_some_and(|(i, t)| i <= middle && t == time), "from {time} of {middle}: {found:?}");
+            ensure!(
+                found.is_some_and(|(i, t)| i <= middle && t == time),
+                "from {time} of {middle}: {found:?}"
+            );
         }
         starts.push((Start::Timestamp(Timestamp(u64::MAX)), last.next()));
         starts.push((Start::Index(last.next()), last.next()));
@@ -515,7 +528,10 @@ impl Trace {
                     for record in batch.iter() {
                         self.judge_bytes(record.index, record.data)?;
                     }
-                    ensure!(reader.position() == batch.first().plus(batch.count().into()), "a batch moves the reader");
+                    ensure!(
+                        reader.position() == batch.first().plus(batch.count().into()),
+                        "a batch moves the reader"
+                    );
                 }
             }
         }
@@ -535,7 +551,9 @@ impl Trace {
         for (n, session) in self.snapshots[k].sessions.iter().enumerate() {
             let (Some((sequence, appended)), false) = (session.last, session.closed) else { continue };
             match log.submit_batch(&self.batches[&(n, sequence)]).and_then(|t| t.wait()) {
-                Ok(again) => ensure!(again == appended, "a duplicate in session {n} got {again:?}, not {appended:?}"),
+                Ok(again) => {
+                    ensure!(again == appended, "a duplicate in session {n} got {again:?}, not {appended:?}")
+                }
                 Err(e) => return Err(format!("session {n} refused a duplicate: {e}")),
             }
         }
