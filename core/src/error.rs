@@ -125,7 +125,13 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
-    source: Option<io::Error>,
+    source: Option<Source>,
+}
+
+#[derive(Debug)]
+enum Source {
+    System(io::Error),
+    Earlier(Error),
 }
 
 /// `Result` with this crate's [`Error`].
@@ -139,7 +145,12 @@ impl Error {
     /// An I/O error, with what was being done to which path.
     pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {doing} {}: {source}", path.display());
-        Self(Arc::new(Inner { kind: ErrorKind::Io, message, source: Some(source) }))
+        Self(Arc::new(Inner { kind: ErrorKind::Io, message, source: Some(Source::System(source)) }))
+    }
+
+    /// An error that follows from an earlier one, whose error number it keeps.
+    pub(crate) fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), source: Some(Source::Earlier(cause.clone())) }))
     }
 
     /// Corruption, with the file and the offset of the first wrong byte range.
@@ -164,7 +175,10 @@ impl Error {
 
     /// The operating system's error number, when it was one that failed.
     pub fn os_error(&self) -> Option<i32> {
-        self.0.source.as_ref().and_then(io::Error::raw_os_error)
+        match self.0.source.as_ref()? {
+            Source::System(error) => error.raw_os_error(),
+            Source::Earlier(error) => error.os_error(),
+        }
     }
 }
 
@@ -182,6 +196,9 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|e| e as _)
+        match self.0.source.as_ref()? {
+            Source::System(error) => Some(error),
+            Source::Earlier(error) => Some(error),
+        }
     }
 }

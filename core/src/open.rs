@@ -19,7 +19,7 @@ use crate::store::recovery::{Learn, Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Base, Segments, file_name, file_number};
 use crate::store::{Resume, Store};
-use crate::types::Index;
+use crate::types::{Index, RaftIndex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -142,6 +142,11 @@ fn recover(
     let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
     let survey = survey(&*disk, identity, &mut replayed)?;
     let sequencer = replayed.sequencer;
+    if sequencer.end().raft == RaftIndex(0) {
+        // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
+        // was acknowledged before this opening, so nothing yet proves that it is.
+        identity.write(&*disk)?;
+    }
     let (file, unproven) = repair(&*disk, &survey)?;
     let Survey { segments: list, unsealed, leftovers, .. } = survey;
     let Some(last) = list.back().cloned() else {

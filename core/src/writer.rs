@@ -197,6 +197,8 @@ impl Writer {
     /// Writes and syncs what was pushed; publishes; wakes everybody it concerns.
     fn flush(&mut self) -> Result<()> {
         if let Err(error) = self.write_and_sync() {
+            // Before anybody is woken, so that who was failed finds the log poisoned.
+            self.published.poison.get_or_init(|| poisoned(&error));
             for (promise, _) in self.waiting.drain(..) {
                 promise.answer(Outcome::Failed(unknown(&error)));
             }
@@ -275,11 +277,7 @@ impl Writer {
     /// Ends the log's life as one that takes appends. Readers go on.
     fn poison(&mut self, cause: Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
-        let error = Error::new(
-            ErrorKind::Poisoned,
-            format!("the log takes no more appends: {cause}; close it, mend the cause and open it again"),
-        );
-        let error = self.published.poison.get_or_init(|| error).clone();
+        let error = self.published.poison.get_or_init(|| poisoned(&cause)).clone();
         self.queue.refuse(error);
         self.waiting.clear();
         // What came in before the queue was closed has not been written.
@@ -287,6 +285,12 @@ impl Writer {
             fail(items, &cause);
         }
     }
+}
+
+/// What every call gets once the log is poisoned.
+fn poisoned(cause: &Error) -> Error {
+    let what = format!("the log takes no more appends: {cause}; close it, mend the cause and open it again");
+    Error::caused(ErrorKind::Poisoned, what, cause)
 }
 
 /// Fails what was taken and not written.
@@ -303,5 +307,5 @@ fn fail(items: impl IntoIterator<Item = Item>, cause: &Error) {
 /// What the callers of a failed write get: whether it will be there after a restart is not known.
 fn unknown(cause: &Error) -> Error {
     let what = format!("outcome unknown: {cause}; it may or may not be in the log after it is opened again");
-    Error::new(ErrorKind::Poisoned, what)
+    Error::caused(ErrorKind::Poisoned, what, cause)
 }

@@ -365,8 +365,6 @@ pub enum Op {
     },
     /// All names were made durable.
     SyncDir,
-    /// Making the names durable failed: what was pending is forgotten.
-    SyncDirFailed,
     /// A note of the test's own, see [`SimDisk::mark`](super::SimDisk::mark).
     Mark(u64),
 }
@@ -581,7 +579,6 @@ impl DiskState {
                     op.apply(&mut self.durable_names);
                 }
             }
-            Op::SyncDirFailed => self.pending_names.clear(),
             Op::Mark(_) => {}
         }
     }

@@ -1,0 +1,309 @@
+//! Every single call to the disk fails once, with EIO and with ENOSPC, in every way that it can fail: nothing
+//! acknowledged is ever lost, every error has its name, and once the disk is sound again so is the log.
+//!
+//! After each failure the log is opened again *on the same disk*, whose page cache shows what a failed sync
+//! lost (the false `Ok`): whatever the reopened log shows has to survive the power cut that follows.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use chiplog::disk::sim::{Call, Fault, Image, Landed, Rng, SimDisk, Trouble};
+use chiplog::{Codec, ErrorKind, Index, Log, Options, Start};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use support::{Mix, Step, Trace, Wrong, bounds, open, options, record, run, script};
+
+/// What can be wrong with a call.
+const TROUBLES: [Trouble; 5] = [
+    Trouble::Eio(Landed::Nothing),
+    Trouble::Eio(Landed::Some(1)),
+    Trouble::Eio(Landed::All),
+    Trouble::Enospc(Landed::Nothing),
+    Trouble::Enospc(Landed::Some(2)),
+];
+
+fn append(n: u64, bytes: usize) -> Step {
+    Step::Append { session: None, records: vec![record(n, bytes)], codec: Codec::None }
+}
+
+/// A life with everything in it: two rolls, a proven and an unproven tail, sessions, discards, a reopening.
+fn full_life() -> Vec<Step> {
+    let mut steps = vec![Step::OpenSession, append(1, 10), append(2, 5000), Step::Wait];
+    for n in 0..14 {
+        steps.push(append(100 + n, 9000));
+        steps.push(Step::Append {
+            session: Some(0),
+            records: vec![record(200 + n, 50), record(300 + n, 5)],
+            codec: Codec::Lz4,
+        });
+        if n % 3 == 0 {
+            steps.push(Step::Wait);
+        }
+        if n == 7 {
+            steps.extend([Step::Discard { records: 21 }, Step::Reopen]);
+        }
+    }
+    steps.extend([
+        Step::Retry { session: 0 },
+        Step::Idle,
+        Step::CloseSession { session: 0 },
+        append(3, 300),
+        Step::Wait,
+        append(4, 3),
+    ]);
+    steps
+}
+
+/// Carries on after a failure: opens the log on the same disk, judges it, appends, cuts the power so that
+/// only what was really synced is left, judges again.
+fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>) -> Result<(), Wrong> {
+    disk.heal();
+    let log = open(disk).map_err(|e| format!("it does not open once the disk is sound: {e:?}"))?;
+    let ks = trace.judge(&log, legal)?;
+    let k = *ks.end();
+    let mut after = trace.clone();
+    after.forget_after(&ks);
+    // As long as what was lost, so that nothing old is passed over by mere luck.
+    let next = after.snapshots[k].next;
+    let lost = |n: u64| trace.records.get(&next.plus(n)).map_or(30, Vec::len);
+    after.extend(disk, &log, &[record(1_000_001, lost(0)), record(1_000_002, lost(1))])?;
+    let cut = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&cut).map_err(|e| format!("it does not open after the power cut: {e:?}"))?;
+    after
+        .judge(&log, after.acknowledged..=after.submitted)
+        .map_err(|e| format!("after the power cut: {e}"))?;
+    Ok(log.close()?)
+}
+
+/// Runs `check` for 1, 2, 3 … on all cores until it says that the fault no longer happened (false).
+fn for_every_call(check: impl Fn(u64) -> bool + Sync) -> u64 {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let (next, done) = (AtomicU64::new(1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if !check(next.fetch_add(1, Ordering::Relaxed)) {
+                        done.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    next.into_inner()
+}
+
+#[test]
+fn a_failure_of_any_call_loses_nothing() {
+    let steps = full_life();
+    let sound = SimDisk::default();
+    let trace = run(&sound, &steps).unwrap();
+    assert!(trace.error.is_none(), "{:?}", trace.error);
+    let mut kinds = BTreeMap::new();
+    for trouble in TROUBLES {
+        for lasting in [false, true] {
+            let seen = std::sync::Mutex::new(Vec::new());
+            let calls = for_every_call(|nth| {
+                let disk = SimDisk::default();
+                disk.plan(Fault { call: None, nth, lasting, trouble });
+                let what = format!("{trouble:?} at call {nth}, lasting {lasting}");
+                let trace = run(&disk, &steps).unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
+                if disk.faults_fired() == 0 {
+                    return false;
+                }
+                if let Some(error) = &trace.error {
+                    let named = [ErrorKind::Io, ErrorKind::Poisoned, ErrorKind::Full];
+                    assert!(named.contains(&error.kind()), "{what}: {error:?}");
+                    seen.lock().unwrap().push((error.kind().name(), trace.acknowledged));
+                }
+                if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted) {
+                    panic!("{what} ({:?}): {wrong}", trace.error);
+                }
+                true
+            });
+            assert!(calls > 100, "{calls} calls");
+            for (name, _) in seen.into_inner().unwrap() {
+                *kinds.entry(name).or_insert(0) += 1;
+            }
+        }
+    }
+    println!("faults: errors by kind {kinds:?}");
+    assert!(kinds.len() >= 2, "{kinds:?}");
+}
+
+/// What crashes leave is recovered on a disk that fails, at every call of the recovery.
+#[test]
+fn a_failure_of_any_call_of_recovery_loses_nothing() {
+    let mix = Mix { steps: 60, record_bytes: 3000, in_flight: 8, sessions: false, discards: true };
+    let mut tried = 0;
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let disk = SimDisk::default();
+        // Single records only: what is appended later then falls exactly where a lost block was.
+        let single = |s: &Step| !matches!(s, Step::Append { records, .. } if records.len() > 1);
+        let steps: Vec<Step> = script(seed, mix).into_iter().filter(single).collect();
+        let trace = run(&disk, &steps).unwrap();
+        let history = disk.history();
+        let bounds = bounds(&history);
+        let states: Vec<_> = history.states().collect();
+        let mut images: Vec<(Image, RangeInclusive<usize>)> = Vec::new();
+        while images.len() < 25 {
+            let point = rng.below(states.len());
+            if states[point].dirty_units() > 0 {
+                images.push((states[point].crash(|versions| rng.below(versions)), bounds[point].clone()));
+            }
+        }
+        for (image, legal) in &images {
+            for trouble in TROUBLES {
+                tried += for_every_call(|nth| {
+                    let disk = SimDisk::new(image.clone());
+                    disk.plan(Fault { call: None, nth, lasting: false, trouble });
+                    let what = format!("seed {seed}, {trouble:?} at call {nth} of recovery");
+                    match open(&disk) {
+                        Ok(log) => drop(log),
+                        Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Full) => {}
+                        Err(e) => panic!("{what}: {e:?}"),
+                    }
+                    if let Err(Wrong(wrong)) = survives(&disk, &trace, legal.clone()) {
+                        panic!("{what}: {wrong}");
+                    }
+                    disk.faults_fired() > 0
+                });
+            }
+        }
+    }
+    assert!(tried > 1000, "{tried}");
+}
+
+fn fault(call: Call, nth: u64, trouble: Trouble) -> Fault {
+    Fault { call: Some(call), nth, lasting: false, trouble }
+}
+
+/// Linux marks pages clean after a failed write-back. A log that tried the sync again would get `Ok`.
+#[test]
+fn a_failed_sync_poisons_for_good_and_readers_go_on() {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    log.append(b"safe").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50)); // the helper is done preparing
+    let before = disk.calls(Some(Call::Sync));
+    disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
+    let first = log.append(b"unknown").unwrap_err();
+    assert!(matches!(first.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{first:?}");
+    let cause = log.poison_cause().unwrap();
+    assert_eq!(cause.os_error(), Some(5), "the cause is kept: {cause:?}");
+    for _ in 0..3 {
+        assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(log.discard(Index(2)).unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+    assert_eq!(disk.calls(Some(Call::Sync)), before + 1, "a failed sync is never tried again");
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
+    assert_eq!(log.info().last, Index(1), "what was not acknowledged is not shown");
+    let mut reader = log.reader(Start::First).unwrap();
+    assert!(reader.next_record().unwrap().is_some());
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+/// The reopened log can show the record whose sync failed; then it is durable.
+#[test]
+fn what_is_shown_after_a_failed_sync_is_durable() {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    log.append(b"safe").unwrap();
+    disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
+    log.append(b"unknown").unwrap_err();
+    drop(log);
+    disk.heal();
+    let log = open(&disk).unwrap();
+    let shown = log.info().last;
+    drop(log);
+    let log = open(&disk.crash(|_| 0)).unwrap();
+    assert_eq!(log.info().last, shown);
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
+}
+
+/// A full disk refuses appends by name and takes nothing back; discarding makes room again, also after a
+/// restart on the full disk.
+#[test]
+fn a_full_disk_is_full_and_discard_makes_room() {
+    for space_kib in [200, 256, 300, 333, 400] {
+        let disk = SimDisk::default();
+        disk.limit_space(Some(space_kib << 10));
+        let mut log = match open(&disk) {
+            Ok(log) => log,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Full, "{space_kib} KiB: {e:?}");
+                assert!(space_kib < 256, "{space_kib} KiB hold three segments and more: {e:?}");
+                continue;
+            }
+        };
+        let mut next = 1;
+        for round in 0..4 {
+            let full = loop {
+                match log.append(&record(next, 3000)) {
+                    Ok(index) => assert_eq!(index, Index(next)),
+                    Err(e) => break e,
+                }
+                next += 1;
+            };
+            assert_eq!(full.kind(), ErrorKind::Full, "{space_kib} KiB, round {round}: {full:?}");
+            assert!(log.poison_cause().is_none(), "a refused append is clean: {:?}", log.poison_cause());
+            if round % 2 == 1 {
+                log.close().unwrap();
+                log = open(&disk).unwrap_or_else(|e| panic!("{space_kib} KiB, a full log opens: {e:?}"));
+            }
+            let info = log.info();
+            assert_eq!(info.last, Index(next - 1));
+            let mut reader = log.reader(Start::First).unwrap();
+            let mut read = 0;
+            while let Some(r) = reader.next_record().unwrap() {
+                assert_eq!(r.data, record(r.index.0, 3000));
+                read += 1;
+            }
+            assert_eq!(read, info.last.0 + 1 - info.first.0);
+            drop(reader);
+            log.discard(Index(next)).unwrap_or_else(|e| panic!("{space_kib} KiB, a discard has room: {e:?}"));
+        }
+        log.append(b"after all").unwrap();
+        log.close().unwrap();
+    }
+}
+
+/// The configured capacity is a limit like the disk's, told apart by nobody who only wants to know that it is
+/// full.
+#[test]
+fn a_log_at_its_capacity_is_full_and_discard_makes_room() {
+    let disk = SimDisk::default();
+    let options = Options { capacity_bytes: Some(128 << 10), ..options() };
+    let log = Log::open_on(Arc::new(disk), options).unwrap();
+    let mut n = 0;
+    let full = loop {
+        n += 1;
+        match log.append(&record(n, 2000)) {
+            Ok(_) => {}
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::Full);
+    assert!((40..=64).contains(&n), "{n} records of 2000 bytes in 128 KiB");
+    log.discard(Index(n / 2)).unwrap();
+    log.append(&record(n, 2000)).unwrap();
+}
+
+/// Helper threads that meet a failing disk do not take the log with them.
+#[test]
+fn a_footer_or_a_removal_that_fails_is_made_up_for() {
+    for call in [Call::Remove, Call::Open, Call::Rename] {
+        let disk = SimDisk::default();
+        let steps: Vec<Step> =
+            (0..60).map(|n| append(n, 4000)).chain([Step::Discard { records: 50 }]).collect();
+        disk.plan(Fault { call: Some(call), nth: 3, lasting: false, trouble: Trouble::Eio(Landed::Nothing) });
+        let trace = run(&disk, &steps).unwrap();
+        if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted) {
+            panic!("{call:?}: {wrong}");
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Bytes that change on the disk, and files that go: detected, with the file and the offset, or harmless.
+//! Never served, never cut off silently when they may have been acknowledged, never a panic.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use chiplog::disk::SECTOR_BYTES;
+use chiplog::disk::sim::{Damage, Image, SimDisk};
+use chiplog::{BatchBuilder, Codec, ErrorKind, Index, Log, Start};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use support::{open, record};
+
+const SEGMENT_HEADER_BYTES: u64 = 4096;
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// A log at rest, and what is in it.
+struct Sample {
+    image: Image,
+    first: Index,
+    records: BTreeMap<Index, Vec<u8>>,
+    /// Which `last` an opening may find; more than one where the end is not proven.
+    last: RangeInclusive<Index>,
+}
+
+fn segment(number: u64) -> String {
+    format!("{number:020}.seg")
+}
+
+/// `sizes` are appended one by one, each a block of its own. With `proven`, the log is closed in good order.
+fn sample(sizes: &[usize], proven: bool) -> Sample {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    let mut records = BTreeMap::new();
+    for (n, size) in sizes.iter().enumerate() {
+        let bytes = record(n as u64 + 1, *size);
+        let mut builder = BatchBuilder::new();
+        builder.codec(if n % 5 == 4 { Codec::Lz4 } else { Codec::None }).push(&bytes).unwrap();
+        let index = log.append_batch(&builder.build().unwrap()).unwrap().first;
+        records.insert(index, bytes);
+    }
+    let last = Index(sizes.len() as u64);
+    let image = if proven {
+        log.close().unwrap();
+        disk.crash(|_| 0).visible()
+    } else {
+        disk.power_off();
+        disk.visible()
+    };
+    let from = if proven { last } else { last.previous() };
+    Sample { image, first: Index(1), records, last: from..=last }
+}
+
+/// A few hundred bytes, in one segment.
+fn small(proven: bool) -> Sample {
+    sample(&[5, 0, 300, 17, 64, 900], proven)
+}
+
+/// Three segments and a bit, the first ones sealed.
+fn large() -> Sample {
+    sample(&[3000; 60], true)
+}
+
+/// How an opening went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Found {
+    /// The log refused to open.
+    Refused,
+    /// It opened, and some read failed.
+    OnReading,
+    /// Every record is there.
+    Harmless,
+    /// The unproven end was cut off.
+    Cut,
+}
+
+/// Opens a damaged image; everything that can be read has to be right.
+fn examine(sample: &Sample, image: &Image, what: &dyn Fn() -> String) -> Found {
+    let disk = SimDisk::new(image.clone());
+    let log = match open(&disk) {
+        Ok(log) => log,
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Corrupt, "{}: {e:?}", what());
+            let text = e.to_string();
+            assert!(text.contains("/sim"), "{}: names no file: {text}", what());
+            assert!(text.contains("offset"), "{}: names no offset: {text}", what());
+            return Found::Refused;
+        }
+    };
+    let info = log.info();
+    assert_eq!(info.first, sample.first, "{}", what());
+    assert!(
+        sample.last.contains(&info.last),
+        "{}: proven records were cut off; the last is {}",
+        what(),
+        info.last
+    );
+    let whole = read_all(sample, &log, info.last, what) & read_each(sample, &log, info.last, what);
+    let appended = log.append(b"goes on");
+    if whole {
+        assert_eq!(appended.as_ref().ok(), Some(&info.last.next()), "{}: {appended:?}", what());
+    }
+    match log.close() {
+        Err(e) => panic!("{}: {e:?}", what()),
+        Ok(()) if !whole => Found::OnReading,
+        Ok(()) if info.last < *sample.last.end() => Found::Cut,
+        Ok(()) => Found::Harmless,
+    }
+}
+
+/// Reads from the front until the end or the first error. True if nothing failed.
+fn read_all(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String) -> bool {
+    let mut next = sample.first;
+    let outcome = log.reader(Start::First).and_then(|mut reader| {
+        while let Some(record) = reader.next_record()? {
+            assert_eq!((record.index, record.data), (next, &sample.records[&next][..]), "{}", what());
+            next = next.next();
+        }
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => {
+            assert_eq!(next, last.next(), "{}: the reader stops early", what());
+            true
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Corrupt, "{}: {e:?}", what());
+            assert!(e.to_string().contains(".seg") && e.to_string().contains("offset"), "{}: {e}", what());
+            false
+        }
+    }
+}
+
+/// Reads every record alone. True if nothing failed.
+fn read_each(sample: &Sample, log: &Log, last: Index, what: &dyn Fn() -> String) -> bool {
+    let mut whole = true;
+    for index in (sample.first.0..=last.0).step_by(7).map(Index) {
+        match log.read(index) {
+            Ok(record) => {
+                assert_eq!(&record.data[..], &sample.records[&index][..], "{}: record {index}", what())
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corrupt, "{}: {e:?}", what());
+                whole = false;
+            }
+        }
+    }
+    whole
+}
+
+/// Examines every damage of a list, on all cores; counts how each was found.
+fn examine_all(sample: &Sample, name: &str, damages: &[Damage]) -> BTreeMap<Found, Vec<Damage>> {
+    let next = AtomicUsize::new(0);
+    let found = std::sync::Mutex::new(BTreeMap::<Found, Vec<Damage>>::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(damage) = damages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut image = sample.image.clone();
+                    assert!(image.damage(name, damage), "{damage:?} is outside {name}");
+                    let how = if image == sample.image {
+                        Found::Harmless
+                    } else {
+                        examine(sample, &image, &|| format!("{damage:?} in {name}"))
+                    };
+                    found.lock().unwrap().entry(how).or_default().push(damage.clone());
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+/// Every bit of some bytes.
+fn bits(bytes: std::ops::Range<u64>) -> Vec<Damage> {
+    (bytes.start * 8..bytes.end * 8).map(|bit| Damage::FlipBit { bit }).collect()
+}
+
+/// One bit of every `step`-th byte.
+fn bytes(range: std::ops::Range<u64>, step: usize) -> Vec<Damage> {
+    range.step_by(step).map(|at| Damage::FlipBit { bit: at * 8 + at % 8 }).collect()
+}
+
+/// Where a segment's contents end: the last byte that is not zero, before the footer's region.
+fn used(sample: &Sample, number: u64) -> u64 {
+    let file = sample.image.file(&segment(number)).unwrap();
+    let data = &file[..(SEGMENT_BYTES - 256) as usize];
+    data.iter().rposition(|b| *b != 0).unwrap() as u64 + 1
+}
+
+fn count(found: &BTreeMap<Found, Vec<Damage>>, how: Found) -> usize {
+    found.get(&how).map_or(0, Vec::len)
+}
+
+#[test]
+fn every_bit_of_a_small_log_is_detected_or_harmless() {
+    let sample = small(true);
+    let end = used(&sample, 1);
+    let found = examine_all(&sample, &segment(1), &bits(0..64));
+    assert_eq!(count(&found, Found::Refused), 512, "{found:?}");
+    let found = examine_all(&sample, &segment(1), &bits(SEGMENT_HEADER_BYTES..end));
+    println!(
+        "rot: {} bits refused, {} harmless",
+        count(&found, Found::Refused),
+        count(&found, Found::Harmless)
+    );
+    // The last block is the marker, which proves the rest and is not needed for it; padding is not read.
+    assert!(count(&found, Found::Refused) as u64 > (end - SEGMENT_HEADER_BYTES) * 8 / 2);
+    for damage in found.get(&Found::Harmless).into_iter().flatten() {
+        let Damage::FlipBit { bit } = damage else { unreachable!() };
+        let byte = sample.image.file(&segment(1)).unwrap()[(bit / 8) as usize];
+        assert!(byte == 0 || bit / 8 >= end - 64, "{damage:?} hits byte {byte} and nobody noticed");
+    }
+}
+
+#[test]
+fn every_bit_of_the_identity_is_detected() {
+    let sample = small(true);
+    let found = examine_all(&sample, "chiplog.id", &bits(0..512));
+    assert_eq!(count(&found, Found::Refused), 512 * 8, "{:?}", found.keys());
+}
+
+#[test]
+fn every_byte_of_the_fixed_parts_is_detected_or_harmless() {
+    let sample = large();
+    let numbers = 1..=4;
+    for number in numbers.clone() {
+        let name = segment(number);
+        let found = examine_all(&sample, &name, &bytes(0..SEGMENT_HEADER_BYTES, 1));
+        // The first segments' headers are read when they are; all of them belong to the log.
+        assert_eq!(
+            count(&found, Found::Refused),
+            SEGMENT_HEADER_BYTES as usize,
+            "{name}: {:?}",
+            found.keys()
+        );
+        // The opening block and the first data block.
+        let found = examine_all(&sample, &name, &bits(SEGMENT_HEADER_BYTES..SEGMENT_HEADER_BYTES + 300));
+        assert_eq!(count(&found, Found::Cut), 0);
+        assert!(count(&found, Found::Refused) + count(&found, Found::OnReading) > 1000, "{name}");
+        if number < *numbers.end() {
+            // Block index and footer only save time: without them the blocks are read.
+            let found = examine_all(&sample, &name, &bits(SEGMENT_BYTES - 256..SEGMENT_BYTES));
+            assert_eq!(count(&found, Found::Harmless), 256 * 8, "{name}: {:?}", found.keys());
+        }
+    }
+}
+
+#[test]
+fn every_payload_byte_is_detected_or_harmless() {
+    let sample = large();
+    for number in 1..=4 {
+        let end = used(&sample, number);
+        let found = examine_all(&sample, &segment(number), &bytes(SEGMENT_HEADER_BYTES..end, 13));
+        let detected = count(&found, Found::Refused) + count(&found, Found::OnReading);
+        assert!(detected as u64 * 13 > (end - SEGMENT_HEADER_BYTES) * 9 / 10, "segment {number}: {detected}");
+    }
+}
+
+/// A later block says what was durable: before that, rot; behind it, a torn write that nobody was promised.
+#[test]
+fn only_the_unproven_end_is_ever_cut() {
+    let sample = small(false);
+    let end = used(&sample, 1);
+    let found = examine_all(&sample, &segment(1), &bits(SEGMENT_HEADER_BYTES..end));
+    let place = |d: &Damage| if let Damage::FlipBit { bit } = d { bit / 8 } else { unreachable!() };
+    let cut: Vec<u64> = found[&Found::Cut].iter().map(place).collect();
+    let refused: Vec<u64> = found[&Found::Refused].iter().map(place).collect();
+    let (first_cut, last_refused) = (cut.iter().min().unwrap(), refused.iter().max().unwrap());
+    assert!(first_cut > last_refused, "cut from {first_cut} on, refused up to {last_refused}");
+    // The last record has 900 bytes and stands in a block of its own.
+    assert!((900..1100).contains(&(end - first_cut)), "{first_cut} {end}");
+}
+
+#[test]
+fn swapped_lost_and_misdirected_sectors_are_detected_or_harmless() {
+    for sample in [small(true), small(false), large()] {
+        let busy = used(&sample, 1).div_ceil(SECTOR_BYTES as u64) as usize;
+        let some: Vec<usize> = (0..busy + 1).filter(|n| busy < 30 || n % 9 == 0 || *n < 12).collect();
+        let mut damages: Vec<Damage> = (0..busy).map(|sector| Damage::ZeroSector { sector }).collect();
+        for a in &some {
+            for b in &some {
+                if a < b {
+                    damages.push(Damage::SwapSectors { a: *a, b: *b });
+                }
+                if a != b {
+                    damages.push(Damage::MisdirectSector { from: *a, to: *b });
+                }
+            }
+        }
+        let found = examine_all(&sample, &segment(1), &damages);
+        assert!(count(&found, Found::Refused) + count(&found, Found::OnReading) > damages.len() / 4);
+    }
+}
+
+#[test]
+fn a_missing_segment_is_noticed() {
+    let sample = large();
+    for number in 1..=4 {
+        let mut image = sample.image.clone();
+        assert!(image.remove(&segment(number)));
+        let found = examine(&sample, &image, &|| format!("segment {number} removed"));
+        assert_eq!(found, Found::Refused, "segment {number}");
+    }
+    let names: Vec<String> = sample.image.names().map(str::to_owned).collect();
+    let mut image = sample.image.clone();
+    for name in names.iter().filter(|n| n.ends_with(".seg")) {
+        image.remove(name);
+    }
+    assert_eq!(examine(&sample, &image, &|| "all segments removed".into()), Found::Refused);
+}
+
+/// Files made ahead and not begun hold nothing: it does not matter what becomes of them.
+#[test]
+fn a_missing_prepared_file_does_not_matter() {
+    let sample = large();
+    for name in sample.image.names().filter(|n| n.ends_with(".seg") && **n > *segment(4)) {
+        let mut image = sample.image.clone();
+        image.remove(name);
+        assert_eq!(examine(&sample, &image, &|| format!("{name} removed")), Found::Harmless);
+    }
+}
+
+/// Without its identity a directory with records in it is no place to make a new log.
+#[test]
+fn a_log_without_its_identity_is_not_made_anew() {
+    for sample in [small(true), large()] {
+        let mut image = sample.image.clone();
+        image.remove("chiplog.id");
+        let disk = SimDisk::new(image.clone());
+        let error = open(&disk).err().expect("records without an identity are refused");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+        for name in image.names() {
+            assert_eq!(disk.visible().file(name), image.file(name), "{name} is as it was");
+        }
+        let mut image = sample.image.clone();
+        image.insert("chiplog.id", b"");
+        assert_eq!(open(&SimDisk::new(image)).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn a_copy_is_ignored_and_a_different_one_refused() {
+    let sample = large();
+    let beyond = 90;
+    for number in 1..=4 {
+        let mut image = sample.image.clone();
+        assert!(image.copy(&segment(number), &segment(beyond)));
+        let found = examine(&sample, &image, &|| format!("segment {number} copied to {beyond}"));
+        assert_eq!(found, Found::Harmless, "segment {number}");
+        assert!(image.damage(&segment(beyond), &Damage::FlipBit { bit: 8 * 5000 }));
+        let found = examine(&sample, &image, &|| format!("segment {number} copied to {beyond} and changed"));
+        assert_eq!(found, Found::Refused, "segment {number}");
+    }
+}
+
+#[test]
+fn a_shortened_file_is_refused() {
+    let sample = large();
+    for number in 1..=4 {
+        for len in [0, 1, 511, 4095, 4096, 5000, SEGMENT_BYTES - 129, SEGMENT_BYTES - 1] {
+            let mut image = sample.image.clone();
+            assert!(image.damage(&segment(number), &Damage::Shorten { len }));
+            let found = examine(&sample, &image, &|| format!("segment {number} shortened to {len}"));
+            assert_eq!(found, Found::Refused, "segment {number}, {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn segments_in_each_other_s_place_are_refused() {
+    let sample = large();
+    for (a, b) in [(1, 2), (2, 3), (1, 4), (3, 4)] {
+        let mut image = sample.image.clone();
+        image.copy(&segment(a), "aside");
+        image.copy(&segment(b), &segment(a));
+        image.copy("aside", &segment(b));
+        image.remove("aside");
+        assert_eq!(examine(&sample, &image, &|| format!("{a} and {b} swapped")), Found::Refused);
+    }
+}
+
+#[test]
+fn another_log_s_segment_is_refused() {
+    let (sample, other) = (large(), large());
+    for number in 1..=4 {
+        let mut image = sample.image.clone();
+        image.insert(&segment(number), &other.image.file(&segment(number)).unwrap());
+        assert_eq!(examine(&sample, &image, &|| format!("foreign segment {number}")), Found::Refused);
+    }
+}
+
+/// Rot under a log that is open: reads notice, appends go on.
+#[test]
+fn rot_under_an_open_log_is_never_served() {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    for n in 1..=40 {
+        log.append(&record(n, 3000)).unwrap();
+    }
+    assert!(disk.damage(&segment(1), &Damage::FlipBit { bit: 8 * 6000 }));
+    let mut failed = 0;
+    for n in 1..=40 {
+        match log.read(Index(n)) {
+            Ok(r) => assert_eq!(&r.data[..], record(n, 3000)),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corrupt);
+                failed += 1;
+            }
+        }
+    }
+    assert_eq!(failed, 1);
+    assert_eq!(log.append(b"on").unwrap(), Index(41));
+    log.close().unwrap();
+}

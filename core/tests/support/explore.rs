@@ -1,0 +1,169 @@
+//! Going through all that power cuts can leave of a workload, on all cores, and having each judged.
+
+use super::{Trace, Wrong, bounds, open, record};
+use chiplog::disk::sim::{History, Image, Rng, SimDisk};
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Images at one point of a history up to which all of them are tried; 4096 is 12 dirty sectors.
+    pub exhaustive: usize,
+    /// How many are tried where there are more.
+    pub samples: usize,
+    /// How often each recovery is itself cut off by another crash.
+    pub second_crashes: usize,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Tally {
+    seen: Mutex<HashSet<(u64, usize, usize)>>,
+    images: Mutex<HashSet<u64>>,
+    /// Recoveries that were judged.
+    pub recoveries: AtomicUsize,
+    /// Points of histories at which the power was cut.
+    pub points: AtomicUsize,
+    /// Crashes in the middle of a recovery or just after it.
+    pub second_crashes: AtomicUsize,
+}
+
+impl Tally {
+    /// Different images that were recovered from.
+    pub fn states(&self) -> usize {
+        lock(&self.images).len()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Cuts the power after every operation of `history` in every legal way, and judges what the log makes of
+/// it. Stops early once `tally` holds `enough` states.
+///
+/// # Errors
+/// The first thing that the log did wrong, with where and how to get there again.
+pub fn explore(
+    name: &str,
+    history: &History,
+    trace: &Trace,
+    effort: Effort,
+    tally: &Tally,
+    enough: usize,
+) -> Result<(), String> {
+    let states: Vec<_> = history.states().collect();
+    let bounds = bounds(history);
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let wrong = Mutex::new(None);
+    let work = || {
+        loop {
+            let point = next.fetch_add(1, Ordering::Relaxed);
+            if point >= states.len() || stop.load(Ordering::Relaxed) {
+                return;
+            }
+            tally.points.fetch_add(1, Ordering::Relaxed);
+            let legal = bounds[point].clone();
+            for (n, image) in
+                states[point].crashes(effort.exhaustive, effort.samples, point as u64).enumerate()
+            {
+                let print = image.fingerprint();
+                if !lock(&tally.seen).insert((print, *legal.start(), *legal.end())) {
+                    continue;
+                }
+                lock(&tally.images).insert(print);
+                let seed = (point as u64) << 32 | n as u64;
+                if let Err(Wrong(what)) = recover(&image, trace, legal.clone(), effort, tally, seed) {
+                    let op = point
+                        .checked_sub(1)
+                        .map(|p| format!("{:?}", history.ops[p]).chars().take(80).collect::<String>());
+                    let at = format!(
+                        "{name}, crash {n} after operation {point} of {} ({op:?})",
+                        history.ops.len()
+                    );
+                    lock(&wrong).get_or_insert(format!("{at}: {what}"));
+                    stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+                if tally.states() >= enough {
+                    stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
+    wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// Opens what a crash left, judges it, goes on with it, crashes again meanwhile, and judges once more.
+fn recover(
+    image: &Image,
+    trace: &Trace,
+    legal: RangeInclusive<usize>,
+    effort: Effort,
+    tally: &Tally,
+    seed: u64,
+) -> Result<(), Wrong> {
+    tally.recoveries.fetch_add(1, Ordering::Relaxed);
+    let mut rng = Rng::new(seed);
+    let disk = SimDisk::new(image.clone());
+    let log = open(&disk).map_err(|e| format!("it does not open: {e:?}"))?;
+    let ks = trace.judge(&log, legal.clone())?;
+    let k = *ks.end();
+    let mut after = trace.clone();
+    after.forget_after(&ks);
+    let extra = |n: u64, rng: &mut Rng| record(1_000_000 + n, rng.below(700));
+    after.extend(&disk, &log, &[extra(1, &mut rng), extra(2, &mut rng)])?;
+    log.close()?;
+
+    let history = disk.history();
+    let states: Vec<_> = history.states().collect();
+    let bounds = bounds(&history);
+    for _ in 0..effort.second_crashes {
+        tally.second_crashes.fetch_add(1, Ordering::Relaxed);
+        let point = rng.below(states.len());
+        let odds = rng.below(4);
+        let image = states[point].crash(|versions| if odds > 0 { rng.below(versions) } else { 0 });
+        // Until the first new command nobody had been told how the first recovery ended.
+        let shown = *bounds[point].end() > 0;
+        let (told, legal) = if shown {
+            (&after, k.max(*bounds[point].start())..=*bounds[point].end())
+        } else {
+            (trace, legal.clone())
+        };
+        lock(&tally.images).insert(image.fingerprint());
+        let again = SimDisk::new(image);
+        second_recovery(&again, told, legal, &extra(3, &mut rng)).map_err(|Wrong(what)| {
+            Wrong(format!("second crash, after operation {point} of recovery: {what}"))
+        })?;
+    }
+    Ok(())
+}
+
+fn second_recovery(
+    disk: &SimDisk,
+    told: &Trace,
+    legal: RangeInclusive<usize>,
+    extra: &[u8],
+) -> Result<(), Wrong> {
+    let log = open(disk).map_err(|e| format!("it does not open: {e:?}"))?;
+    let ks = told.judge(&log, legal)?;
+    let mut last = told.clone();
+    last.forget_after(&ks);
+    last.extend(disk, &log, &[extra.to_vec()])?;
+    log.close()?;
+    // Nothing but what was synced is left now.
+    let log = open(&disk.crash(|_| 0)).map_err(|e| format!("third opening: {e:?}"))?;
+    last.judge(&log, last.acknowledged..=last.submitted)?;
+    log.close()?;
+    Ok(())
+}
