@@ -49,7 +49,14 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
 
     /// What the library logs to standard error, unless -v or -q says so: off, error, warn, info, debug, trace.
-    #[arg(long, global = true, env = "CHIPLOG_LOG", default_value = "warn", value_name = "LEVEL", hide_default_value = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "CHIPLOG_LOG",
+        default_value = "warn",
+        value_name = "LEVEL",
+        hide_default_value = true
+    )]
     pub(crate) log: LevelFilter,
 }
 
@@ -76,7 +83,8 @@ pub(crate) fn start_log(global: &Global) -> Result<()> {
         (_, 2) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let colours =
+        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)

@@ -54,12 +54,6 @@ impl Failure {
         Self { quiet, ..failure }
     }
 
-    /// The same, with another exit code.
-    pub(crate) fn with_exit(mut self, exit: Exit) -> Self {
-        self.exit = exit;
-        self
-    }
-
     /// The same, with words after the message and a named value in the JSON.
     pub(crate) fn with_detail(mut self, words: &str, name: &str, value: Value) -> Self {
         self.message.push_str("; ");
@@ -95,10 +89,16 @@ impl From<chiplog::Error> for Failure {
     /// The library says what and where; the command line adds what to do.
     fn from(error: chiplog::Error) -> Self {
         let advice = match error.kind() {
-            ErrorKind::Locked => "; another program has it open for writing: stop that one, or use `read` and `info`, which work beside it",
-            ErrorKind::Corrupt => "; `chiplog verify` lists all that is wrong, `chiplog read` still gives what is sound before it",
+            ErrorKind::Locked => {
+                "; another program has it open for writing: stop that one, or use `read` and `info`, which work beside it"
+            }
+            ErrorKind::Corrupt => {
+                "; `chiplog verify` lists all that is wrong, `chiplog read` still gives what is sound before it"
+            }
             ErrorKind::Full => "; `chiplog discard` makes room",
-            ErrorKind::Poisoned => "; check the disk and the kernel's log, then run the command again: opening the log keeps all that was confirmed",
+            ErrorKind::Poisoned => {
+                "; check the disk and the kernel's log, then run the command again: opening the log keeps all that was confirmed"
+            }
             _ => "",
         };
         Self::new(error.kind(), format!("{error}{advice}"))

@@ -97,8 +97,7 @@ pub(crate) fn time(timestamp: Timestamp) -> String {
 /// Reads a point in time: milliseconds since 1970, RFC 3339 (`2026-01-31T12:00:00Z`, `+02:00`), a date (its
 /// midnight UTC), or a span before `now` (`90s`, `15m`, `2h`, `7d`).
 pub(crate) fn parse_time(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    const FORMS: &str =
-        "give RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31), milliseconds since 1970, or a span ago (90s, 15m, 2h, 7d)";
+    const FORMS: &str = "give RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31), milliseconds since 1970, or a span ago (90s, 15m, 2h, 7d)";
     let wrong = || format!("{text:?} is no point in time: {FORMS}");
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().map(Timestamp).map_err(|_| wrong());
@@ -200,12 +199,12 @@ pub(crate) fn escape(data: &[u8]) -> String {
                 '\r' => out.push_str("\\r"),
                 '\t' => out.push_str("\\t"),
                 '\\' => out.push_str("\\\\"),
-                c if c.is_control() => drop(write!(out, "\\u{{{:x}}}", u32::from(c))),
+                c if c.is_control() => _ = write!(out, "\\u{{{:x}}}", u32::from(c)),
                 c => out.push(c),
             }
         }
         for byte in chunk.invalid() {
-            drop(write!(out, "\\x{byte:02x}"));
+            _ = write!(out, "\\x{byte:02x}");
         }
     }
     out
@@ -214,7 +213,7 @@ pub(crate) fn escape(data: &[u8]) -> String {
 /// Bytes as hexadecimal digits.
 pub(crate) fn hex(data: &[u8]) -> String {
     data.iter().fold(String::with_capacity(data.len() * 2), |mut out, byte| {
-        drop(write!(out, "{byte:02x}"));
+        _ = write!(out, "{byte:02x}");
         out
     })
 }
@@ -278,7 +277,16 @@ mod tests {
         ] {
             assert_eq!(parse_time(text, now), Ok(Timestamp(millis)), "{text}");
         }
-        for text in ["", "soon", "2023-02-30", "2023-13-01", "2023-11-14T25:00:00Z", "2023-11-14T22:13:20", "-1", "1é"] {
+        for text in [
+            "",
+            "soon",
+            "2023-02-30",
+            "2023-13-01",
+            "2023-11-14T25:00:00Z",
+            "2023-11-14T22:13:20",
+            "-1",
+            "1é",
+        ] {
             assert!(parse_time(text, now).is_err(), "{text}");
         }
     }
@@ -300,7 +308,9 @@ mod tests {
         assert_eq!(escape(b"a\n\\\xff\x00\xc3\xa9"), "a\\n\\\\\\xff\\u{0}é");
         assert_eq!(hex(b"\x00\xff"), "00ff");
         // RFC 4648, section 10
-        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (plain, coded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
             assert_eq!(base64(plain.as_bytes()), coded);
         }
     }

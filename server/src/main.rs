@@ -17,7 +17,7 @@ mod ui;
 use args::Cli;
 use clap::FromArgMatches;
 use exit::Exit;
-use failure::{Failure, Result};
+use failure::Failure;
 use std::io::Write;
 use std::process::ExitCode;
 use ui::Ui;
@@ -55,5 +55,6 @@ fn report(failure: &Failure, json: bool) {
         return;
     }
     let mut stderr = std::io::stderr().lock();
-    let _ = if json { writeln!(stderr, "{}", failure.json()) } else { writeln!(stderr, "chiplog: {failure}") };
+    let _ =
+        if json { writeln!(stderr, "{}", failure.json()) } else { writeln!(stderr, "chiplog: {failure}") };
 }

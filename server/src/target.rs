@@ -55,7 +55,9 @@ impl FromStr for Target {
             None => Ok(Self::Directory(text.into())),
             Some((host, port)) => match port.parse() {
                 Ok(port) if port > 0 => Ok(Self::Server { host: host.to_string(), port }),
-                _ => Err(format!("{port} is no port: they go from 1 to 65535 (a directory of that name is ./{text})")),
+                _ => Err(format!(
+                    "{port} is no port: they go from 1 to 65535 (a directory of that name is ./{text})"
+                )),
             },
         }
     }

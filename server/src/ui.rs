@@ -48,7 +48,9 @@ impl Ui {
         }
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
         let template = match total {
-            Some(_) => "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
+            Some(_) => {
+                "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
+            }
             None => "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}",
         };
         // The templates are fixed, and a test renders them.

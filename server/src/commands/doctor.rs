@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Doctor, ui: &Ui) -> Result<Exit> {
 impl Examination {
     fn words(&self) -> String {
         let mut out = String::new();
-        let mut line = |name: &str, value: String| drop(writeln!(out, "{name:<12} {value}"));
+        let mut line = |name: &str, value: String| _ = writeln!(out, "{name:<12} {value}");
         line("directory", self.directory.display().to_string());
         let fs = &self.file_system;
         line("file system", format!("{} on {}, mounted at {}", fs.kind, fs.source, fs.mount_point.display()));
@@ -133,7 +133,7 @@ impl Examination {
         }
         out.push('\n');
         for finding in &self.findings {
-            drop(writeln!(out, "{}: {}", finding.level.name(), finding.message));
+            _ = writeln!(out, "{}: {}", finding.level.name(), finding.message);
         }
         if self.findings.iter().all(|f| f.level == Level::Note) {
             out.push_str("a good place for a log\n");

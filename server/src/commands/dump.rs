@@ -113,7 +113,8 @@ impl Dump {
     fn batch(&self, first: Index, batch: &Batch) -> JsonBatch {
         let records = self.records.and_then(|_| batch.records().ok()).map(|records| {
             let each = records.iter().zip(first.get()..);
-            each.map(|(data, index)| JsonPreview { index, size: data.len(), preview: self.preview(data) }).collect()
+            each.map(|(data, index)| JsonPreview { index, size: data.len(), preview: self.preview(data) })
+                .collect()
         });
         JsonBatch {
             first: first.get(),
@@ -196,7 +197,8 @@ fn block_words(block: &JsonBlock) -> String {
         block.durable_upto
     );
     if let Some(Value::Object(fields)) = &block.content {
-        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
         out.push_str(&format!("              {}\n", fields.join(", ")));
     }
     for batch in block.batches.iter().flatten() {
@@ -206,7 +208,10 @@ fn block_words(block: &JsonBlock) -> String {
         };
         let records = human::many(batch.records_count.into(), "record", "records");
         let bytes = human::bytes(batch.bytes as u64);
-        out.push_str(&format!("              batch from {}: {records}, {bytes}, codec {}{session}\n", batch.first, batch.codec));
+        out.push_str(&format!(
+            "              batch from {}: {records}, {bytes}, codec {}{session}\n",
+            batch.first, batch.codec
+        ));
         for record in batch.records.iter().flatten() {
             let JsonPreview { index, size, preview } = record;
             out.push_str(&format!("              {index:>12}  {size:>8} B  {preview}\n"));
@@ -218,7 +223,12 @@ fn block_words(block: &JsonBlock) -> String {
 fn segment_words(segment: &Segment) -> String {
     let Segment { number, file, bytes, state, id, log, .. } = segment;
     let bytes = human::bytes(*bytes);
-    format!("segment {number}  {file}  {}  {bytes}  id {:016x}  log {:032x}\n", state.name(), id.get(), log.get())
+    format!(
+        "segment {number}  {file}  {}  {bytes}  id {:016x}  log {:032x}\n",
+        state.name(),
+        id.get(),
+        log.get()
+    )
 }
 
 fn end_words(end: &SegmentEnd) -> String {
@@ -243,7 +253,11 @@ pub(crate) fn run(args: &Dump, ui: &Ui) -> Result<Exit> {
         if let Event::Segment(s) = event {
             segment = s.number;
         }
-        let text = if ui.json { in_json(args, segment, &event) } else { Ok(in_words(args, segment, &event).into_bytes()) };
+        let text = if ui.json {
+            in_json(args, segment, &event)
+        } else {
+            Ok(in_words(args, segment, &event).into_bytes())
+        };
         match text.and_then(|text| out.write_all(&text).map_err(|e| Failure::output(&e))) {
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
@@ -265,7 +279,11 @@ fn in_words(args: &Dump, segment: u64, event: &Event<'_>) -> String {
         Event::Block(block) => block_words(&args.block(segment, block)),
         Event::Fault(fault) => format!("  {}", line(fault)),
         Event::Tail(tail) => {
-            format!("  {:>10}  torn or unfinished write, never confirmed ({})\n", tail.offset, human::bytes(tail.bytes))
+            format!(
+                "  {:>10}  torn or unfinished write, never confirmed ({})\n",
+                tail.offset,
+                human::bytes(tail.bytes)
+            )
         }
         Event::SegmentEnd(end) => end_words(end),
         _ => String::new(),

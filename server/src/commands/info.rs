@@ -20,7 +20,7 @@ Examples:
 /// Show a log's positions, size and state.
 ///
 /// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
-/// records, durable, bytes_used, bytes_capacity (null: no limit but the disk), segments, sessions,
+/// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
 /// last_timestamp (ms) and last_time (null: no record), writer ({"pid", "command"}, null: not open for
 /// writing). An empty log has last = first - 1.
 #[derive(Args, Debug)]
@@ -50,7 +50,7 @@ struct Shown {
 impl Shown {
     fn words(&self) -> String {
         let mut out = String::new();
-        let mut line = |name: &str, value: String| drop(writeln!(out, "{name:<12} {value}"));
+        let mut line = |name: &str, value: String| _ = writeln!(out, "{name:<12} {value}");
         line("directory", self.directory.display().to_string());
         line("log id", self.log_id.clone());
         line(
@@ -63,11 +63,11 @@ impl Shown {
         if let Some(time) = &self.last_time {
             line("newest", time.clone());
         }
-        let room = self.bytes_capacity.map_or_else(
-            || "the disk is the limit".to_string(),
-            |capacity| format!("of {} ({}%)", human::bytes(capacity), self.bytes_used * 100 / capacity.max(1)),
-        );
-        line("used", format!("{} in {}, {room}", human::bytes(self.bytes_used), human::many(self.segments, "segment", "segments")));
+        let room = self.bytes_capacity.map(|capacity| {
+            format!(" of {} ({}%)", human::bytes(capacity), self.bytes_used * 100 / capacity.max(1))
+        });
+        let segments = human::many(self.segments, "segment", "segments");
+        line("used", format!("{}{} in {segments}", human::bytes(self.bytes_used), room.unwrap_or_default()));
         line("sessions", human::count(self.sessions.into()));
         line("writer", self.writer.as_ref().map_or("none".into(), describe));
         out

@@ -35,7 +35,8 @@ pub(crate) fn run(args: &Man, ui: &Ui) -> Result<Exit> {
     if let Some(dir) = &args.out {
         fs::create_dir_all(dir).map_err(|e| Failure::io("make", dir, &e))?;
         let mut written = Vec::new();
-        for command in std::iter::once(&root).chain(root.get_subcommands().filter(|c| c.get_name() != "help")) {
+        for command in std::iter::once(&root).chain(root.get_subcommands().filter(|c| c.get_name() != "help"))
+        {
             let path = dir.join(format!("{}.1", page_name(command)));
             fs::write(&path, render(command)?).map_err(|e| Failure::io("write", &path, &e))?;
             written.push(path);

@@ -77,11 +77,11 @@ pub(crate) struct Read {
     count: bool,
 
     /// Print each record in this form, see below. Nothing is added: end it with \n.
-    #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
+    #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 
     /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
-    #[arg(long, conflicts_with_all = ["format", "json"])]
+    #[arg(long, conflicts_with = "format")]
     length_prefixed: bool,
 }
 
@@ -144,6 +144,9 @@ impl Form<'_> {
 
 pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
     let dir = args.target.directory()?;
+    if ui.json && (args.format.is_some() || args.length_prefixed) {
+        return Err(Failure::usage("--json is a form of its own: leave out --format and --length-prefixed"));
+    }
     let start = start(args)?;
     let viewer = Viewer::open(dir)?;
     let mut reader = viewer.reader(start)?;
@@ -159,7 +162,12 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         let stop = stop.clone();
         signals::on_stop(move || stop.store(true, Relaxed))?;
     }
-    let count = copy(args, &mut reader, &form, &stop)?;
+    let copied = copy(args, &mut reader, &form, &stop);
+    // When the view met damage, that is why it ended.
+    let count = match viewer.failure() {
+        Some(error) => return Err(error.into()),
+        None => copied?,
+    };
     if args.count {
         let words = |_: &_| count.to_string();
         // The number is what was asked for: it is printed even when quiet.

@@ -131,7 +131,7 @@ impl Verified {
             (Some(first), Some(last)) => format!(", index {first} to {last}"),
             _ => String::new(),
         };
-        drop(writeln!(
+        _ = writeln!(
             out,
             "{}: {} in {}, {} and {}{range}; read {} in {}, {rate}/s",
             if self.ok { "sound" } else { "CORRUPT" },
@@ -141,23 +141,27 @@ impl Verified {
             human::many(self.segments, "segment", "segments"),
             human::bytes(self.bytes),
             human::duration(time),
-        ));
+        );
         if let Some(JsonTail { file, offset, bytes }) = &self.tail {
-            drop(writeln!(
+            _ = writeln!(
                 out,
                 "tail: {file} at offset {offset} holds a torn or unfinished write ({}) that was never confirmed; the next opening cuts it off",
                 human::bytes(*bytes)
-            ));
+            );
         }
         if self.corrupt > 0 {
-            drop(writeln!(
+            _ = writeln!(
                 out,
                 "{}: the records named above cannot be read. Restore the files from a copy, or discard what lies before the last bad record",
                 human::many(self.corrupt, "fault", "faults")
-            ));
+            );
         }
         if self.harmless > 0 {
-            drop(writeln!(out, "{}: every record is still served", human::many(self.harmless, "harmless fault", "harmless faults")));
+            _ = writeln!(
+                out,
+                "{}: every record is still served",
+                human::many(self.harmless, "harmless fault", "harmless faults")
+            );
         }
         out
     }

@@ -40,7 +40,10 @@ impl Input {
                 let file = File::open(path).map_err(|e| Failure::io("open", path, &e))?;
                 let about = file.metadata().map_err(|e| Failure::io("open", path, &e))?;
                 if about.is_dir() {
-                    return Err(Failure::usage(format!("{} is a directory: give a file of records", path.display())));
+                    return Err(Failure::usage(format!(
+                        "{} is a directory: give a file of records",
+                        path.display()
+                    )));
                 }
                 let total = about.is_file().then_some(about.len());
                 (Box::new(file), path.display().to_string(), total)
@@ -60,9 +63,9 @@ impl Input {
         let buffer = self.reader.buffer();
         match self.framing {
             Framing::Lines => buffer.contains(&b'\n'),
-            Framing::LengthPrefixed => buffer.first_chunk::<LENGTH_BYTES>().is_some_and(|length| {
-                buffer.len() - LENGTH_BYTES >= u32::from_le_bytes(*length) as usize
-            }),
+            Framing::LengthPrefixed => buffer
+                .first_chunk::<LENGTH_BYTES>()
+                .is_some_and(|length| buffer.len() - LENGTH_BYTES >= u32::from_le_bytes(*length) as usize),
         }
     }
 
@@ -141,7 +144,10 @@ impl Input {
 
     fn cut_off(&self, part: &str) -> Failure {
         let record = self.records + 1;
-        Failure::usage(format!("{} ends inside record {record}, in {part}: is it length-prefixed, and whole?", self.name))
+        Failure::usage(format!(
+            "{} ends inside record {record}, in {part}: is it length-prefixed, and whole?",
+            self.name
+        ))
     }
 }
 

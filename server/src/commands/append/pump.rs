@@ -136,9 +136,9 @@ pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Res
     })?;
     let mut workers = Vec::new();
     for n in 0..plan.threads {
-        let (shared, log, jobs, bar) = (shared.clone(), log.clone(), jobs.clone(), bar.clone());
+        let (to, log, jobs, bar) = (shared.clone(), log.clone(), jobs.clone(), bar.clone());
         let worker = thread::Builder::new().name(format!("append-{n}"));
-        match worker.spawn(move || append(&shared, &log, &jobs, plan.in_flight, &bar)) {
+        match worker.spawn(move || append(&to, &log, &jobs, plan.in_flight, &bar)) {
             Ok(worker) => workers.push(worker),
             Err(e) => {
                 shared.fail(no_thread(e));
@@ -183,7 +183,7 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
     let mut record = Vec::new();
     let mut bytes = 0;
     let target = BATCH_BYTES_TARGET.min(plan.batch_bytes);
-    let mut hand_on = |builder: &mut BatchBuilder, bytes: &mut u64| -> Result<bool> {
+    let hand_on = |builder: &mut BatchBuilder, bytes: &mut u64| -> Result<bool> {
         if builder.is_empty() {
             return Ok(true);
         }
@@ -202,7 +202,8 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
                 return Err(failure);
             }
         }
-        let full = builder.count() >= plan.batch_records || builder.encoded_bytes() + record.len() + 4 > target;
+        let full =
+            builder.count() >= plan.batch_records || builder.encoded_bytes() + record.len() + 4 > target;
         if full && !hand_on(&mut builder, &mut bytes)? {
             return Ok(());
         }

@@ -73,27 +73,35 @@ fn file_system(e: &Examination) -> Option<Finding> {
     let kind = e.file_system.kind.as_str();
     match kind {
         "ext4" | "xfs" | "ext3" => None,
-        "tmpfs" | "ramfs" => {
-            Some(problem(format!("{kind} lives in memory: a log here is gone with the next restart. Good for tests only")))
-        }
+        "tmpfs" | "ramfs" => Some(problem(format!(
+            "{kind} lives in memory: a log here is gone with the next restart. Good for tests only"
+        ))),
         "btrfs" | "zfs" | "bcachefs" => Some(warning(format!(
             "{kind} copies on write, so syncs cost more than on ext4 or xfs{}",
             if kind == "btrfs" { "; `chattr +C` on the empty directory helps" } else { "" }
         ))),
         "f2fs" | "ext2" => Some(note(format!("{kind} works, but is tested less than ext4 and xfs"))),
-        "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "virtiofs" | "afs" | "glusterfs" => Some(warning(format!(
-            "{kind} is a network or shared file system: locks, mappings and syncs are only as good as the other side; \
+        "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "virtiofs" | "afs" | "glusterfs" => {
+            Some(warning(format!(
+                "{kind} is a network or shared file system: locks, mappings and syncs are only as good as the other side; \
              never let two machines use one log, and prefer a local disk"
-        ))),
+            )))
+        }
         "overlay" => Some(warning(
             "overlay is a container's throw-away layer: mount a volume, so that the log outlives the container",
         )),
-        "fuse" | "fuseblk" => Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it"))),
-        "vfat" | "exfat" | "msdos" => Some(problem(format!("{kind} does not keep its promises over a power cut: use ext4 or xfs"))),
+        "fuse" | "fuseblk" => {
+            Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it")))
+        }
+        "vfat" | "exfat" | "msdos" => {
+            Some(problem(format!("{kind} does not keep its promises over a power cut: use ext4 or xfs")))
+        }
         kind if kind.starts_with("fuse.") => {
             Some(warning(format!("{kind}: whether a sync reaches the disk depends on the program behind it")))
         }
-        _ => Some(note(format!("nothing is known of {kind} here; ext4 and xfs are what chiplog is tested on"))),
+        _ => {
+            Some(note(format!("nothing is known of {kind} here; ext4 and xfs are what chiplog is tested on")))
+        }
     }
 }
 
@@ -126,7 +134,10 @@ fn room(e: &Examination) -> Vec<Finding> {
         let (is, least) = (human::bytes(free), human::bytes(SPACE_MIN_BYTES));
         all.push(problem(format!("{is} free: a log with default options takes {least} from the start (smaller ones: --segment-bytes)")));
     } else if free < e.space.total_bytes / 20 {
-        all.push(warning(format!("{} free, less than a twentieth: discard or set a capacity before it is full", human::bytes(free))));
+        all.push(warning(format!(
+            "{} free, less than a twentieth: discard or set a capacity before it is full",
+            human::bytes(free)
+        )));
     }
     if e.space.free_files.is_some_and(|n| n < 1000) {
         all.push(warning("the file system is almost out of inodes"));
@@ -139,12 +150,18 @@ fn room(e: &Examination) -> Vec<Finding> {
     if let Some(bytes) = e.limits.file_bytes
         && bytes < FILE_MIN_BYTES
     {
-        all.push(warning(format!("files may have {} at most (`ulimit -f`): keep --segment-bytes below that", human::bytes(bytes))));
+        all.push(warning(format!(
+            "files may have {} at most (`ulimit -f`): keep --segment-bytes below that",
+            human::bytes(bytes)
+        )));
     }
     if let Some(bytes) = e.limits.address_space_bytes
         && bytes < 16 << 30
     {
-        all.push(warning(format!("the address space is limited to {} (`ulimit -v`): segments are mapped, large logs need room", human::bytes(bytes))));
+        all.push(warning(format!(
+            "the address space is limited to {} (`ulimit -v`): segments are mapped, large logs need room",
+            human::bytes(bytes)
+        )));
     }
     if cfg!(target_pointer_width = "32") {
         all.push(warning("a 32-bit program cannot map a large log at once"));
@@ -166,7 +183,9 @@ fn sync(e: &Examination) -> Vec<Finding> {
         )));
     }
     if sync.p50_micros > 20_000.0 {
-        all.push(warning("a sync takes more than 20 ms: append in batches or from many threads, or use a faster disk"));
+        all.push(warning(
+            "a sync takes more than 20 ms: append in batches or from many threads, or use a faster disk",
+        ));
     }
     if sync.p99_micros > 50.0 * sync.p50_micros && sync.p99_micros > 5_000.0 && sync.samples >= 100 {
         all.push(warning(format!(

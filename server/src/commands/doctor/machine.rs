@@ -55,10 +55,13 @@ fn parse_mounts(mounts: &str, path: &Path) -> Option<FileSystem> {
         // A later mount on the same place hides the earlier one.
         let closer = best.as_ref().is_none_or(|b| point.as_os_str().len() >= b.mount_point.as_os_str().len());
         if path.starts_with(&point) && closer {
-            let mut options: Vec<String> =
-                mount.split(',').chain(right.next().unwrap_or_default().split(',')).map(String::from).collect();
+            let mut options: Vec<String> = mount
+                .split(',')
+                .chain(right.next().unwrap_or_default().split(','))
+                .map(String::from)
+                .collect();
             let read_only = options.iter().any(|o| o == "ro");
-            options.retain(|o| !o.is_empty() && !(o == "rw" && read_only));
+            options.retain(|o| !(o.is_empty() || read_only && o == "rw"));
             options.sort();
             options.dedup();
             let (kind, source) = (kind.to_string(), unescape(source));
@@ -141,7 +144,8 @@ pub(super) struct Space {
 
 impl Space {
     pub(super) fn of(dir: &Path) -> Result<Self> {
-        let stat = rustix::fs::statvfs(dir).map_err(|e| Failure::io("measure the space of", dir, &e.into()))?;
+        let stat =
+            rustix::fs::statvfs(dir).map_err(|e| Failure::io("measure the space of", dir, &e.into()))?;
         Ok(Self {
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -203,7 +207,8 @@ impl System {
     }
 
     pub(super) fn words(&self) -> String {
-        let memory = self.memory_bytes.map_or(String::new(), |bytes| format!(", {} of memory", human::bytes(bytes)));
+        let memory =
+            self.memory_bytes.map_or(String::new(), |bytes| format!(", {} of memory", human::bytes(bytes)));
         format!(
             "{}, {}, {}{memory}, pages of {}",
             self.kernel,

@@ -71,8 +71,8 @@ impl Drop for Scratch {
 /// Writes `bytes` and syncs, again and again for `time`.
 pub(super) fn measure(dir: &Path, bytes: u32, time: Duration, bar: &ProgressBar) -> Result<Latency> {
     let failed = |e: io::Error| Failure::io("measure syncs of a scratch file in", dir, &e);
-    let mut histogram = Histogram::<u64>::new_with_max(NANOS_MAX, 3)
-        .map_err(|e| failed(io::Error::other(e.to_string())))?;
+    let mut histogram =
+        Histogram::<u64>::new_with_max(NANOS_MAX, 3).map_err(|e| failed(io::Error::other(e.to_string())))?;
     let scratch = Scratch::new(dir).map_err(failed)?;
     let data = vec![0xa5; bytes as usize];
     let started = Instant::now();
@@ -134,7 +134,7 @@ impl Latency {
             human::bytes(self.write_bytes.into()),
             human::per_second(self.per_second)
         );
-        drop(writeln!(
+        _ = writeln!(
             out,
             "  median {}, 90% {}, 99% {}, 99.9% {}, longest {}",
             time(self.p50_micros),
@@ -142,11 +142,17 @@ impl Latency {
             time(self.p99_micros),
             time(self.p999_micros),
             time(self.max_micros)
-        ));
+        );
         let most = self.histogram.iter().map(|b| b.count).max().unwrap_or(1).max(1);
         for Bucket { up_to_micros, count } in &self.histogram {
             let width = (count * 40).div_ceil(most) as usize;
-            drop(writeln!(out, "  up to {:>9}  {:>8}  {}", time(*up_to_micros), human::count(*count), "#".repeat(width)));
+            _ = writeln!(
+                out,
+                "  up to {:>9}  {:>8}  {}",
+                time(*up_to_micros),
+                human::count(*count),
+                "#".repeat(width)
+            );
         }
         out
     }
