@@ -13,6 +13,7 @@ mod locks;
 mod signals;
 mod target;
 mod ui;
+mod witness;
 
 use args::Cli;
 use clap::FromArgMatches;

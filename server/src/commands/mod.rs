@@ -8,6 +8,7 @@ use clap::Subcommand;
 
 mod append;
 mod completions;
+mod demo;
 mod discard;
 mod doctor;
 mod dump;
@@ -26,6 +27,7 @@ pub(crate) enum Command {
     Verify(verify::Verify),
     Dump(dump::Dump),
     Doctor(doctor::Doctor),
+    Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -40,6 +42,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
+        Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),
         Command::Man(args) => man::run(&args, ui),
     }
