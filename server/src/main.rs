@@ -1,1 +1,61 @@
-fn main() {}
+//! `chiplog`: the command line. Parses, hands over to a command, turns its outcome into an exit code.
+//!
+//! Standard output carries results only; everything said about the work (progress, errors, the library's log)
+//! goes to standard error. Must not know: what any command does.
+
+mod args;
+mod commands;
+mod engine;
+mod exit;
+mod failure;
+mod human;
+mod locks;
+mod signals;
+mod target;
+mod ui;
+mod witness;
+
+use args::Cli;
+use clap::FromArgMatches;
+use exit::Exit;
+use failure::Failure;
+use std::io::Write;
+use std::process::ExitCode;
+use ui::Ui;
+
+fn main() -> ExitCode {
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return explain(&error, json),
+    };
+    let ui = Ui::new(cli.global.json, cli.global.quiet);
+    let result = args::start_log(&cli.global).and_then(|()| commands::run(cli.command, &ui));
+    let exit = result.unwrap_or_else(|failure| {
+        report(&failure, ui.json);
+        failure.exit()
+    });
+    exit.into()
+}
+
+/// Help, the version, or what is wrong with the command line.
+fn explain(error: &clap::Error, json: bool) -> ExitCode {
+    if json && error.use_stderr() {
+        report(&Failure::usage(error.render().to_string().trim_end()), json);
+        return Exit::Usage.into();
+    }
+    let closed = error.print().is_err();
+    let exit = if error.use_stderr() && !closed { Exit::Usage } else { Exit::Ok };
+    exit.into()
+}
+
+/// Says on standard error what went wrong. When even that is closed there is nobody to tell.
+fn report(failure: &Failure, json: bool) {
+    if failure.quiet() {
+        return;
+    }
+    let mut stderr = std::io::stderr().lock();
+    let _ =
+        if json { writeln!(stderr, "{}", failure.json()) } else { writeln!(stderr, "chiplog: {failure}") };
+}

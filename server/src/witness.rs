@@ -240,7 +240,7 @@ pub(crate) fn child() -> Result<()> {
 fn work(log: &Log, text: &Text, plan: &Plan, worker: usize) -> Result<()> {
     let mut session: Session = match plan.workers[worker] {
         None => log.open_session()?,
-        Some((id, next)) => log.resume_session(SessionId(id), Sequence(next))?,
+        Some((id, next)) => log.resume_session(SessionId(id), Sequence(next)),
     };
     send(&[Report::Session { worker: worker as u64, id: session.id().get() }])?;
     let threads = plan.workers.len() as u64;

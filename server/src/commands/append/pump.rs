@@ -1,0 +1,272 @@
+//! Moves batches from the input to the log: one thread that reads, some that append, all ending in order.
+//!
+//! Invariants:
+//! - what is in the [`Tally`] is durable;
+//! - memory is bounded: batches wait in a channel of fixed size, and each worker has so many under way at most;
+//! - the input's thread may wait for a source that never comes; nobody waits for that thread.
+
+use super::input::Input;
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::signals;
+use chiplog::{Appended, Batch, BatchBuilder, Codec, ErrorKind, Log, Ticket};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use indicatif::ProgressBar;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// How to go about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) threads: usize,
+    pub(super) in_flight: usize,
+    pub(super) batch_records: u32,
+    pub(super) batch_bytes: usize,
+    pub(super) codec: Codec,
+}
+
+/// A batch is handed on at this size, however few records it has: one block should not wait for one batch.
+const BATCH_BYTES_TARGET: usize = 1 << 20;
+
+/// What is durable so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    batches: AtomicU64,
+    bytes: AtomicU64,
+    /// First index to last index, as few ranges as can be.
+    ranges: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Tally {
+    fn add(&self, appended: Appended, bytes: u64) {
+        self.batches.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        let (mut first, mut last) = (appended.first.get(), appended.last().get());
+        let mut ranges = lock(&self.ranges);
+        if let Some((before, end)) = ranges.range(..first).next_back().map(|(a, b)| (*a, *b))
+            && end + 1 == first
+        {
+            ranges.remove(&before);
+            first = before;
+        }
+        if let Some(end) = ranges.remove(&(last + 1)) {
+            last = end;
+        }
+        ranges.insert(first, last);
+    }
+
+    pub(super) fn ranges(&self) -> Vec<(u64, u64)> {
+        lock(&self.ranges).iter().map(|(a, b)| (*a, *b)).collect()
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        lock(&self.ranges).iter().map(|(first, last)| last - first + 1).sum()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.batches.load(Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a worker takes.
+enum Work {
+    /// A batch, and how many bytes its records have.
+    Batch(Batch, u64),
+    /// There is no more: one for each worker.
+    End,
+}
+
+/// What the threads share.
+struct Shared {
+    tally: Tally,
+    work: Sender<Work>,
+    threads: usize,
+    stop: AtomicBool,
+    interrupted: AtomicBool,
+    /// The first reason to stop early.
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Shared {
+    fn fail(&self, failure: impl Into<Failure>) {
+        lock(&self.failure).get_or_insert(failure.into());
+        self.stop_early();
+    }
+
+    /// Makes every worker finish what it has under way and take nothing more.
+    fn stop_early(&self) {
+        self.stop.store(true, Relaxed);
+        for _ in 0..self.threads {
+            // A full channel needs no message: nobody sleeps on it, and all see the flag.
+            let _ = self.work.try_send(Work::End);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+/// Appends all of `input`. The outer error: nothing was begun.
+pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Result<(Tally, Result<Exit>)> {
+    let (work, jobs) = bounded(plan.threads * 2);
+    let shared = Arc::new(Shared {
+        tally: Tally::default(),
+        work,
+        threads: plan.threads,
+        stop: AtomicBool::new(false),
+        interrupted: AtomicBool::new(false),
+        failure: Mutex::new(None),
+    });
+    let no_thread = |e| Failure::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
+    let on_signal = shared.clone();
+    signals::on_stop(move || {
+        on_signal.interrupted.store(true, Relaxed);
+        on_signal.stop_early();
+    })?;
+    let mut workers = Vec::new();
+    for n in 0..plan.threads {
+        let (to, log, jobs, bar) = (shared.clone(), log.clone(), jobs.clone(), bar.clone());
+        let worker = thread::Builder::new().name(format!("append-{n}"));
+        match worker.spawn(move || append(&to, &log, &jobs, plan.in_flight, &bar)) {
+            Ok(worker) => workers.push(worker),
+            Err(e) => {
+                shared.fail(no_thread(e));
+                break;
+            }
+        }
+    }
+    let feeder = shared.clone();
+    let reader = thread::Builder::new().name("input".into()).spawn(move || {
+        if let Err(failure) = feed(&feeder, input, plan) {
+            lock(&feeder.failure).get_or_insert(failure);
+        }
+        // What was read before goes in, whether the input ended well or not.
+        (0..feeder.threads).for_each(|_| drop(feeder.work.send(Work::End)));
+    });
+    if let Err(e) = reader {
+        shared.fail(no_thread(e));
+    }
+    drop(jobs);
+    for worker in workers {
+        if worker.join().is_err() {
+            shared.fail(Failure::new(ErrorKind::Io, "a thread that appends has panicked"));
+        }
+    }
+    let tally = Tally {
+        batches: AtomicU64::new(shared.tally.batches()),
+        bytes: AtomicU64::new(shared.tally.bytes()),
+        ranges: Mutex::new(std::mem::take(&mut *lock(&shared.tally.ranges))),
+    };
+    let ended = match lock(&shared.failure).take() {
+        Some(failure) => Err(failure),
+        None if shared.interrupted.load(Relaxed) => Ok(Exit::Interrupted),
+        None => Ok(Exit::Ok),
+    };
+    Ok((tally, ended))
+}
+
+/// The input's thread: cuts the input into batches.
+fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
+    let mut builder = BatchBuilder::new();
+    builder.codec(plan.codec);
+    let mut record = Vec::new();
+    let mut bytes = 0;
+    let target = BATCH_BYTES_TARGET.min(plan.batch_bytes);
+    let hand_on = |builder: &mut BatchBuilder, bytes: &mut u64| -> Result<bool> {
+        if builder.is_empty() {
+            return Ok(true);
+        }
+        let batch = builder.build()?;
+        Ok(shared.work.send(Work::Batch(batch, std::mem::take(bytes))).is_ok() && !shared.stopped())
+    };
+    loop {
+        if !input.is_ready() && !hand_on(&mut builder, &mut bytes)? {
+            return Ok(());
+        }
+        match input.next(&mut record) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(failure) => {
+                hand_on(&mut builder, &mut bytes)?;
+                return Err(failure);
+            }
+        }
+        let full =
+            builder.count() >= plan.batch_records || builder.encoded_bytes() + record.len() + 4 > target;
+        if full && !hand_on(&mut builder, &mut bytes)? {
+            return Ok(());
+        }
+        builder.push(&record)?;
+        bytes += record.len() as u64;
+    }
+    hand_on(&mut builder, &mut bytes).map(|_| ())
+}
+
+/// A worker's life: submits batches, waits for the oldest when enough are under way or nothing else is to do.
+fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, bar: &ProgressBar) {
+    let mut waiting: VecDeque<(Ticket, u64)> = VecDeque::with_capacity(in_flight);
+    loop {
+        let next = if waiting.is_empty() {
+            jobs.recv().map_err(|_| TryRecvError::Disconnected)
+        } else if waiting.len() < in_flight {
+            jobs.try_recv()
+        } else {
+            Err(TryRecvError::Empty)
+        };
+        match next {
+            Err(TryRecvError::Empty) => {
+                if let Some(oldest) = waiting.pop_front() {
+                    settle(shared, oldest, bar);
+                }
+            }
+            Ok(Work::Batch(batch, bytes)) if !shared.stopped() => match log.submit_batch(&batch) {
+                Ok(ticket) => waiting.push_back((ticket, bytes)),
+                Err(error) => shared.fail(error),
+            },
+            Ok(_) | Err(TryRecvError::Disconnected) => break,
+        }
+        if shared.stopped() {
+            break;
+        }
+    }
+    waiting.into_iter().for_each(|ticket| settle(shared, ticket, bar));
+}
+
+fn settle(shared: &Shared, (ticket, bytes): (Ticket, u64), bar: &ProgressBar) {
+    match ticket.wait() {
+        Ok(appended) => {
+            shared.tally.add(appended, bytes);
+            bar.inc(bytes + u64::from(appended.count)); // a newline each
+        }
+        Err(error) => shared.fail(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::Index;
+
+    #[test]
+    fn ranges_grow_together_in_any_order() {
+        let tally = Tally::default();
+        for (first, count) in [(1, 2), (5, 2), (9, 1), (3, 2), (7, 2)] {
+            tally.add(Appended { first: Index(first), count }, 10);
+        }
+        assert_eq!(tally.ranges(), [(1, 9)]);
+        tally.add(Appended { first: Index(20), count: 1 }, 10);
+        assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
+        assert_eq!((tally.records(), tally.bytes(), tally.batches()), (10, 60, 6));
+    }
+}

@@ -1,0 +1,109 @@
+//! `chiplog info`: where a log begins and ends, and what room it takes.
+
+use crate::exit::Exit;
+use crate::failure::Result;
+use crate::human;
+use crate::locks::{self, Holder};
+use crate::target::Target;
+use crate::ui::Ui;
+use chiplog::Viewer;
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog info ./log
+  chiplog info ./log --json | jq .last";
+
+/// Show a log's positions, size and state.
+///
+/// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
+/// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
+/// last_timestamp (ms) and last_time (null: no record), writer ({"pid", "command"}, null: not open for
+/// writing). An empty log has last = first - 1.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Info {
+    /// The log's directory.
+    target: Target,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    directory: PathBuf,
+    log_id: String,
+    first: u64,
+    last: u64,
+    records: u64,
+    durable: u64,
+    bytes_used: u64,
+    bytes_capacity: Option<u64>,
+    segments: u64,
+    sessions: u32,
+    last_timestamp: Option<u64>,
+    last_time: Option<String>,
+    writer: Option<Holder>,
+}
+
+impl Shown {
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, value: String| _ = writeln!(out, "{name:<12} {value}");
+        line("directory", self.directory.display().to_string());
+        line("log id", self.log_id.clone());
+        line(
+            "records",
+            match self.records {
+                0 => format!("none; the next one is {}", self.last + 1),
+                n => format!("{}, index {} to {}", human::count(n), self.first, self.last),
+            },
+        );
+        if let Some(time) = &self.last_time {
+            line("newest", time.clone());
+        }
+        let room = self.bytes_capacity.map(|capacity| {
+            format!(" of {} ({}%)", human::bytes(capacity), self.bytes_used * 100 / capacity.max(1))
+        });
+        let segments = human::many(self.segments, "segment", "segments");
+        line("used", format!("{}{} in {segments}", human::bytes(self.bytes_used), room.unwrap_or_default()));
+        line("sessions", human::count(self.sessions.into()));
+        line("writer", self.writer.as_ref().map_or("none".into(), describe));
+        out
+    }
+}
+
+/// A writer in words.
+pub(super) fn describe(holder: &Holder) -> String {
+    match (holder.pid, &holder.command) {
+        (0, _) => "a process of another container".into(),
+        (pid, None) => format!("process {pid}"),
+        (pid, Some(command)) => format!("process {pid} ({command})"),
+    }
+}
+
+pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
+    let dir = args.target.directory()?;
+    let info = Viewer::open(dir)?.info();
+    let records = (info.last.get() + 1).saturating_sub(info.first.get());
+    let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);
+    let shown = Shown {
+        directory: dir.to_path_buf(),
+        log_id: format!("{:032x}", info.log_id.get()),
+        first: info.first.get(),
+        last: info.last.get(),
+        records,
+        durable: info.durable.get(),
+        bytes_used: info.bytes_used,
+        bytes_capacity: info.bytes_capacity,
+        segments: info.segments,
+        sessions: info.sessions,
+        last_timestamp: newest.map(chiplog::Timestamp::get),
+        last_time: newest.map(human::time),
+        writer: locks::holder(dir),
+    };
+    // What was asked for is shown even when quiet.
+    Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
+    Ok(Exit::Ok)
+}

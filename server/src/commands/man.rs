@@ -1,0 +1,75 @@
+//! `chiplog man`: manual pages, made from the same words as `--help`.
+
+use crate::args;
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::ui::{Ui, print};
+use clap::Args;
+use serde_json::json;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog man | man -l -                       read the page of chiplog itself
+  chiplog man append | man -l -                read that of one command
+  chiplog man --out /usr/local/share/man/man1  install all";
+
+/// Print a manual page, or write all of them to a directory.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Man {
+    /// The command whose page to print; without it, that of chiplog itself.
+    #[arg(conflicts_with = "out")]
+    command: Option<String>,
+
+    /// Write all pages, chiplog.1, chiplog-append.1 …, to this directory. It is made if need be.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Man, ui: &Ui) -> Result<Exit> {
+    let mut root = args::command();
+    root.build();
+    if let Some(dir) = &args.out {
+        fs::create_dir_all(dir).map_err(|e| Failure::io("make", dir, &e))?;
+        let mut written = Vec::new();
+        for command in std::iter::once(&root).chain(root.get_subcommands().filter(|c| c.get_name() != "help"))
+        {
+            let path = dir.join(format!("{}.1", page_name(command)));
+            fs::write(&path, render(command)?).map_err(|e| Failure::io("write", &path, &e))?;
+            written.push(path);
+        }
+        ui.result(&json!({ "written": written }), |_| {
+            written.iter().map(|path| format!("{}\n", path.display())).collect()
+        })?;
+        return Ok(Exit::Ok);
+    }
+    let command = match &args.command {
+        None => &root,
+        Some(name) => root.find_subcommand(name).ok_or_else(|| {
+            let names: Vec<_> = root.get_subcommands().map(clap::Command::get_name).collect();
+            Failure::usage(format!("there is no command {name}; there are {}", names.join(", ")))
+        })?,
+    };
+    let page = render(command)?;
+    if ui.json {
+        ui.json(&json!({ "name": page_name(command), "page": String::from_utf8_lossy(&page) }))?;
+    } else {
+        print(&page)?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// `chiplog-append` for a subcommand, as manual pages are named.
+fn page_name(command: &clap::Command) -> String {
+    command.get_display_name().unwrap_or_else(|| command.get_name()).to_string()
+}
+
+fn render(command: &clap::Command) -> Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let rendered: io::Result<()> = clap_mangen::Man::new(command.clone()).render(&mut page);
+    rendered.map_err(|e| Failure::output(&e))?;
+    Ok(page)
+}

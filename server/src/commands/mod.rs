@@ -1,0 +1,49 @@
+//! The commands, one file each. A command is a struct of arguments, whose documentation is its help, and a
+//! function `run` that takes it and the [`Ui`] and says how it ended.
+
+use crate::exit::Exit;
+use crate::failure::Result;
+use crate::ui::Ui;
+use clap::Subcommand;
+
+mod append;
+mod completions;
+mod demo;
+mod discard;
+mod doctor;
+mod dump;
+mod info;
+mod man;
+mod read;
+mod verify;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Append(append::Append),
+    Read(read::Read),
+    Info(info::Info),
+    Discard(discard::Discard),
+    Verify(verify::Verify),
+    Dump(dump::Dump),
+    Doctor(doctor::Doctor),
+    Demo(demo::Demo),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+/// Runs a command.
+pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
+    match command {
+        Command::Append(args) => append::run(&args, ui),
+        Command::Read(args) => read::run(&args, ui),
+        Command::Info(args) => info::run(&args, ui),
+        Command::Discard(args) => discard::run(&args, ui),
+        Command::Verify(args) => verify::run(&args, ui),
+        Command::Dump(args) => dump::run(&args, ui),
+        Command::Doctor(args) => doctor::run(&args, ui),
+        Command::Demo(args) => demo::run(&args, ui),
+        Command::Completions(args) => completions::run(&args, ui),
+        Command::Man(args) => man::run(&args, ui),
+    }
+}

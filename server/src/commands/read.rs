@@ -1,0 +1,220 @@
+//! `chiplog read`: records, raw or formatted, from anywhere in the log, and on at its end.
+//!
+//! Opens the log read-only, so it works beside a program that appends, and never disturbs it.
+
+mod format;
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::signals;
+use crate::target::Target;
+use crate::ui::{Ui, json_line};
+use chiplog::{Index, Reader, Record, Start, Timestamp, Viewer};
+use clap::Args;
+use format::Format;
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog read ./log
+      All records, each followed by a newline.
+  chiplog read ./log --last 10 --follow
+      The newest ten, then every new one as it becomes durable, until Ctrl-C.
+  chiplog read ./log --from 1000 --limit 5 --format '%i %t %e\\n'
+      Five records from index 1000, with index and time, unprintable bytes escaped.
+  chiplog read ./log --since 15m --json | jq -r .data
+      What the last quarter of an hour brought, as JSON.
+  chiplog read ./old --length-prefixed | chiplog append ./new --length-prefixed
+      A copy, whatever the records hold.
+
+Format:
+  %i index    %t time (RFC 3339, UTC)     %T time (milliseconds since 1970)
+  %d data     %e data, escaped            %x data, hexadecimal
+  %s size     %%  a percent sign          \\n \\r \\t \\0 \\\\  as in C";
+
+/// Print records: all, from an index, the last N, or since a time; follow the log's end.
+///
+/// Shows what is durable, beside a running writer too (a few milliseconds behind it). Every record's checksum
+/// is verified before it is printed. A closed pipe ends it quietly with status 0.
+///
+/// With --json each record is one line: {"index", "timestamp" (ms), "time", "size", and "data" (text) or,
+/// when that is not UTF-8, "data_base64"}.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Read {
+    /// The log's directory.
+    target: Target,
+
+    /// Start at this index. It must not be discarded.
+    #[arg(long, value_name = "INDEX", group = "start", value_parser = clap::value_parser!(u64).range(1..))]
+    from: Option<u64>,
+
+    /// Start N records before the end; 0 shows only what comes with --follow.
+    #[arg(long, value_name = "N", group = "start")]
+    last: Option<u64>,
+
+    /// Start at the first record of this time or later: RFC 3339, a date, milliseconds since 1970, or a span
+    /// ago (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "TIME", group = "start")]
+    since: Option<String>,
+
+    /// At the end of the log wait for more, until Ctrl-C (status 0).
+    #[arg(short, long)]
+    follow: bool,
+
+    /// Stop after N records.
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<u64>,
+
+    /// Print only how many records there are.
+    #[arg(short, long, conflicts_with_all = ["follow", "format", "length_prefixed"])]
+    count: bool,
+
+    /// Print each record in this form, see below. Nothing is added: end it with \n.
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+
+    /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
+    #[arg(long, conflicts_with = "format")]
+    length_prefixed: bool,
+}
+
+/// How often a follower looks whether it should end. New records wake it at once.
+const STOP_CHECK: Duration = Duration::from_millis(250);
+
+/// How records are written.
+enum Form<'a> {
+    Raw,
+    LengthPrefixed,
+    Json,
+    Custom(&'a Format),
+    /// Not at all: they are counted.
+    Counted,
+}
+
+/// A record in JSON.
+#[derive(Serialize)]
+struct JsonRecord<'a> {
+    index: u64,
+    timestamp: u64,
+    time: String,
+    size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_base64: Option<String>,
+}
+
+impl<'a> JsonRecord<'a> {
+    fn new(record: &Record<'a>) -> Self {
+        let text = std::str::from_utf8(record.data).ok();
+        Self {
+            index: record.index.get(),
+            timestamp: record.timestamp.get(),
+            time: human::time(record.timestamp),
+            size: record.data.len(),
+            data: text,
+            data_base64: text.is_none().then(|| human::base64(record.data)),
+        }
+    }
+}
+
+impl Form<'_> {
+    fn write(&self, out: &mut impl Write, record: &Record<'_>) -> Result<()> {
+        let written = match self {
+            Self::Raw => out.write_all(record.data).and_then(|()| out.write_all(b"\n")),
+            Self::LengthPrefixed => {
+                // A record is smaller than 4 GiB: the format has 32 bits for it too.
+                let length = record.data.len() as u32;
+                out.write_all(&length.to_le_bytes()).and_then(|()| out.write_all(record.data))
+            }
+            Self::Json => out.write_all(&json_line(&JsonRecord::new(record))?),
+            Self::Custom(format) => format.write(out, record),
+            Self::Counted => Ok(()),
+        };
+        written.map_err(|e| Failure::output(&e))
+    }
+}
+
+pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
+    let dir = args.target.directory()?;
+    if ui.json && (args.format.is_some() || args.length_prefixed) {
+        return Err(Failure::usage("--json is a form of its own: leave out --format and --length-prefixed"));
+    }
+    let start = start(args)?;
+    let viewer = Viewer::open(dir)?;
+    let mut reader = viewer.reader(start)?;
+    let form = match &args.format {
+        _ if args.count => Form::Counted,
+        _ if ui.json => Form::Json,
+        _ if args.length_prefixed => Form::LengthPrefixed,
+        Some(format) => Form::Custom(format),
+        None => Form::Raw,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    if args.follow {
+        let stop = stop.clone();
+        signals::on_stop(move || stop.store(true, Relaxed))?;
+    }
+    let copied = copy(args, &mut reader, &form, &stop);
+    // When the view met damage, that is why it ended.
+    let count = match viewer.failure() {
+        Some(error) => return Err(error.into()),
+        None => copied?,
+    };
+    if args.count {
+        let words = |_: &_| count.to_string();
+        // The number is what was asked for: it is printed even when quiet.
+        Ui { quiet: false, ..*ui }.result(&json!({ "count": count }), words)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn start(args: &Read) -> Result<Start> {
+    if let Some(since) = &args.since {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        return human::parse_time(since, now).map(Start::Timestamp).map_err(Failure::usage);
+    }
+    Ok(match (args.from, args.last) {
+        (Some(index), _) => Start::Index(Index(index)),
+        (None, Some(0)) => Start::Next,
+        (None, Some(n)) => Start::Last(n),
+        (None, None) => Start::First,
+    })
+}
+
+/// Writes records until the end, the limit, or a signal; how many there were.
+fn copy(args: &Read, reader: &mut Reader, form: &Form<'_>, stop: &AtomicBool) -> Result<u64> {
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut count = 0;
+    let limit = args.limit.unwrap_or(u64::MAX);
+    while count < limit && !stop.load(Relaxed) {
+        let next = match reader.next_record() {
+            Ok(next) => next,
+            Err(error) => {
+                // What came before the fault is sound: it goes out.
+                out.flush().map_err(|e| Failure::output(&e))?;
+                return Err(error.into());
+            }
+        };
+        if let Some(record) = next {
+            form.write(&mut out, &record)?;
+            count += 1;
+            continue;
+        }
+        out.flush().map_err(|e| Failure::output(&e))?;
+        if !args.follow {
+            break;
+        }
+        while !stop.load(Relaxed) && !reader.wait(Some(STOP_CHECK))? {}
+    }
+    out.flush().map_err(|e| Failure::output(&e))?;
+    Ok(count)
+}

@@ -1,0 +1,209 @@
+//! `chiplog verify`: reads every byte of a log's files and reports all that is wrong.
+
+use crate::exit::Exit;
+use crate::failure::Result;
+use crate::human;
+use crate::target::Target;
+use crate::ui::{Ui, print};
+use chiplog::inspect::{Event, Fault, Inspector, Report, Severity, Tail};
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog verify ./log && echo sound
+  chiplog verify ./log --json | jq '.faults[] | {file, offset, records}'";
+
+/// Check every byte of a log's files; go on past what is bad and report all of it.
+///
+/// Reads the files themselves, not through the engine, so it also works on a log that does not open. Safe
+/// beside a running writer. Checks headers, every block's and batch's checksum, that compressed batches
+/// unpack, that indexes follow each other without a gap, and each segment's block index and footer.
+///
+/// A fault is "corrupt" when records that may have been confirmed cannot be read (status 3), "harmless" when
+/// only a shortcut is spoilt (status 0). A torn write at the very end, which was never confirmed, is no fault:
+/// it is shown as the tail, and the next opening cuts it off.
+///
+/// Fields of --json: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, seconds,
+/// tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
+/// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Verify {
+    /// The log's directory.
+    target: Target,
+}
+
+/// More faults than anybody reads: the rest is counted only.
+const FAULTS_SHOWN_MAX: usize = 10_000;
+
+/// A fault in JSON.
+#[derive(Serialize)]
+pub(super) struct JsonFault {
+    file: String,
+    offset: u64,
+    bytes: u64,
+    severity: &'static str,
+    what: String,
+    raft_first: Option<u64>,
+    raft_last: Option<u64>,
+    record_first: Option<u64>,
+    record_last: Option<u64>,
+}
+
+impl From<&Fault> for JsonFault {
+    fn from(fault: &Fault) -> Self {
+        Self {
+            file: fault.file.clone(),
+            offset: fault.offset,
+            bytes: fault.bytes,
+            severity: fault.severity.name(),
+            what: fault.what.clone(),
+            raft_first: fault.raft.map(|r| r.0.get()),
+            raft_last: fault.raft.map(|r| r.1.get()),
+            record_first: fault.records.map(|r| r.0.get()),
+            record_last: fault.records.map(|r| r.1.get()),
+        }
+    }
+}
+
+/// A torn end in JSON.
+#[derive(Serialize)]
+pub(super) struct JsonTail {
+    file: String,
+    offset: u64,
+    bytes: u64,
+}
+
+impl From<&Tail> for JsonTail {
+    fn from(tail: &Tail) -> Self {
+        Self { file: tail.file.clone(), offset: tail.offset, bytes: tail.bytes }
+    }
+}
+
+#[derive(Serialize)]
+struct Verified {
+    ok: bool,
+    segments: u64,
+    blocks: u64,
+    batches: u64,
+    records: u64,
+    bytes: u64,
+    first: Option<u64>,
+    last: Option<u64>,
+    corrupt: u64,
+    harmless: u64,
+    seconds: f64,
+    tail: Option<JsonTail>,
+    faults: Vec<JsonFault>,
+    faults_left_out: u64,
+}
+
+impl Verified {
+    fn new(report: &Report, faults: Vec<JsonFault>, time: Duration) -> Self {
+        Self {
+            ok: report.corrupt == 0,
+            segments: report.segments,
+            blocks: report.blocks,
+            batches: report.batches,
+            records: report.records,
+            bytes: report.bytes,
+            first: report.first.map(chiplog::Index::get),
+            last: report.last.map(chiplog::Index::get),
+            corrupt: report.corrupt,
+            harmless: report.harmless,
+            seconds: time.as_secs_f64(),
+            tail: report.tail.as_ref().map(JsonTail::from),
+            faults_left_out: report.corrupt + report.harmless - faults.len() as u64,
+            faults,
+        }
+    }
+
+    /// The end of the report; the faults were printed as they were found.
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let time = Duration::from_secs_f64(self.seconds);
+        let rate = human::bytes(human::rate(self.bytes, time) as u64);
+        let range = match (self.first, self.last) {
+            (Some(first), Some(last)) => format!(", index {first} to {last}"),
+            _ => String::new(),
+        };
+        _ = writeln!(
+            out,
+            "{}: {} in {}, {} and {}{range}; read {} in {}, {rate}/s",
+            if self.ok { "sound" } else { "CORRUPT" },
+            human::many(self.records, "record", "records"),
+            human::many(self.batches, "batch", "batches"),
+            human::many(self.blocks, "block", "blocks"),
+            human::many(self.segments, "segment", "segments"),
+            human::bytes(self.bytes),
+            human::duration(time),
+        );
+        if let Some(JsonTail { file, offset, bytes }) = &self.tail {
+            _ = writeln!(
+                out,
+                "tail: {file} at offset {offset} holds a torn or unfinished write ({}) that was never confirmed; the next opening cuts it off",
+                human::bytes(*bytes)
+            );
+        }
+        if self.corrupt > 0 {
+            _ = writeln!(
+                out,
+                "{}: the records named above cannot be read. Restore the files from a copy, or discard what lies before the last bad record",
+                human::many(self.corrupt, "fault", "faults")
+            );
+        }
+        if self.harmless > 0 {
+            _ = writeln!(
+                out,
+                "{}: every record is still served",
+                human::many(self.harmless, "harmless fault", "harmless faults")
+            );
+        }
+        out
+    }
+}
+
+pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
+    let inspector = Inspector::open(args.target.directory()?)?;
+    let bar = ui.progress(Some(inspector.bytes()?), "verifying");
+    let started = Instant::now();
+    let (mut faults, mut failed) = (Vec::new(), None);
+    // Bytes of the segments before the one at hand, and with it.
+    let (mut before, mut with) = (0, 0);
+    let report = inspector.walk(&mut |event| {
+        match event {
+            Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
+            Event::Block(block) => bar.set_position(before + block.offset()),
+            Event::SegmentEnd(_) => bar.set_position(with),
+            Event::Fault(fault) if faults.len() < FAULTS_SHOWN_MAX => {
+                faults.push(JsonFault::from(fault));
+                if !ui.json {
+                    let printed = bar.suspend(|| print(line(fault).as_bytes()));
+                    if let Err(failure) = printed {
+                        failed = Some(failure);
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    bar.finish_and_clear();
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    let verified = Verified::new(&report, faults, started.elapsed());
+    ui.result(&verified, Verified::words)?;
+    Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+}
+
+/// A fault as one line.
+pub(super) fn line(fault: &Fault) -> String {
+    let mark = if fault.severity == Severity::Corrupt { "corrupt" } else { "harmless" };
+    format!("{mark}: {fault}\n")
+}

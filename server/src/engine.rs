@@ -1,0 +1,74 @@
+//! How commands open a log: the one place that turns command-line options into the library's.
+
+use crate::failure::Result;
+use crate::human::parse_bytes;
+use chiplog::{Codec, Log, Options, SEGMENT_BYTES_MAX};
+use clap::{Args, ValueEnum};
+use std::path::Path;
+
+/// The codecs by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CodecName {
+    /// As they are: readers get them without a copy.
+    None,
+    /// lz4: fast.
+    Lz4,
+    /// zstd: small.
+    Zstd,
+}
+
+impl From<CodecName> for Codec {
+    fn from(name: CodecName) -> Self {
+        match name {
+            CodecName::None => Self::None,
+            CodecName::Lz4 => Self::Lz4,
+            CodecName::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// The name of a codec in output.
+pub(crate) fn codec_name(codec: Codec) -> &'static str {
+    match codec {
+        Codec::None => "none",
+        Codec::Lz4 => "lz4",
+        Codec::Zstd => "zstd",
+        _ => "unknown",
+    }
+}
+
+/// Options of a log that is opened for writing.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Log options")]
+pub(crate) struct WriteOptions {
+    /// Size of new segment files, such as 64MiB; between 64KiB and 1GiB. Files that are there keep theirs.
+    #[arg(long, value_name = "SIZE", value_parser = segment_bytes)]
+    segment_bytes: Option<u32>,
+
+    /// Refuse appends (status 5) once the log retains so many bytes; at least two segments. Without it, the
+    /// disk is the limit.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    capacity: Option<u64>,
+
+    /// Fail (status 4) instead of making a new log where there is none.
+    #[arg(long)]
+    no_create: bool,
+}
+
+fn segment_bytes(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text)?;
+    u32::try_from(bytes).map_err(|_| format!("a segment has at most {SEGMENT_BYTES_MAX} bytes"))
+}
+
+impl WriteOptions {
+    /// As the library takes them.
+    pub(crate) fn options(&self) -> Options {
+        let base = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
+        Options { create: !self.no_create, capacity_bytes: self.capacity, ..base }
+    }
+}
+
+/// Opens a log that is there, for writing.
+pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
+    Ok(Log::open(dir, Options { create: false, ..Options::default() })?)
+}
