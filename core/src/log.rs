@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants:
-//! - one open log a directory, by a lock that is held until both threads have ended;
+//! - one open log a directory, by a lock that both threads hold until they end;
 //! - a handle that crossed a `fork` refuses: its threads are in the parent.
 
 use crate::batch::{Batch, Stamp};
@@ -63,14 +63,13 @@ struct Inner {
     published: Arc<Published>,
     preparer: Arc<Preparer>,
     fork: ForkGuard,
-    /// The threads, until they are joined; then the lock.
+    /// The threads, until they are joined.
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
     writer: JoinHandle<()>,
     helper: JoinHandle<()>,
-    _lock: Box<dyn Lock>,
 }
 
 /// How a log stands.
@@ -157,13 +156,25 @@ impl Log {
             waiting: Vec::new(),
         };
         writer.publish_state();
+        let lock: Arc<dyn Lock> = lock.into();
         let helper = spawn("chiplog-helper", &path, {
-            let preparer = preparer.clone();
-            move || preparer.run()
+            let (preparer, lock) = (preparer.clone(), lock.clone());
+            move || {
+                preparer.run();
+                drop(lock);
+            }
         })?;
-        let writer = spawn("chiplog-writer", &path, move || writer.run()).inspect_err(|_| preparer.stop())?;
+        let writer = spawn("chiplog-writer", &path, {
+            let preparer = preparer.clone();
+            move || {
+                writer.run();
+                preparer.stop();
+                drop(lock);
+            }
+        })
+        .inspect_err(|_| preparer.stop())?;
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize };
-        let running = Mutex::new(Some(Running { writer, helper, _lock: lock }));
+        let running = Mutex::new(Some(Running { writer, helper }));
         let inner = Inner { path, identity, options, queue, shelf, published, preparer, fork, running };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -357,7 +368,8 @@ impl Log {
     }
 
     /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
-    /// end, the lock is let go. Blocks for that. Readers go on. Closing again does nothing.
+    /// end, the lock is let go. Blocks for that, except in a callback on the writer thread: there all of it
+    /// happens after the callback. Readers go on. Closing again does nothing.
     ///
     /// # Errors
     /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.
@@ -375,9 +387,11 @@ impl Inner {
     fn close(&self) {
         self.queue.close();
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Running { writer, helper, _lock }) = running else { return };
+        let Some(Running { writer, helper }) = running else { return };
+        if writer.thread().id() == std::thread::current().id() {
+            return; // a callback had the last handle: the thread cannot wait for its own end, but it will come
+        }
         let writer_ended = writer.join();
-        self.preparer.stop();
         if writer_ended.is_err() || helper.join().is_err() {
             tracing::error!(log = %self.path.display(), "a thread of the log panicked");
             let _ =
