@@ -26,9 +26,6 @@ mod config;
 pub mod disk;
 mod error;
 mod exactly_once;
-#[cfg(feature = "sim")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]

@@ -21,7 +21,14 @@ use witness::{Plan, Running, Seen, Text, Witness};
 const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
 
 fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
-    Plan { dir: dir.join("log"), file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+    Plan {
+        dir: dir.join("log"),
+        file: None,
+        total,
+        in_flight: 32,
+        segment_bytes,
+        workers: vec![None; threads],
+    }
 }
 
 /// Waits until so many records are acknowledged; false if the child ended before.
@@ -163,7 +170,8 @@ impl Tmpfs {
     }
 
     fn remount(&self, how: &str) {
-        let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
+        let done =
+            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
         assert!(done.success());
     }
 }
@@ -171,7 +179,11 @@ impl Tmpfs {
 impl Drop for Tmpfs {
     fn drop(&mut self) {
         let done = Command::new("umount").arg(&self.0).status();
-        assert!(done.is_ok_and(|s| s.success()) || std::thread::panicking(), "cannot unmount {}", self.0.display());
+        assert!(
+            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
+            "cannot unmount {}",
+            self.0.display()
+        );
     }
 }
 
