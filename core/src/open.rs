@@ -11,7 +11,7 @@ use crate::config::Options;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sequence::Sequencer;
-use crate::store::block::{BlockHeader, Kind};
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::layout::SEGMENT_HEADER_BYTES;
 use crate::store::prepared::{AHEAD, Preparer};
@@ -125,7 +125,8 @@ fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
     let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
     let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
         Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
-        _ => SEGMENT_HEADER_BYTES,
+        // The opening block itself may be half there.
+        _ => SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES,
     };
     Ok(scanner.later(after)?.end > after)
 }

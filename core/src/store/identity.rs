@@ -50,8 +50,8 @@ impl Identity {
         b
     }
 
-    /// Reads the identity. `None`: there is no file, or an empty one, as the lock or a crash while the log was
-    /// being made leaves it.
+    /// Reads the identity. `None`: there is no file, an empty one or the beginning of one, as the lock, a crash
+    /// or a failed write while the log was being made leave it.
     pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>> {
         let path = disk.path().join(IDENTITY_FILE);
         let file = match disk.open(IDENTITY_FILE, false) {
@@ -61,11 +61,8 @@ impl Identity {
         };
         let length = file.len().map_err(|e| Error::io("measure", &path, e))?;
         let mut b = [0; SECTOR_BYTES];
-        if length == 0 {
-            return Ok(None);
-        }
         if length < SECTOR_BYTES as u64 {
-            return Err(Error::corrupt(&path, length, "the file is cut off"));
+            return Ok(None);
         }
         file.read_at(0, &mut b).map_err(|e| Error::io("read", &path, e))?;
         if b == [0; SECTOR_BYTES] {

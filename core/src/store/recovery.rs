@@ -141,8 +141,10 @@ pub(crate) struct Survey {
     pub(crate) proven: Base,
     /// The place where the last segment stopped, for a read-only handle to go on from.
     pub(crate) follow: Follow,
-    /// Where the last block but markers that nothing proves begins, if there is one.
+    /// Where the blocks begin that nothing proves; the last marker is always one of them.
     unproven_from: Option<usize>,
+    /// Whether any of them is more than a marker.
+    unproven: bool,
     /// Bytes behind the last block that must not stay.
     remnants: Option<std::ops::Range<usize>>,
     /// Full segments without a footer.
@@ -382,7 +384,8 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     Ok(Survey {
         segments: VecDeque::from([segment]),
         proven: walk.proven,
-        unproven_from: walk.unproven.front().map(|u| u.0),
+        unproven_from: walk.unproven.front().map(|u| u.from),
+        unproven: walk.unproven.iter().any(|u| !u.marker),
         remnants: (!clean && at < end).then_some(at..end),
         unsealed: Vec::new(),
         leftovers: Vec::new(),
@@ -400,9 +403,19 @@ struct Walk {
     end: Base,
     /// What comes after the last block known durable.
     proven: Base,
-    /// Blocks not known durable: where each begins and ends, and what comes after it. Markers only move
-    /// `proven`.
-    unproven: VecDeque<(usize, usize, Base)>,
+    /// Blocks not known durable.
+    unproven: VecDeque<Unproven>,
+}
+
+/// A block that nothing behind it says was durable.
+#[derive(Clone, Copy, Debug)]
+struct Unproven {
+    from: usize,
+    to: usize,
+    /// What comes after it.
+    end: Base,
+    /// A marker needs no marker. But it has to stay if blocks are to follow it, so it is no less unproven.
+    marker: bool,
 }
 
 impl Walk {
@@ -458,18 +471,16 @@ impl Walk {
             offset: self.at as u32,
         };
         segment.grow(entry, header.stride(), end);
-        while self.unproven.front().is_some_and(|(_, to, _)| *to <= header.durable_upto as usize) {
-            if let Some((_, to, base)) = self.unproven.pop_front() {
-                self.proven = base;
-                segment.publish(to);
-            }
+        while let Some(block) = self.unproven.front().filter(|u| u.to <= header.durable_upto as usize) {
+            self.proven = block.end;
+            segment.publish(block.to);
+            self.unproven.pop_front();
         }
         let from = self.at;
         self.at += header.stride();
         self.end = end;
-        if header.kind != Kind::Marker {
-            self.unproven.push_back((from, self.at, end));
-        }
+        let marker = header.kind == Kind::Marker;
+        self.unproven.push_back(Unproven { from, to: self.at, end, marker });
     }
 }
 
@@ -655,7 +666,7 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &Survey) -> Result<(Arc<dyn DiskFi
         Ok(file)
     };
     let file = work().map_err(|e| Error::io("repair", &path, e))?;
-    Ok((file, survey.unproven_from.is_some()))
+    Ok((file, survey.unproven))
 }
 
 /// Writes a range again as it is, so that the next sync covers it.

@@ -215,6 +215,8 @@ enum Stop {
     Failed(chiplog::Error),
     /// The log is wrong.
     Wrong(String),
+    /// A planned fault came while the log was judged.
+    Disturbed,
 }
 
 impl From<chiplog::Error> for Stop {
@@ -250,6 +252,7 @@ pub fn run(disk: &SimDisk, steps: &[Step]) -> Result<Trace, String> {
         Ok(()) => {}
         Err(Stop::Failed(error)) => runner.trace.error = Some(error),
         Err(Stop::Wrong(what)) => return Err(what),
+        Err(Stop::Disturbed) => {}
     }
     Ok(runner.trace)
 }
@@ -295,17 +298,25 @@ impl Runner {
                 self.wait_all()?;
                 self.log.close()?;
                 self.log = open(&self.disk)?;
-                let end = self.trace.submitted;
-                self.trace.judge(&self.log, end..=end).map_err(Stop::Wrong)?;
+                self.judge()?;
             }
             Step::Read => {
                 self.wait_all()?;
-                let end = self.trace.submitted;
-                self.trace.judge(&self.log, end..=end).map_err(Stop::Wrong)?;
+                self.judge()?;
             }
             Step::Crash { seed, keep } => self.crash(*seed, *keep)?,
         }
         Ok(())
+    }
+
+    /// Everything submitted is acknowledged: nothing else may be there.
+    fn judge(&self) -> Result<(), Stop> {
+        let (end, faults) = (self.trace.submitted, self.disk.faults_fired());
+        match self.trace.judge(&self.log, end..=end) {
+            Ok(_) => Ok(()),
+            Err(_) if self.disk.faults_fired() > faults => Err(Stop::Disturbed),
+            Err(what) => Err(Stop::Wrong(what)),
+        }
     }
 
     fn crash(&mut self, seed: u64, keep: usize) -> Result<(), Stop> {
