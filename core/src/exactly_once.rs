@@ -38,11 +38,25 @@ pub struct Session {
     inflight: VecDeque<(Sequence, Ticket)>,
 }
 
-impl Session {
-    pub(crate) fn new(log: Log, id: SessionId, next: Sequence) -> Self {
-        Self { log, id, next, inflight: VecDeque::new() }
+impl Log {
+    /// Opens an exactly-once session, durably.
+    ///
+    /// # Errors
+    /// `TooManySessions`, and those of [`Log::discard`].
+    pub fn open_session(&self) -> Result<Session> {
+        Ok(self.resume_session(self.new_session()?, Sequence(1)))
     }
 
+    /// Takes a session up again, in this process or another one: `next` is the sequence number that the
+    /// client will use next. To repeat an append whose outcome is not known, use its number again: a record
+    /// that is there already gets the indexes it has. Does not look whether the session is known; the first
+    /// append does.
+    pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
+        Session { log: self.clone(), id, next, inflight: VecDeque::new() }
+    }
+}
+
+impl Session {
     /// The session's name for ever.
     pub fn id(&self) -> SessionId {
         self.id

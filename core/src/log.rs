@@ -18,7 +18,6 @@ use crate::disk::map::ForkGuard;
 use crate::disk::real::RealDisk;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exactly_once::Session;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::open::{Opened, open};
 use crate::positions::Positions;
@@ -26,7 +25,7 @@ use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::stats::Stats;
 use crate::store::identity::Identity;
 use crate::store::prepared::Preparer;
-use crate::types::{Index, LogId, Sequence, SessionId, Timestamp};
+use crate::types::{Index, LogId, SessionId, Timestamp};
 use crate::writer::{Published, Writer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -294,22 +293,10 @@ impl Log {
         Ok(self.inner.queue.push_command(command)?.wait()?.first.0)
     }
 
-    /// Opens an exactly-once session, durably.
-    ///
-    /// # Errors
-    /// `TooManySessions`, and those of [`Log::discard`].
-    pub fn open_session(&self) -> Result<Session> {
+    /// The id of a new exactly-once session, which is durable then.
+    pub(crate) fn new_session(&self) -> Result<SessionId> {
         let idle_max_ms = u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
-        let id = SessionId(self.command(Command::OpenSession { idle_max_ms })?);
-        Ok(Session::new(self.clone(), id, Sequence(1)))
-    }
-
-    /// Takes a session up again, in this process or another one: `next` is the sequence number that the
-    /// client will use next. To repeat an append whose outcome is not known, use its number again: a record
-    /// that is there already gets the indexes it has. Does not look whether the session is known; the first
-    /// append does.
-    pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
-        Session::new(self.clone(), id, next)
+        Ok(SessionId(self.command(Command::OpenSession { idle_max_ms })?))
     }
 
     pub(crate) fn close_session(&self, id: SessionId) -> Result<()> {

@@ -18,6 +18,12 @@ const ORDER: &[&str] = &[
     "checksum",
     "codec",
     "batch",
+    // Waiting and waking.
+    "futex",
+    "completion",
+    "positions",
+    // What is done once only; and the bytes of the files.
+    "session",
     "store::block",
     "store::layout",
     "config",
@@ -26,8 +32,25 @@ const ORDER: &[&str] = &[
     "disk",
     "disk::real",
     "disk::sim",
-    // The store.
+    // The store: segments, and what gets them ready, reads and writes them.
+    "store::segment",
+    "store::prepared",
+    "store::identity",
+    "store::scan",
+    "store::cursor",
     "store",
+    "store::recovery",
+    // The writer: gathers, decides, writes, publishes.
+    "gather",
+    "sequence",
+    "stats",
+    "writer",
+    // What a program holds.
+    "open",
+    "reader",
+    "log",
+    "exactly_once",
+    "viewer",
     // Tools over all of it.
     "fuzzing",
 ];
