@@ -100,7 +100,9 @@ impl Text {
     /// Reads a text, or takes the built-in one. Its lines may be any bytes.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self> {
         let bytes = match file {
-            Some(path) => fs::read(path).or_else(|e| system(format!("cannot read {}: {e}", path.display())))?,
+            Some(path) => {
+                fs::read(path).or_else(|e| system(format!("cannot read {}: {e}", path.display())))?
+            }
             None => OPTICKS.to_vec(),
         };
         let mut lines = Vec::new();
@@ -329,8 +331,11 @@ impl Witness {
     /// Nothing is promised yet. `plan.workers` says how many threads there are; what is in it is not looked at.
     pub(crate) fn new(plan: Plan) -> Arc<Self> {
         let threads = plan.workers.len();
-        let notes =
-            Notes { promised: vec![(0, 0); plan.total as usize], workers: vec![(0, 0); threads], ..Notes::default() };
+        let notes = Notes {
+            promised: vec![(0, 0); plan.total as usize],
+            workers: vec![(0, 0); threads],
+            ..Notes::default()
+        };
         Arc::new(Self { plan, notes: Mutex::new(notes), acked: AtomicU64::new(0) })
     }
 
@@ -364,7 +369,8 @@ impl Witness {
         let mut plan = self.plan.clone();
         {
             let mut notes = self.notes();
-            plan.workers = notes.workers.iter().map(|(id, acked)| (*id > 0).then_some((*id, acked + 1))).collect();
+            plan.workers =
+                notes.workers.iter().map(|(id, acked)| (*id > 0).then_some((*id, acked + 1))).collect();
             (notes.repeated, notes.done) = (0, None);
         }
         let mut child = Command::new(program)
@@ -460,7 +466,9 @@ impl Witness {
             }
             if index >= seen.next {
                 let end = seen.next - 1;
-                return promise(format!("record {number} was acknowledged at {index}; the log ends at {end}"));
+                return promise(format!(
+                    "record {number} was acknowledged at {index}; the log ends at {end}"
+                ));
             }
             if index != at {
                 return promise(format!("record {number} was acknowledged at {index} and is at {at}"));

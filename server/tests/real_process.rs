@@ -22,7 +22,8 @@ const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
 
 fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
     let dir = dir.join("log");
-    Plan { dir, file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }.fit_segments(segment_bytes)
+    Plan { dir, file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+        .fit_segments(segment_bytes)
 }
 
 /// Waits until so many records are acknowledged; false if the child ended before.
@@ -164,7 +165,8 @@ impl Tmpfs {
     }
 
     fn remount(&self, how: &str) {
-        let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
+        let done =
+            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
         assert!(done.success());
     }
 }
@@ -172,7 +174,11 @@ impl Tmpfs {
 impl Drop for Tmpfs {
     fn drop(&mut self) {
         let done = Command::new("umount").arg(&self.0).status();
-        assert!(done.is_ok_and(|s| s.success()) || std::thread::panicking(), "cannot unmount {}", self.0.display());
+        assert!(
+            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
+            "cannot unmount {}",
+            self.0.display()
+        );
     }
 }
 

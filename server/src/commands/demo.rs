@@ -319,7 +319,11 @@ fn recover(story: &Story, summary: &mut Summary, witness: &Witness, text: &Text)
     let mut seen = Seen::new(summary.records, Index(1));
     witness.check(&mut log.reader(Start::First)?, text, &mut seen)?;
     if seen.next() != log.info().last.next() {
-        return broken(format!("a reader ends before {}; the log's last is {}", seen.next(), log.info().last));
+        return broken(format!(
+            "a reader ends before {}; the log's last is {}",
+            seen.next(),
+            log.info().last
+        ));
     }
     log.close()?;
     summary.recovered_records = seen.count();
@@ -352,7 +356,9 @@ fn go_on(
     }
     summary.repeated_appends_recognised = witness.repeated();
     if summary.repeated_appends_recognised != summary.recovered_unacknowledged {
-        return broken(format!("{} records were in the log without the child having been told; {} were recognised when sent again", summary.recovered_unacknowledged, summary.repeated_appends_recognised
+        return broken(format!(
+            "{} records were in the log without the child having been told; {} were recognised when sent again",
+            summary.recovered_unacknowledged, summary.repeated_appends_recognised
         ));
     }
     let fresh = summary.after_kill.records - summary.repeated_appends_recognised;
@@ -459,7 +465,8 @@ impl Story {
     }
 
     fn opening(&self, args: &Demo, text: &Text, s: &Summary) -> Result<()> {
-        let name = args.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
+        let name =
+            args.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
         self.say(&format!(
             "The text: {name}, {} lines, over and over until there are {} records, {}.\n\
              The log:  {}\n",
