@@ -172,10 +172,27 @@ pub(crate) struct Plan {
 impl Plan {
     /// How the log is opened, by every process of a run.
     pub(crate) fn options(&self) -> Options {
-        let mut options = Options::with_segment_bytes(self.segment_bytes);
-        // A child that died with many appends under way may send all of them again.
-        options.session_window = 1024;
-        options
+        Options {
+            // All that a child had under way when it died may be sent again.
+            session_window: self.window(),
+            sessions_max: self.sessions_max(),
+            ..Options::with_segment_bytes(self.segment_bytes)
+        }
+    }
+
+    fn window(&self) -> u16 {
+        u16::try_from(self.in_flight).unwrap_or(u16::MAX)
+    }
+
+    /// Some more than there are workers: one that was killed before it could tell its session's id opens another.
+    fn sessions_max(&self) -> u32 {
+        2 * self.workers.len() as u32 + 16
+    }
+
+    /// The smallest segment, from `least` on, that begins with room for all sessions.
+    pub(crate) fn fit_segments(self, least: u32) -> Self {
+        let table = self.sessions_max() * (64 + 16 * u32::from(self.window()));
+        Self { segment_bytes: (table * 10).next_power_of_two().max(least), ..self }
     }
 }
 

@@ -21,14 +21,9 @@ use witness::{Plan, Running, Seen, Text, Witness};
 const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
 
 fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
-    Plan {
-        dir: dir.join("log"),
-        file: None,
-        total,
-        in_flight: 32,
-        segment_bytes,
-        workers: vec![None; threads],
-    }
+    let dir = dir.join("log");
+    Plan { dir, file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+        .fit_segments(segment_bytes)
 }
 
 /// Waits until so many records are acknowledged; false if the child ended before.
@@ -222,10 +217,11 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     let log = Log::open(&path, options.clone()).unwrap();
     let last = fill(&log);
     assert!(last > 400, "{last} records of 4.5 kB on 4 MiB");
-    assert_eq!(log.append(b"one more").unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(log.append(&record(last + 1)).unwrap_err().kind(), ErrorKind::Full, "and again");
     assert!(log.poison_cause().is_none(), "a refusal is not a failure");
     all_there(&log, 1, last);
     log.close().unwrap();
+    drop(log);
 
     let log = Log::open(&path, options.clone()).unwrap();
     all_there(&log, 1, last);
@@ -234,6 +230,7 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     assert!(more > last + 50, "the discard made no room: {last}, then {more}");
     all_there(&log, last / 2, more);
     log.close().unwrap();
+    drop(log);
     let log = Log::open(&path, options).unwrap();
     all_there(&log, last / 2, more);
     drop(log);
