@@ -1,5 +1,7 @@
 //! Exactly once, end to end: clients that lose answers and try again, over rolls, discards and restarts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use chiplog::{
     BatchBuilder, Clock, ErrorKind, Index, Log, Options, Sequence, Session, SessionId, Start, Timestamp,
 };

@@ -1,5 +1,7 @@
 //! Tickets against a running log: every way of waiting, and what callers may do on the writer thread.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
 use chiplog::{ErrorKind, Index, Log, Options, Result, Ticket};
 use std::future::Future;
 use std::pin::Pin;
