@@ -26,10 +26,10 @@ mod config;
 pub mod disk;
 mod error;
 mod exactly_once;
+mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod fuzzing;
