@@ -30,9 +30,6 @@ mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "sim")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod gather;
 pub mod inspect;
 mod log;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants:
-//! - one open log a directory, by a lock that is held until both threads have ended;
+//! - one open log a directory, by a lock that both threads hold until they end;
 //! - a handle that crossed a `fork` refuses: its threads are in the parent.
 
 use crate::batch::{Batch, Stamp};
@@ -24,13 +24,12 @@ use crate::positions::Positions;
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::stats::Stats;
 use crate::store::identity::Identity;
-use crate::store::prepared::Preparer;
 use crate::types::{Index, LogId, SessionId, Timestamp};
 use crate::writer::{Published, Writer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
@@ -60,17 +59,14 @@ struct Inner {
     queue: Arc<Queue>,
     shelf: Shelf,
     published: Arc<Published>,
-    preparer: Arc<Preparer>,
     fork: ForkGuard,
-    writer_thread: ThreadId,
-    /// The threads, until they are joined; then the lock.
+    /// The threads, until they are joined.
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
     writer: JoinHandle<()>,
     helper: JoinHandle<()>,
-    _lock: Box<dyn Lock>,
 }
 
 /// How a log stands.
@@ -157,26 +153,26 @@ impl Log {
             waiting: Vec::new(),
         };
         writer.publish_state();
+        let lock: Arc<dyn Lock> = lock.into();
         let helper = spawn("chiplog-helper", &path, {
-            let preparer = preparer.clone();
-            move || preparer.run()
+            let (preparer, lock) = (preparer.clone(), lock.clone());
+            move || {
+                preparer.run();
+                drop(lock);
+            }
         })?;
-        let writer = spawn("chiplog-writer", &path, move || writer.run()).inspect_err(|_| preparer.stop())?;
+        let writer = spawn("chiplog-writer", &path, {
+            let preparer = preparer.clone();
+            move || {
+                writer.run();
+                preparer.stop();
+                drop(lock);
+            }
+        })
+        .inspect_err(|_| preparer.stop())?;
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper, _lock: lock }));
-        let inner = Inner {
-            path,
-            identity,
-            options,
-            queue,
-            shelf,
-            published,
-            preparer,
-            fork,
-            writer_thread,
-            running,
-        };
+        let running = Mutex::new(Some(Running { writer, helper }));
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -357,7 +353,8 @@ impl Log {
     }
 
     /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
-    /// end, the lock is let go. Blocks for that. Readers go on. Closing again does nothing.
+    /// end, the lock is let go. Blocks for that, except in a callback on the writer thread: there all of it
+    /// happens after the callback. Readers go on. Closing again does nothing.
     ///
     /// # Errors
     /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.
@@ -375,28 +372,15 @@ impl Inner {
     fn close(&self) {
         self.queue.close();
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(running) = running else { return };
-        let (preparer, published) = (self.preparer.clone(), self.published.clone());
-        let path = self.path.clone();
-        let end = move || running.join(&preparer, &published, &path);
-        if std::thread::current().id() == self.writer_thread {
-            // The last handle was dropped by a callback: the thread cannot wait for itself.
-            let _ = spawn("chiplog-closer", &self.path, end);
-        } else {
-            end();
+        let Some(Running { writer, helper }) = running else { return };
+        if writer.thread().id() == std::thread::current().id() {
+            return; // a callback had the last handle: the thread cannot wait for its own end, but it will come
         }
-    }
-}
-
-impl Running {
-    /// Waits for both threads; then the lock is let go.
-    fn join(self, preparer: &Preparer, published: &Published, path: &Path) {
-        let writer_ended = self.writer.join();
-        preparer.stop();
-        let helper_ended = self.helper.join();
-        if writer_ended.is_err() || helper_ended.is_err() {
-            tracing::error!(log = %path.display(), "a thread of the log panicked");
-            let _ = published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
+        let writer_ended = writer.join();
+        if writer_ended.is_err() || helper.join().is_err() {
+            tracing::error!(log = %self.path.display(), "a thread of the log panicked");
+            let _ =
+                self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
         }
     }
 }

@@ -13,9 +13,13 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::futex::Futex;
 use crate::types::Index;
+use atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+#[cfg(loom)]
+use loom::sync::{Mutex, atomic};
+use std::sync::PoisonError;
+#[cfg(not(loom))]
+use std::sync::{Mutex, atomic};
 use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -211,7 +215,7 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the log was closed")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::{Arc, mpsc};
@@ -256,5 +260,82 @@ mod tests {
         let positions = Positions::new(Index(1), Index(3));
         positions.discarded(Index(10));
         assert!(positions.wait(Index(4), None).unwrap());
+    }
+}
+
+/// As the models of `completion`: a lost wake-up is a deadlock here.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Notify;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// What the writer does for one block.
+    fn publish(positions: &Positions, last: u64) {
+        positions.written(Index(last));
+        positions.synced(Index(last));
+        positions.wake();
+    }
+
+    #[test]
+    fn loom_reader_at_the_tail_and_writer() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let reader = thread::spawn({
+                let positions = positions.clone();
+                move || assert!(positions.wait(Index(1), None).unwrap())
+            });
+            publish(&positions, 1);
+            reader.join().unwrap();
+        });
+    }
+
+    /// The first block is not the one that the reader waits for.
+    #[test]
+    fn loom_reader_sleeps_again_until_its_record() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let reader = thread::spawn({
+                let positions = positions.clone();
+                move || assert!(positions.wait(Index(2), None).unwrap())
+            });
+            publish(&positions, 1);
+            publish(&positions, 2);
+            reader.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_hook_and_writer() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let called = Arc::new(Notify::new());
+            let registrar = thread::spawn({
+                let (positions, called) = (positions.clone(), called.clone());
+                move || positions.on_reach(Index(1), Box::new(move || called.notify()))
+            });
+            publish(&positions, 1);
+            called.wait();
+            registrar.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_reader_hook_and_close() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let called = Arc::new(Notify::new());
+            let reader = thread::spawn({
+                let (positions, called) = (positions.clone(), called.clone());
+                move || {
+                    positions.on_reach(Index(1), Box::new(move || called.notify()));
+                    assert!(positions.wait(Index(1), None).is_err());
+                }
+            });
+            positions.close();
+            called.wait();
+            reader.join().unwrap();
+        });
     }
 }

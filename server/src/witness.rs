@@ -100,7 +100,9 @@ impl Text {
     /// Reads a text, or takes the built-in one. Its lines may be any bytes.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self> {
         let bytes = match file {
-            Some(path) => fs::read(path).or_else(|e| system(format!("cannot read {}: {e}", path.display())))?,
+            Some(path) => {
+                fs::read(path).or_else(|e| system(format!("cannot read {}: {e}", path.display())))?
+            }
             None => OPTICKS.to_vec(),
         };
         let mut lines = Vec::new();
@@ -170,10 +172,27 @@ pub(crate) struct Plan {
 impl Plan {
     /// How the log is opened, by every process of a run.
     pub(crate) fn options(&self) -> Options {
-        let mut options = Options::with_segment_bytes(self.segment_bytes);
-        // A child that died with many appends under way may send all of them again.
-        options.session_window = 1024;
-        options
+        Options {
+            // All that a child had under way when it died may be sent again.
+            session_window: self.window(),
+            sessions_max: self.sessions_max(),
+            ..Options::with_segment_bytes(self.segment_bytes)
+        }
+    }
+
+    fn window(&self) -> u16 {
+        u16::try_from(self.in_flight).unwrap_or(u16::MAX)
+    }
+
+    /// Some more than there are workers: one that was killed before it could tell its session's id opens another.
+    fn sessions_max(&self) -> u32 {
+        2 * self.workers.len() as u32 + 16
+    }
+
+    /// The smallest segment, from `least` on, that begins with room for all sessions.
+    pub(crate) fn fit_segments(self, least: u32) -> Self {
+        let table = self.sessions_max() * (64 + 16 * u32::from(self.window()));
+        Self { segment_bytes: (table * 10).next_power_of_two().max(least), ..self }
     }
 }
 
@@ -312,8 +331,11 @@ impl Witness {
     /// Nothing is promised yet. `plan.workers` says how many threads there are; what is in it is not looked at.
     pub(crate) fn new(plan: Plan) -> Arc<Self> {
         let threads = plan.workers.len();
-        let notes =
-            Notes { promised: vec![(0, 0); plan.total as usize], workers: vec![(0, 0); threads], ..Notes::default() };
+        let notes = Notes {
+            promised: vec![(0, 0); plan.total as usize],
+            workers: vec![(0, 0); threads],
+            ..Notes::default()
+        };
         Arc::new(Self { plan, notes: Mutex::new(notes), acked: AtomicU64::new(0) })
     }
 
@@ -347,7 +369,8 @@ impl Witness {
         let mut plan = self.plan.clone();
         {
             let mut notes = self.notes();
-            plan.workers = notes.workers.iter().map(|(id, acked)| (*id > 0).then_some((*id, acked + 1))).collect();
+            plan.workers =
+                notes.workers.iter().map(|(id, acked)| (*id > 0).then_some((*id, acked + 1))).collect();
             (notes.repeated, notes.done) = (0, None);
         }
         let mut child = Command::new(program)
@@ -443,7 +466,9 @@ impl Witness {
             }
             if index >= seen.next {
                 let end = seen.next - 1;
-                return promise(format!("record {number} was acknowledged at {index}; the log ends at {end}"));
+                return promise(format!(
+                    "record {number} was acknowledged at {index}; the log ends at {end}"
+                ));
             }
             if index != at {
                 return promise(format!("record {number} was acknowledged at {index} and is at {at}"));

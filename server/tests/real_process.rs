@@ -21,7 +21,9 @@ use witness::{Plan, Running, Seen, Text, Witness};
 const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
 
 fn plan(dir: &Path, total: u64, threads: usize, segment_bytes: u32) -> Plan {
-    Plan { dir: dir.join("log"), file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+    let dir = dir.join("log");
+    Plan { dir, file: None, total, in_flight: 32, segment_bytes, workers: vec![None; threads] }
+        .fit_segments(segment_bytes)
 }
 
 /// Waits until so many records are acknowledged; false if the child ended before.
@@ -163,7 +165,8 @@ impl Tmpfs {
     }
 
     fn remount(&self, how: &str) {
-        let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
+        let done =
+            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
         assert!(done.success());
     }
 }
@@ -171,7 +174,11 @@ impl Tmpfs {
 impl Drop for Tmpfs {
     fn drop(&mut self) {
         let done = Command::new("umount").arg(&self.0).status();
-        assert!(done.is_ok_and(|s| s.success()) || std::thread::panicking(), "cannot unmount {}", self.0.display());
+        assert!(
+            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
+            "cannot unmount {}",
+            self.0.display()
+        );
     }
 }
 
@@ -210,10 +217,11 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     let log = Log::open(&path, options.clone()).unwrap();
     let last = fill(&log);
     assert!(last > 400, "{last} records of 4.5 kB on 4 MiB");
-    assert_eq!(log.append(b"one more").unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(log.append(&record(last + 1)).unwrap_err().kind(), ErrorKind::Full, "and again");
     assert!(log.poison_cause().is_none(), "a refusal is not a failure");
     all_there(&log, 1, last);
     log.close().unwrap();
+    drop(log);
 
     let log = Log::open(&path, options.clone()).unwrap();
     all_there(&log, 1, last);
@@ -222,6 +230,7 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     assert!(more > last + 50, "the discard made no room: {last}, then {more}");
     all_there(&log, last / 2, more);
     log.close().unwrap();
+    drop(log);
     let log = Log::open(&path, options).unwrap();
     all_there(&log, last / 2, more);
     drop(log);

@@ -8,7 +8,8 @@ use std::process::Command;
 fn the_example_appends_and_reads_back_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let run = || {
-        let output = Command::new(env!("CARGO_BIN_EXE_chiplog-example-embedded")).current_dir(dir.path()).output();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_chiplog-example-embedded")).current_dir(dir.path()).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -23,5 +24,8 @@ fn the_readme_shows_this_very_program() {
     let program = std::fs::read_to_string(root.join("src/main.rs")).unwrap();
     let body = program.split_once("\n\n").unwrap().1; // without the file's own comment
     let readme = std::fs::read_to_string(root.join("../../README.md")).unwrap();
-    assert!(readme.contains(&format!("```rust\n{body}```")), "README.md does not show examples/embedded/src/main.rs");
+    assert!(
+        readme.contains(&format!("```rust\n{body}```")),
+        "README.md does not show examples/embedded/src/main.rs"
+    );
 }

@@ -1,0 +1,330 @@
+//! The bars: ratios that chiplog is held to, measured side by side with their limits in one run.
+//!
+//! A ratio says what the log costs on this machine; it is comparable between machines where the figures are
+//! not. A bar that is not met is printed as `short`. It never fails the process: on a loaded or throttled
+//! machine any timing can fall short.
+//!
+//! Must not know: how anything is measured.
+
+use crate::cases::{Bench, options};
+use crate::engine::Options;
+use crate::machine::Machine;
+use crate::measure::{median, ratio};
+use crate::reads::{self, By};
+use crate::report::number;
+use crate::run::{RECORD_BYTES, Sizes, THREADS};
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fmt::Write;
+
+/// A bar, or several that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Name {
+    /// 4 threads x 32 tickets x 2 KiB: at least 0.7 of raw writes of the same blocks
+    AppendPipelined,
+    #[value(name = "append_blocking_128")]
+    /// 128 blocking threads x 2 KiB: at least 0.9 of the bare loop; more threads never cost more than 10 %
+    AppendBlocking128,
+    /// One thread: median at most 1.3 of a raw write; p99.9 at most 5 medians across segment rolls
+    AppendAlone,
+    /// 10 B records: 5 million/s in batches or the disk's limit; 500,000/s singly
+    AppendSmall,
+    /// A verified scan at 0.4 of the rate of plain read, cached
+    ScanCached,
+    /// A verified scan at 0.95 of the rate of plain read, uncached
+    ScanUncached,
+    /// A large log opens in 100 ms plus its last segment's scan, in 64 MiB of memory
+    OpenLarge,
+    /// An open log uses no processor
+    Idle,
+}
+
+/// One bar, measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Bar {
+    /// Its name.
+    pub name: String,
+    /// What chiplog reached.
+    pub figure: f64,
+    /// What it is compared with.
+    pub limit: f64,
+    /// Unit of both.
+    pub unit: String,
+    /// `figure / limit`; where both are medians of rounds, the median of the rounds' ratios.
+    pub ratio: f64,
+    /// The bar, such as `>= 0.70`.
+    pub bar: String,
+    /// Whether it is met.
+    pub met: bool,
+    /// How good that is: 1 is just met, 2 twice as good as asked.
+    pub merit: f64,
+    /// What figure and limit are, and what else was seen.
+    pub note: String,
+}
+
+/// All bars of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Bars {
+    /// Where it ran.
+    pub machine: Machine,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// Rounds, of which the medians are shown.
+    pub rounds: usize,
+    /// The bars, in the order they were measured.
+    pub bars: Vec<Bar>,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Side {
+    fn met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(bar) => ratio >= bar,
+            Self::AtMost(bar) => ratio <= bar,
+        }
+    }
+
+    /// How much better than asked: 1 is just met, 2 twice as good.
+    fn merit(self, ratio: f64) -> f64 {
+        match self {
+            Self::AtLeast(bar) => ratio / bar,
+            Self::AtMost(bar) => bar / ratio.max(1e-9),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::AtLeast(bar) => format!(">= {bar:.2}"),
+            Self::AtMost(bar) => format!("<= {bar:.2}"),
+        }
+    }
+}
+
+fn bar(name: &str, (figure, limit): (f64, f64), unit: &str, ratio: f64, side: Side, note: String) -> Bar {
+    let (name, unit, bar) = (name.into(), unit.into(), side.text());
+    Bar { name, figure, limit, unit, ratio, bar, met: side.met(ratio), merit: side.merit(ratio), note }
+}
+
+impl Bars {
+    /// The lines `NAME figure limit ratio bar met|short`, with a heading.
+    pub(crate) fn table(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(out, "{}", self.machine);
+        let _ = writeln!(out, "median of {} rounds of {} s\n", self.rounds, self.seconds);
+        let widths = |out: &mut String, columns: [&str; 6], note: &str| {
+            let [name, figure, limit, ratio, bar, met] = columns;
+            let line = format!("{name:<22} {figure:>18} {limit:>18} {ratio:>6} {bar:>8} {met:<5}  {note}");
+            let _ = writeln!(out, "{}", line.trim_end());
+        };
+        widths(&mut out, ["NAME", "figure", "limit", "ratio", "bar", "met"], "");
+        for b in &self.bars {
+            let figure = format!("{} {}", number(b.figure), b.unit);
+            let limit = format!("{} {}", number(b.limit), b.unit);
+            let met = if b.met { "met" } else { "short" };
+            widths(&mut out, [&b.name, &figure, &limit, &format!("{:.2}", b.ratio), &b.bar, met], &b.note);
+        }
+        out
+    }
+}
+
+/// Measures one bar.
+pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsString]) -> Result<Vec<Bar>> {
+    match which {
+        Name::AppendPipelined => append_pipelined(bench),
+        Name::AppendBlocking128 => append_blocking(bench),
+        Name::AppendAlone => append_alone(bench),
+        Name::AppendSmall => append_small(bench),
+        Name::ScanCached => scan_cached(bench, sizes),
+        Name::ScanUncached => scan_uncached(bench, sizes),
+        Name::OpenLarge => open_large(bench, sizes, probe),
+        Name::Idle => idle(bench, sizes),
+    }
+}
+
+fn append_pipelined(bench: &Bench) -> Result<Vec<Bar>> {
+    let seen = bench.pipelined(4, 32, RECORD_BYTES)?;
+    let note = format!(
+        "limit: raw writes of blocks of {:.0} KiB; p50 {} us, p99.9 {} us",
+        seen.block_bytes / 1024.0,
+        number(seen.latency.p50),
+        number(seen.latency.p999),
+    );
+    let values = (seen.figure(), seen.limit());
+    Ok(vec![bar("append_pipelined", values, "/s", seen.ratio(), Side::AtLeast(0.7), note)])
+}
+
+fn append_blocking(bench: &Bench) -> Result<Vec<Bar>> {
+    let mut curve = Vec::new();
+    for threads in THREADS {
+        eprintln!("  {threads} threads");
+        curve.push((threads, bench.blocking(threads, RECORD_BYTES, &options())?));
+    }
+    let mut bars = Vec::new();
+    if let Some((threads, seen)) = curve.last() {
+        let note = format!(
+            "limit: the bare loop with {threads} threads; p50 {} us, p99.9 {} us; {} us of processor an append",
+            number(seen.latency.p50),
+            number(seen.latency.p999),
+            number(seen.cpu_micros),
+        );
+        let values = (seen.figure(), seen.limit());
+        bars.push(bar("append_blocking_128", values, "/s", seen.ratio(), Side::AtLeast(0.9), note));
+    }
+    let figures: Vec<f64> = curve.iter().map(|(_, seen)| seen.figure()).collect();
+    let (at, before) = worst_fall(&figures);
+    let (figure, limit) = (figures[at], figures[before]);
+    let points: Vec<_> = curve.iter().map(|(n, seen)| format!("{n}: {}", number(seen.figure()))).collect();
+    let note = format!("worst of each to the best with fewer threads; {}", points.join(", "));
+    bars.push(bar("append_flat_1_to_128", (figure, limit), "/s", figure / limit, Side::AtLeast(0.9), note));
+    Ok(bars)
+}
+
+/// Where a later figure is the smallest part of the best one before it: both places.
+fn worst_fall(figures: &[f64]) -> (usize, usize) {
+    let mut worst = (0, 0);
+    let mut best = 0;
+    for (n, figure) in figures.iter().enumerate().skip(1) {
+        let part = figure / figures[best];
+        if worst == (0, 0) || part < figures[worst.0] / figures[worst.1] {
+            worst = (n, best);
+        }
+        if *figure > figures[best] {
+            best = n;
+        }
+    }
+    worst
+}
+
+fn append_alone(bench: &Bench) -> Result<Vec<Bar>> {
+    let seen = bench.alone(RECORD_BYTES, &options())?;
+    let (ours, raw) = (seen.latency.p50, seen.limit_latency.p50);
+    let note = "medians; limit: raw pwrite + fdatasync of 2 KiB".to_owned();
+    let median = bar("append_alone", (ours, raw), "us", ours / raw, Side::AtMost(1.3), note);
+    // Segments so small that more than one append in a thousand falls on a roll.
+    let seen = bench.alone(RECORD_BYTES, &Options::with_segment_bytes(1 << 20))?;
+    let Latency { p50, p999 } = Latency::of(seen.latency);
+    let raw = Latency::of(seen.limit_latency);
+    let note = format!(
+        "p99.9 to median, a roll every 480 appends; raw writes: {:.1}; worst {} us, raw {} us",
+        raw.p999 / raw.p50,
+        number(seen.latency.max),
+        number(seen.limit_latency.max),
+    );
+    Ok(vec![median, bar("append_alone_tail", (p999, p50), "us", p999 / p50, Side::AtMost(5.0), note)])
+}
+
+struct Latency {
+    p50: f64,
+    p999: f64,
+}
+
+impl Latency {
+    fn of(all: crate::measure::Percentiles) -> Self {
+        Self { p50: all.p50, p999: all.p999 }
+    }
+}
+
+fn append_small(bench: &Bench) -> Result<Vec<Bar>> {
+    const BATCH: u32 = 1000;
+    const BATCHED_MIN: f64 = 5e6;
+    const SINGLE_MIN: f64 = 5e5;
+    let seen = bench.batches(4, BATCH, 10)?;
+    let (records, disk) = (seen.figure() * f64::from(BATCH), seen.limit() * f64::from(BATCH));
+    let limit = disk.min(BATCHED_MIN);
+    let note = format!("records; limit: 5 million or the disk's {} whichever is lower", number(disk));
+    let batched =
+        bar("append_small_batches", (records, limit), "/s", records / limit, Side::AtLeast(1.0), note);
+    let seen = bench.pipelined(4, 256, 10)?;
+    let note =
+        format!("4 x 256 under way; limit: 500,000; raw writes of the same blocks: {}", number(seen.limit()));
+    let values = (seen.figure(), SINGLE_MIN);
+    let single = bar("append_small_singles", values, "/s", values.0 / values.1, Side::AtLeast(1.0), note);
+    Ok(vec![batched, single])
+}
+
+const MIB: f64 = 1_048_576.0;
+
+fn scans(name: &str, seen: &reads::Scans, least: f64, note: String) -> Bar {
+    let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
+    let values = (mib(&seen.figures), mib(&seen.limits));
+    bar(name, values, "MiB/s", ratio(&seen.figures, &seen.limits), Side::AtLeast(least), note)
+}
+
+fn scan_cached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let log = reads::log_to_read(bench, sizes.scan_bytes, RECORD_BYTES, 1)?;
+    let seen = reads::scan_cached(bench, &log, By::Record)?;
+    let note = "single 2 KiB appends; limit: plain read, best of 128 KiB and 8 MiB pieces".to_owned();
+    Ok(vec![scans("scan_cached", &seen, 0.4, note)])
+}
+
+fn scan_uncached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    let mut log = reads::log_to_read(bench, sizes.scan_bytes, RECORD_BYTES, 1)?;
+    let seen = reads::scan_uncached(bench, &mut log, By::Record)?;
+    let how = seen.dropped.map_or(String::new(), |dropped| format!("; cache emptied by {dropped}"));
+    Ok(vec![scans("scan_uncached", &seen, 0.95, format!("limit: plain read in 8 MiB pieces{how}"))])
+}
+
+fn open_large(bench: &Bench, sizes: &Sizes, probe: &[OsString]) -> Result<Vec<Bar>> {
+    const OPEN_MILLIS_MAX: f64 = 100.0;
+    const MEMORY_MIB_MAX: f64 = 64.0;
+    eprintln!("  filling {} MiB", sizes.open_bytes >> 20);
+    let seen = reads::open_large(bench, sizes.open_bytes, probe)?;
+    let middle = |values: &[f64]| median(values.iter().copied());
+    let (cold, last, warm) =
+        (middle(&seen.cold_millis), middle(&seen.last_segment_millis), middle(&seen.warm_millis));
+    let gib = sizes.open_bytes as f64 / f64::from(1 << 30);
+    let note = format!(
+        "{gib:.1} GiB uncached; limit: 100 ms + reading the last segment, {} ms; cached {} ms",
+        number(last),
+        number(warm)
+    );
+    let values = (cold, OPEN_MILLIS_MAX + last);
+    let open = bar("open_large", values, "ms", values.0 / values.1, Side::AtMost(1.0), note);
+    let note = format!(
+        "own memory after scanning all; {} MiB when just opened",
+        number(seen.memory_open as f64 / MIB)
+    );
+    let values = (seen.memory_scanned.max(seen.memory_open) as f64 / MIB, MEMORY_MIB_MAX);
+    let memory = bar("open_large_memory", values, "MiB", values.0 / values.1, Side::AtMost(1.0), note);
+    Ok(vec![open, memory])
+}
+
+fn idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
+    // A thousandth of a core: a loop that polls every 10 ms takes more.
+    const CPU_MICROS_MAX: f64 = 1000.0;
+    let seen = reads::idle(bench, sizes.idle)?;
+    let note = format!(
+        "processor time a second, one reader waiting; {} context switches a second; without a log {} us",
+        number(seen.switches),
+        number(seen.cpu_micros_without),
+    );
+    let values = (seen.cpu_micros, CPU_MICROS_MAX);
+    Ok(vec![bar("idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_fall_is_against_the_best_before() {
+        assert_eq!(worst_fall(&[1.0, 2.0, 4.0, 3.0, 3.5]), (3, 2));
+        assert_eq!(worst_fall(&[4.0, 3.9, 3.0, 3.5]), (2, 0));
+        assert_eq!(worst_fall(&[1.0, 2.0, 3.0]), (2, 1));
+    }
+
+    #[test]
+    fn a_bar_is_met_on_its_side() {
+        let met = |side, ratio| bar("x", (1.0, 1.0), "", ratio, side, String::new()).met;
+        assert!(met(Side::AtLeast(0.9), 0.9) && !met(Side::AtLeast(0.9), 0.89));
+        assert!(met(Side::AtMost(1.3), 1.3) && !met(Side::AtMost(1.3), 1.31));
+    }
+}

@@ -1,0 +1,166 @@
+//! The cases that both `run` and `bars` measure: chiplog and its limit in turn, round by round, in the same
+//! directory.
+//!
+//! Must not know: which ratio would be good, how results are shown.
+
+use crate::bare::Bare;
+use crate::data::Pool;
+use crate::engine::{Blocks, Log, Options, ScratchLog};
+use crate::measure::{Latencies, Percentiles, interleave, median, ratio};
+use crate::raw::{self, ZeroFilled};
+use crate::workload::{self, Outcome, Window};
+use anyhow::Result;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+/// Where and how long to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Bench {
+    /// Directory for everything; emptied by its owner.
+    pub(crate) dir: PathBuf,
+    pub(crate) pool: Pool,
+    pub(crate) window: Window,
+    pub(crate) rounds: usize,
+}
+
+/// A figure and its limit, by round, and what else was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Versus {
+    pub(crate) figures: Vec<f64>,
+    pub(crate) limits: Vec<f64>,
+    /// Latencies of chiplog's appends, all rounds together.
+    pub(crate) latency: Percentiles,
+    /// Latencies of the limit's operations, all rounds together.
+    pub(crate) limit_latency: Percentiles,
+    /// Median over the rounds of the processor time of one append, in microseconds.
+    pub(crate) cpu_micros: f64,
+    /// Median over the rounds of the context switches of one append.
+    pub(crate) switches: f64,
+    /// Bytes of the mean block the writer formed.
+    pub(crate) block_bytes: f64,
+}
+
+impl Versus {
+    pub(crate) fn figure(&self) -> f64 {
+        median(self.figures.iter().copied())
+    }
+
+    pub(crate) fn limit(&self) -> f64 {
+        median(self.limits.iter().copied())
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        ratio(&self.figures, &self.limits)
+    }
+
+    /// From rounds of (outcome, blocks) and of (limit per second, its latencies).
+    fn new(ours: &[(Outcome, Blocks)], limits: &[(f64, Latencies)]) -> Result<Self> {
+        let (mut all, mut limit_all) = (Latencies::new()?, Latencies::new()?);
+        ours.iter().try_for_each(|(outcome, _)| all.add(&outcome.latencies))?;
+        limits.iter().try_for_each(|(_, latencies)| limit_all.add(latencies))?;
+        Ok(Self {
+            figures: ours.iter().map(|(outcome, _)| outcome.per_second()).collect(),
+            limits: limits.iter().map(|(limit, _)| *limit).collect(),
+            latency: all.summary(),
+            limit_latency: limit_all.summary(),
+            cpu_micros: median(ours.iter().map(|(outcome, _)| outcome.cpu_micros_each())),
+            switches: median(ours.iter().map(|(outcome, _)| outcome.switches_each())),
+            block_bytes: median(ours.iter().map(|(_, blocks)| blocks.mean_bytes() as f64)),
+        })
+    }
+}
+
+/// Size of the raw file; it is written round and round.
+const RAW_BYTES: u64 = 256 << 20;
+
+/// The options every case uses unless it says otherwise: the defaults.
+pub(crate) fn options() -> Options {
+    Options::default()
+}
+
+impl Bench {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn log(&self, options: Options) -> Result<ScratchLog> {
+        ScratchLog::create(&self.dir, "log", options)
+    }
+
+    /// `threads` blocking threads against the bare loop with as many.
+    pub(crate) fn blocking(&self, threads: usize, record_bytes: usize, options: &Options) -> Result<Versus> {
+        let bare = Bare::start(&self.dir)?;
+        let (limits, ours) = interleave(
+            self.rounds,
+            || workload::blocking(&bare, &self.pool, threads, record_bytes, self.window),
+            || {
+                let log = self.log(options.clone())?;
+                workload::blocking_blocks(&log, &self.pool, threads, record_bytes, self.window)
+            },
+        )?;
+        let limits: Vec<_> = limits.into_iter().map(|o| (o.per_second(), o.latencies)).collect();
+        Versus::new(&ours, &limits)
+    }
+
+    /// One blocking thread against a raw `pwrite` + `fdatasync` of the record alone.
+    pub(crate) fn alone(&self, record_bytes: usize, options: &Options) -> Result<Versus> {
+        let mut file = ZeroFilled::create(&self.dir, RAW_BYTES)?;
+        let (limits, ours) = interleave(
+            self.rounds,
+            || {
+                let syncs = raw::sync_loop(&mut file, &self.pool, record_bytes, self.window.measured)?;
+                Ok((syncs.per_second, syncs.latencies))
+            },
+            || {
+                let log = self.log(options.clone())?;
+                workload::blocking_blocks(&log, &self.pool, 1, record_bytes, self.window)
+            },
+        )?;
+        Versus::new(&ours, &limits)
+    }
+
+    /// A workload against the raw rate of writing blocks of the size that the writer formed in the same
+    /// round, each followed by `fdatasync`. Limits are in appends, as the figures are.
+    fn against_blocks(
+        &self,
+        options: &Options,
+        work: impl Fn(&Log) -> Result<(Outcome, Blocks)>,
+    ) -> Result<Versus> {
+        let file = RefCell::new(ZeroFilled::create(&self.dir, RAW_BYTES)?);
+        let last = RefCell::new(Vec::new());
+        let ours = || {
+            let log = self.log(options.clone())?;
+            let (outcome, blocks) = work(&log)?;
+            let appends_a_block = outcome.appends as f64 / blocks.count.max(1) as f64;
+            last.borrow_mut().push((blocks.mean_bytes(), appends_a_block));
+            Ok((outcome, blocks))
+        };
+        let limit = || {
+            let (bytes, appends) = last.borrow().last().copied().unwrap_or((4096, 1.0));
+            let syncs = raw::sync_loop(&mut file.borrow_mut(), &self.pool, bytes, self.window.measured)?;
+            Ok((syncs.per_second * appends, syncs.latencies))
+        };
+        let (ours, limits) = interleave(self.rounds, ours, limit)?;
+        Versus::new(&ours, &limits)
+    }
+
+    /// `threads` threads with `depth` records each under way.
+    pub(crate) fn pipelined(&self, threads: usize, depth: usize, record_bytes: usize) -> Result<Versus> {
+        self.against_blocks(&options(), |log| {
+            workload::pipelined(log, &self.pool, threads, depth, record_bytes, self.window)
+        })
+    }
+
+    /// `threads` threads with one batch of `batch` records each under way. Figures and limits count batches.
+    pub(crate) fn batches(&self, threads: usize, batch: u32, record_bytes: usize) -> Result<Versus> {
+        self.against_blocks(&options(), |log| {
+            workload::batches(log, &self.pool, threads, batch, record_bytes, self.window)
+        })
+    }
+
+    /// Records arriving at a rate of their own.
+    pub(crate) fn open_loop(&self, per_second: f64, record_bytes: usize) -> Result<Outcome> {
+        let log = self.log(options())?;
+        workload::open_loop(&log, &self.pool, per_second, record_bytes, self.window)
+    }
+}

@@ -1,0 +1,208 @@
+//! The command line, shared by the `chiplog-bench` binary and by `chiplog bench`.
+//!
+//! Results go to standard output, progress to standard error. No outcome of a measurement makes the process
+//! fail; only errors do.
+
+use crate::bars::{self, Bars};
+use crate::cases::Bench;
+use crate::data::Pool;
+use crate::machine::{Machine, WorkDir, free_bytes, is_memory};
+use crate::plot;
+use crate::reads::probe;
+use crate::report::Report;
+use crate::run::{self, Sizes, Workload};
+use crate::workload::Window;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What to do; `run` when nothing is said.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    common: Common,
+    /// Workloads to run; all if none is named
+    #[arg(value_enum)]
+    workloads: Vec<Workload>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Measure workloads, each beside its raw limit
+    Run {
+        #[command(flatten)]
+        common: Common,
+        /// Workloads to run; all if none is named
+        #[arg(value_enum)]
+        workloads: Vec<Workload>,
+    },
+    /// Measure the bars and print `NAME figure limit ratio bar met|short`
+    Bars {
+        #[command(flatten)]
+        common: Common,
+        /// Bars to measure; all if none is named
+        #[arg(value_enum)]
+        names: Vec<bars::Name>,
+    },
+    /// Open a log and tell how long it took and what memory it cost
+    #[command(hide = true)]
+    Probe {
+        /// The log's directory
+        dir: PathBuf,
+        /// Read all of it
+        #[arg(long)]
+        scan: bool,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+struct Common {
+    /// Where to put the logs and files to measure with; a directory of the run's own is made in it and removed
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    dir: PathBuf,
+    /// Seconds of each measurement; a third more goes before it as warm-up
+    #[arg(long, value_name = "S")]
+    secs: Option<f64>,
+    /// Rounds of chiplog and its limit in turn; medians are shown
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Short measurements, one round, small logs: shows that all works, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// Thread counts of `append_threads`
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = run::THREADS)]
+    threads: Vec<usize>,
+    /// Megabytes of the log that is scanned
+    #[arg(long, value_name = "MIB")]
+    scan_mib: Option<u64>,
+    /// Megabytes of the log that is opened
+    #[arg(long, value_name = "MIB")]
+    open_mib: Option<u64>,
+    /// Results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Also write the JSON to this file, whatever is printed
+    #[arg(long, value_name = "FILE")]
+    json_file: Option<PathBuf>,
+    /// Draw the curves into this file (of `run`)
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl Common {
+    fn seconds(&self) -> f64 {
+        self.secs.unwrap_or(if self.quick { 0.3 } else { 2.0 })
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
+    }
+
+    fn sizes(&self) -> Sizes {
+        let (scan, open, idle) = if self.quick { (128, 512, 2) } else { (2048, 16 << 10, 5) };
+        Sizes {
+            threads: self.threads.clone(),
+            scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
+            open_bytes: self.open_mib.unwrap_or(open) << 20,
+            idle: Duration::from_secs(idle),
+        }
+    }
+
+    fn bench(&self, dir: &WorkDir) -> Result<Bench> {
+        let seconds = self.seconds();
+        ensure!((0.01..=600.0).contains(&seconds), "--secs is {seconds}; it has to be from 0.01 to 600");
+        // A log that is opened, what is prepared ahead of it, and as much again as is left in peace.
+        let need =
+            self.sizes().open_bytes.max(self.sizes().scan_bytes) + if self.quick { 1 << 30 } else { 4 << 30 };
+        let free = free_bytes(dir.path())?;
+        let (need, free) = (need >> 20, free >> 20);
+        ensure!(free >= need, "{} has {free} MiB free; {need} are needed", self.dir.display());
+        if is_memory(dir.path())? {
+            eprintln!(
+                "note: {} lies in memory; there a sync costs nothing and no ratio means anything",
+                self.dir.display()
+            );
+        }
+        let measured = Duration::from_secs_f64(seconds);
+        let window = Window { warm_up: measured / 3, measured };
+        Ok(Bench { dir: dir.path().to_owned(), pool: Pool::new(1), window, rounds: self.rounds() })
+    }
+
+    /// Prints and keeps a result.
+    fn put(&self, table: &str, json: &impl serde::Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(json)?;
+        if let Some(path) = &self.json_file {
+            fs::write(path, format!("{text}\n")).with_context(|| format!("writing {}", path.display()))?;
+        }
+        if self.json {
+            println!("{text}");
+        } else {
+            print!("{table}");
+        }
+        Ok(())
+    }
+}
+
+/// Does what the arguments say. `prefix` are the arguments that lead to these in the program that calls: none in
+/// `chiplog-bench`, `["bench"]` in `chiplog bench`; the program calls itself to look at memory in a fresh process.
+///
+/// # Errors
+/// Those of the file system and of the log, and options out of bounds.
+pub fn run(args: BenchArgs, prefix: &[&str]) -> Result<()> {
+    let probe_command: Vec<OsString> = prefix.iter().chain(&["probe"]).map(OsString::from).collect();
+    match args.command {
+        None => run_workloads(&args.common, &args.workloads, &probe_command),
+        Some(Command::Run { common, workloads }) => run_workloads(&common, &workloads, &probe_command),
+        Some(Command::Bars { common, names }) => run_bars(&common, &names, &probe_command),
+        Some(Command::Probe { dir, scan }) => {
+            println!("{}", serde_json::to_string(&probe(&dir, scan)?)?);
+            Ok(())
+        }
+    }
+}
+
+/// All of an enum's values if none was chosen.
+fn chosen<T: ValueEnum>(some: &[T]) -> Vec<T> {
+    if some.is_empty() { T::value_variants().to_vec() } else { some.to_vec() }
+}
+
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
+}
+
+fn run_workloads(common: &Common, workloads: &[Workload], probe: &[OsString]) -> Result<()> {
+    let dir = WorkDir::create(&common.dir)?;
+    let bench = common.bench(&dir)?;
+    let machine = Machine::look(dir.path())?;
+    let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
+    for which in chosen(workloads) {
+        eprintln!("{}", name(&which));
+        let rows = run::workload(&bench, &common.sizes(), which, probe);
+        report.rows.extend(rows.with_context(|| name(&which))?);
+    }
+    if let Some(path) = &common.svg {
+        fs::write(path, plot::overview(&report)).with_context(|| format!("writing {}", path.display()))?;
+    }
+    common.put(&report.table(), &report)
+}
+
+fn run_bars(common: &Common, names: &[bars::Name], probe: &[OsString]) -> Result<()> {
+    let dir = WorkDir::create(&common.dir)?;
+    let bench = common.bench(&dir)?;
+    let machine = Machine::look(dir.path())?;
+    let mut all = Bars { machine, seconds: common.seconds(), rounds: bench.rounds, bars: Vec::new() };
+    for which in chosen(names) {
+        eprintln!("{}", name(&which));
+        let bars = bars::measure(&bench, &common.sizes(), which, probe);
+        all.bars.extend(bars.with_context(|| name(&which))?);
+    }
+    if let Some(path) = &common.svg {
+        fs::write(path, plot::bars(&all)).with_context(|| format!("writing {}", path.display()))?;
+    }
+    common.put(&all.table(), &all)
+}

@@ -1,0 +1,139 @@
+//! chiplog as the benchmarks use it: the one file that knows its interface for appending.
+//!
+//! Invariant: a log made here lives in a directory of its own, which goes when the log does.
+
+use crate::data::Pool;
+use crate::workload::Appender;
+use anyhow::{Context, Result};
+pub(crate) use chiplog::{BatchBuilder, Index, Log, Options, Start, Stats, Ticket};
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+impl Appender for Log {
+    fn append(&self, record: &[u8]) -> Result<()> {
+        Self::append(self, record)?;
+        Ok(())
+    }
+}
+
+/// A log in a directory that is removed with it.
+#[derive(Debug)]
+pub(crate) struct ScratchLog {
+    log: Option<Log>,
+    path: PathBuf,
+}
+
+impl ScratchLog {
+    /// A fresh log in `dir/name`; whatever was there is removed first.
+    pub(crate) fn create(dir: &Path, name: &str, options: Options) -> Result<Self> {
+        let path = dir.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+        let log = Log::open(&path, options)?;
+        Ok(Self { log: Some(log), path })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files of its segments, oldest first, without those that are prepared and hold nothing yet.
+    pub(crate) fn files(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.path).with_context(|| format!("listing {}", self.path.display()))?;
+        let paths: Vec<PathBuf> = entries.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
+        let mut files: Vec<_> =
+            paths.into_iter().filter(|p| p.extension().is_some_and(|e| e == "seg")).collect();
+        files.sort();
+        files.truncate(usize::try_from(self.info().segments)?);
+        Ok(files)
+    }
+
+    /// Closes the log; its files stay.
+    pub(crate) fn shut(&mut self) -> Result<()> {
+        match self.log.take() {
+            Some(log) => Ok(log.close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the log again after [`Self::shut`].
+    pub(crate) fn open_again(&mut self, options: Options) -> Result<()> {
+        self.log = Some(Log::open(&self.path, options)?);
+        Ok(())
+    }
+}
+
+impl Deref for ScratchLog {
+    type Target = Log;
+
+    fn deref(&self) -> &Log {
+        match &self.log {
+            Some(log) => log,
+            // A mistake of this crate: it uses a log after `shut`.
+            None => panic!("the log at {} was closed", self.path.display()),
+        }
+    }
+}
+
+impl Drop for ScratchLog {
+    fn drop(&mut self) {
+        self.log = None;
+        // What stays goes with the whole work directory.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Fills a log with `bytes` of records of `record_bytes`, each a batch of its own or `batch` to a batch,
+/// durable on return.
+pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batch: u32) -> Result<u64> {
+    const INFLIGHT_BYTES: u64 = 32 << 20;
+    let records = bytes.div_ceil(record_bytes as u64).max(1);
+    let window = (INFLIGHT_BYTES / (record_bytes as u64 * u64::from(batch))).clamp(2, 16_384) as usize;
+    let mut waiting = std::collections::VecDeque::with_capacity(window);
+    let mut n = 0;
+    while n < records {
+        let ticket = if batch == 1 {
+            n += 1;
+            log.submit(pool.record(n, record_bytes))?
+        } else {
+            let mut builder = BatchBuilder::new();
+            for _ in 0..batch {
+                n += 1;
+                builder.push(pool.record(n, record_bytes))?;
+            }
+            log.submit_batch(&builder.build()?)?
+        };
+        waiting.push_back(ticket);
+        if waiting.len() == window {
+            // Half at a time: one wake-up for many.
+            for ticket in waiting.drain(..window / 2) {
+                ticket.wait()?;
+            }
+        }
+    }
+    for ticket in waiting {
+        ticket.wait()?;
+    }
+    Ok(n)
+}
+
+/// What the writer did between two looks at its counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Blocks {
+    pub(crate) fn between(before: &Stats, after: &Stats) -> Self {
+        Self { count: after.blocks - before.blocks, bytes: after.bytes - before.bytes }
+    }
+
+    /// Bytes of the mean block.
+    pub(crate) fn mean_bytes(&self) -> usize {
+        (self.bytes / self.count.max(1)) as usize
+    }
+}

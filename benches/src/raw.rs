@@ -1,0 +1,235 @@
+//! What the machine itself can do: the limits that every figure stands beside.
+//!
+//! All of it is plain system calls on plain files in the same directory as the log, in the same run. Must
+//! not know: chiplog.
+
+use crate::data::Pool;
+use crate::measure::Latencies;
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{Advice, fadvise};
+use std::fs::{self, File, OpenOptions};
+use std::hint::black_box;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A file filled with zeros and synced, so that writing to it allocates nothing. It is written round and
+/// round. Removed when dropped.
+#[derive(Debug)]
+pub struct ZeroFilled {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    at: u64,
+}
+
+impl ZeroFilled {
+    /// Makes the file in `dir`.
+    ///
+    /// # Errors
+    /// Those of the file system, with the path.
+    pub fn create(dir: &Path, bytes: u64) -> Result<Self> {
+        let path = dir.join("raw.zeros");
+        let context = || format!("making {}", path.display());
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.with_context(context)?;
+        let zeros = vec![0; 4 << 20];
+        let mut at = 0;
+        while at < bytes {
+            let piece = (bytes - at).min(zeros.len() as u64);
+            file.write_all_at(&zeros[..piece as usize], at).with_context(context)?;
+            at += piece;
+        }
+        file.sync_all().with_context(context)?;
+        Ok(Self { file, path, bytes, at: 0 })
+    }
+
+    /// One `pwrite` behind the last one and one `fdatasync`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write_and_sync(&mut self, block: &[u8]) -> Result<()> {
+        if self.at + block.len() as u64 > self.bytes {
+            self.at = 0;
+        }
+        self.file.write_all_at(block, self.at)?;
+        self.file.sync_data()?;
+        self.at += block.len() as u64;
+        Ok(())
+    }
+}
+
+impl Drop for ZeroFilled {
+    fn drop(&mut self) {
+        // The whole directory goes later anyway.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Writes blocks of `block_bytes`, each followed by `fdatasync`, for about `time`. The latencies are those
+/// of `pwrite` and `fdatasync` together.
+///
+/// # Errors
+/// Those of the file system.
+pub fn sync_loop(file: &mut ZeroFilled, pool: &Pool, block_bytes: usize, time: Duration) -> Result<Syncs> {
+    let mut latencies = Latencies::new()?;
+    let block_bytes = block_bytes.clamp(1, 8 << 20);
+    let start = Instant::now();
+    let mut elapsed = Duration::ZERO;
+    while elapsed < time {
+        let block = pool.record(latencies.count(), block_bytes);
+        let before = start.elapsed();
+        file.write_and_sync(block)?;
+        elapsed = start.elapsed();
+        latencies.record(elapsed - before);
+    }
+    Ok(Syncs { per_second: latencies.count() as f64 / elapsed.as_secs_f64(), latencies })
+}
+
+/// What [`sync_loop`] saw.
+#[derive(Clone, Debug)]
+pub struct Syncs {
+    /// Blocks made durable a second.
+    pub per_second: f64,
+    /// Latency of each.
+    pub latencies: Latencies,
+}
+
+/// Reads all `files`, one after the other, in pieces of `piece` bytes, and returns bytes a second. The one
+/// buffer is reused, as `cat` does, so that what is timed is the kernel's copy (and the device).
+///
+/// # Errors
+/// Those of the file system, with the path.
+pub fn read_files(files: &[PathBuf], piece: usize) -> Result<f64> {
+    let mut buffer = vec![0; piece];
+    let mut total = 0u64;
+    let start = Instant::now();
+    for path in files {
+        let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => total += n as u64,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
+            }
+            black_box(&buffer);
+        }
+    }
+    ensure!(total > 0, "there is nothing to read");
+    Ok(total as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Reads `count` random places of `len` bytes each of the files with `pread`.
+///
+/// # Errors
+/// Those of the file system, with the path.
+pub fn read_random(files: &[PathBuf], len: usize, time: Duration, latencies: &mut Latencies) -> Result<f64> {
+    let open = |path: &PathBuf| File::open(path).with_context(|| format!("opening {}", path.display()));
+    let files: Vec<File> = files.iter().map(open).collect::<Result<_>>()?;
+    let sizes: Vec<u64> = files.iter().map(|f| Ok(f.metadata()?.len())).collect::<Result<_>>()?;
+    ensure!(sizes.iter().any(|size| *size > len as u64), "there is nothing to read");
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut buffer = vec![0; len];
+    let start = Instant::now();
+    let mut elapsed = Duration::ZERO;
+    let mut count = 0;
+    while elapsed < time {
+        let n = random.usize(..files.len());
+        if sizes[n] <= len as u64 {
+            continue;
+        }
+        let at = random.u64(..sizes[n] - len as u64);
+        let before = start.elapsed();
+        files[n].read_exact_at(&mut buffer, at)?;
+        black_box(&buffer);
+        elapsed = start.elapsed();
+        latencies.record(elapsed - before);
+        count += 1;
+    }
+    Ok(f64::from(count) / elapsed.as_secs_f64())
+}
+
+/// Copies 8 MiB back and forth in memory; bytes a second.
+pub fn memory_copy(time: Duration) -> f64 {
+    let from = vec![1u8; 8 << 20];
+    let mut to = vec![0u8; 8 << 20];
+    let start = Instant::now();
+    let mut copied = 0u64;
+    while start.elapsed() < time {
+        to.copy_from_slice(black_box(&from));
+        black_box(&to);
+        copied += to.len() as u64;
+    }
+    copied as f64 / start.elapsed().as_secs_f64()
+}
+
+/// How the page cache was emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// `/proc/sys/vm/drop_caches`: all of it.
+    Everything,
+    /// `posix_fadvise(POSIX_FADV_DONTNEED)` on the files only: not root.
+    TheFiles,
+}
+
+impl std::fmt::Display for Dropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Everything => "/proc/sys/vm/drop_caches",
+            Self::TheFiles => "posix_fadvise DONTNEED",
+        })
+    }
+}
+
+/// Takes the files out of the page cache. They must not be mapped by anybody: such pages stay.
+///
+/// # Errors
+/// Those of the file system, with the path.
+pub fn drop_caches(files: &[PathBuf]) -> Result<Dropped> {
+    for path in files {
+        let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        file.sync_all()?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+    }
+    if fs::write("/proc/sys/vm/drop_caches", "1").is_ok() {
+        return Ok(Dropped::Everything);
+    }
+    Ok(Dropped::TheFiles)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_zero_filled_file_goes_round_and_keeps_its_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = ZeroFilled::create(dir.path(), 10_000).unwrap();
+        for _ in 0..7 {
+            file.write_and_sync(&[1; 4096]).unwrap();
+        }
+        let path = dir.path().join("raw.zeros");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn raw_loops_count_what_they_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = Pool::new(1);
+        let mut file = ZeroFilled::create(dir.path(), 1 << 20).unwrap();
+        let syncs = sync_loop(&mut file, &pool, 2048, Duration::from_millis(20)).unwrap();
+        assert!(syncs.latencies.count() > 0 && syncs.per_second > 0.0);
+
+        let files = [dir.path().join("raw.zeros")];
+        drop_caches(&files).unwrap();
+        assert!(read_files(&files, 1 << 16).unwrap() > 0.0);
+        let mut latencies = Latencies::new().unwrap();
+        assert!(read_random(&files, 2048, Duration::from_millis(5), &mut latencies).unwrap() > 0.0);
+        assert!(latencies.count() > 0);
+        assert!(read_files(&[dir.path().join("none")], 1).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! The binary does what it says: every workload and every bar gives its lines, and nothing stays behind.
+//! No figure is judged here.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+fn bench(dir: &Path, args: &[&str]) -> Value {
+    let small = ["--quick", "--secs", "0.05", "--scan-mib", "8", "--open-mib", "80", "--json", "--dir"];
+    let (verb, names) = args.split_first().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog-bench"));
+    let output = command.arg(verb).args(small).arg(dir.join("work")).args(names).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = std::fs::read_dir(dir.join("work")).unwrap().count();
+    assert_eq!(left, 0, "the run left something in its directory");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn every_workload_gives_rows_and_the_curves_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("curves.svg");
+    let report = bench(dir.path(), &["run", "--svg", svg.to_str().unwrap()]);
+    let rows = report["rows"].as_array().unwrap();
+    let count = |workload: &str| rows.iter().filter(|row| row["workload"] == workload).count();
+    assert_eq!(count("raw"), 7);
+    assert_eq!(count("append_threads"), 8);
+    assert_eq!(count("append_pipelined"), 4);
+    assert_eq!(count("append_small"), 4);
+    assert_eq!(count("append_open_loop"), 6);
+    assert_eq!(count("scan_cached"), 4);
+    assert_eq!(count("scan_uncached"), 4);
+    assert_eq!(count("random"), 1);
+    assert_eq!(count("open"), 4);
+    assert_eq!(count("idle"), 1);
+    for row in rows {
+        let figure = row["figure"].as_f64().unwrap();
+        assert!(figure.is_finite() && figure >= 0.0, "{row}");
+    }
+    let drawn = std::fs::read_to_string(svg).unwrap();
+    assert_eq!(drawn.matches("<g ").count(), 4);
+    assert!(drawn.contains("bare loop") && !drawn.contains("NaN"));
+}
+
+#[test]
+fn every_bar_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = bench(dir.path(), &["bars"]);
+    let names: Vec<_> =
+        all["bars"].as_array().unwrap().iter().map(|bar| bar["name"].as_str().unwrap()).collect();
+    let expected = [
+        "append_pipelined",
+        "append_blocking_128",
+        "append_flat_1_to_128",
+        "append_alone",
+        "append_alone_tail",
+        "append_small_batches",
+        "append_small_singles",
+        "scan_cached",
+        "scan_uncached",
+        "open_large",
+        "open_large_memory",
+        "idle",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn bars_are_selected_by_name_and_printed_as_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog-bench"));
+    command.args(["bars", "--quick", "--secs", "0.05", "--dir"]).arg(dir.path());
+    let output = command.args(["append_pipelined", "append_small"]).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("append_")).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines.iter().all(|line| line.contains(" met") || line.contains(" short")), "{text}");
+}
+
+#[test]
+fn an_unknown_bar_is_refused() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_chiplog-bench")).args(["bars", "no_such"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

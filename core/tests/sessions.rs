@@ -1,0 +1,241 @@
+//! Exactly once, end to end: clients that lose answers and try again, over rolls, discards and restarts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
+use chiplog::{
+    BatchBuilder, Clock, ErrorKind, Index, Log, Options, Sequence, Session, SessionId, Start, Timestamp,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The smallest segments: a roll after some dozens of records.
+fn small() -> Options {
+    Options::with_segment_bytes(64 << 10)
+}
+
+/// A fixed sequence of numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}
+
+/// A client as it can know itself after a crash: its session, and the first append that it has no answer for.
+struct Client {
+    id: SessionId,
+    unanswered: u64,
+    session: Session,
+}
+
+fn payload(client: usize, sequence: u64, length: usize) -> Vec<u8> {
+    let mut bytes = [client as u64, sequence].map(u64::to_le_bytes).concat();
+    bytes.resize(16 + length, 0);
+    bytes
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// Reads what is retained: for each client its sequences, ascending without a gap and each once, and every
+/// one that was answered at the index of the answer.
+fn check_stream(log: &Log, placed: &BTreeMap<(usize, u64), Index>) {
+    let (mut newest, mut answers) = (BTreeMap::new(), 0);
+    let mut reader = log.reader(Start::First).unwrap();
+    while let Some(record) = reader.next_record().unwrap() {
+        let (client, sequence) = (number(record.data, 0) as usize, number(record.data, 8));
+        if let Some(before) = newest.insert(client, sequence) {
+            assert_eq!(sequence, before + 1, "client {client}: once each, in order");
+        }
+        if let Some(answer) = placed.get(&(client, sequence)) {
+            assert_eq!(*answer, record.index, "client {client} was told where {sequence} is");
+            answers += 1;
+        }
+    }
+    let first = log.info().first;
+    assert_eq!(
+        answers,
+        placed.values().filter(|index| **index >= first).count(),
+        "an answered append is missing"
+    );
+}
+
+#[test]
+fn clients_that_lose_answers_append_exactly_once() {
+    for seed in 1..=6 {
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::open(dir.path(), small()).unwrap();
+        let mut placed: BTreeMap<(usize, u64), Index> = BTreeMap::new();
+        let mut clients: Vec<Client> = (0..3)
+            .map(|_| log.open_session().unwrap())
+            .map(|session| Client { id: session.id(), unanswered: 1, session })
+            .collect();
+        let (mut retries, mut repeated, mut restarts) = (0, 0, 0);
+        for _ in 0..150 {
+            let n = dice.below(clients.len() as u64) as usize;
+            let client = &mut clients[n];
+            let last = log.info().last;
+            // A burst in flight; the client crashes before it saw all answers, or sees them all.
+            let tickets: Vec<_> = (0..=dice.below(8))
+                .map(|_| {
+                    let sequence = client.session.next_sequence().get();
+                    let length = dice.below(900) as usize;
+                    (sequence, client.session.submit(&payload(n, sequence, length)).unwrap())
+                })
+                .collect();
+            let crashes = dice.below(3) == 0;
+            let seen = if crashes { dice.below(tickets.len() as u64) as usize } else { tickets.len() };
+            for (i, (sequence, ticket)) in tickets.iter().enumerate() {
+                match ticket.wait() {
+                    Ok(answer) if i < seen => {
+                        repeated += usize::from(answer.first <= last);
+                        let first_time = *placed.entry((n, *sequence)).or_insert(answer.first);
+                        assert_eq!(answer.first, first_time, "a retry gets the first answer");
+                        client.unanswered = client.unanswered.max(sequence + 1);
+                    }
+                    Ok(_) => {}
+                    Err(e) => {
+                        // Says that it is in the log, which is all that a retry wants to know.
+                        assert_eq!(e.kind(), ErrorKind::SequenceForgotten, "{e}");
+                        repeated += 1;
+                    }
+                }
+            }
+            if crashes {
+                retries += 1;
+                client.session = log.resume_session(client.id, Sequence(client.unanswered));
+            }
+            match dice.below(12) {
+                0 => {
+                    restarts += 1;
+                    log.close().unwrap();
+                    log = Log::open(dir.path(), small()).unwrap();
+                    for client in &mut clients {
+                        client.session = log.resume_session(client.id, Sequence(client.unanswered));
+                    }
+                }
+                1 => {
+                    let info = log.info();
+                    log.discard(Index(info.first.get() + dice.below(info.last.get() + 2 - info.first.get())))
+                        .unwrap();
+                }
+                _ => {}
+            }
+        }
+        check_stream(&log, &placed);
+        let fired = [retries, repeated, restarts];
+        assert!(
+            fired.into_iter().all(|n| n > 2),
+            "seed {seed}: {fired:?} crashes, repeated appends, restarts"
+        );
+    }
+}
+
+/// A batch is one number, however many records it has.
+#[test]
+fn a_batch_is_taken_once_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let mut session = log.open_session().unwrap();
+    let mut first_try = BatchBuilder::new();
+    first_try.push(b"a").unwrap().push(b"b").unwrap().push(b"c").unwrap();
+    let first = session.append_batch(&mut first_try).unwrap();
+    assert_eq!((first.first, first.last()), (Index(1), Index(3)));
+    assert_eq!(session.append(b"d").unwrap(), Index(4));
+    // In one flight, so that duplicates and new ones share blocks.
+    let mut again = log.resume_session(session.id(), Sequence(2));
+    let tickets: Vec<_> = (0..3).map(|_| again.submit(b"e").unwrap()).collect();
+    let got: Vec<_> = tickets.iter().map(|t| t.wait().unwrap().first).collect();
+    assert_eq!(got, [Index(4), Index(5), Index(6)]);
+    assert_eq!(log.info().last, Index(6));
+}
+
+/// As many sessions as the options allow, each with a full window: the table still fits the start of the
+/// next segments, and comes back whole.
+#[test]
+fn the_fullest_table_outlives_rolls_and_restarts() {
+    let options = small();
+    let (sessions, window) = (options.sessions_max, u64::from(options.session_window));
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options.clone()).unwrap();
+    let mut open: Vec<Session> = (0..sessions).map(|_| log.open_session().unwrap()).collect();
+    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
+    let mut placed = BTreeMap::new();
+    for n in 0..window {
+        for session in &mut open {
+            let mut batch = BatchBuilder::new();
+            batch.session(session.id(), Sequence(n + 1), u16::MAX).push(b"x").unwrap();
+            let answer = log.append_batch(&batch.build().unwrap()).unwrap();
+            placed.insert((session.id(), n + 1), answer.first);
+        }
+    }
+    // The largest batches: they need what the table leaves.
+    for _ in 0..4 {
+        log.append(&vec![7; options.record_bytes_max as usize]).unwrap();
+    }
+    assert!(log.stats().rolls >= 4);
+    log.discard(log.info().last).unwrap();
+    log.close().unwrap();
+    for _ in 0..2 {
+        let log = Log::open(dir.path(), options.clone()).unwrap();
+        assert_eq!(log.info().sessions, sessions);
+        for ((id, sequence), first) in &placed {
+            let mut session = log.resume_session(*id, Sequence(*sequence));
+            assert_eq!(session.append(b"again").unwrap(), *first);
+        }
+        log.close().unwrap();
+    }
+    // Fewer are allowed from now on: those that are there stay, new ones are refused.
+    let log = Log::open(dir.path(), Options { sessions_max: 1, ..options }).unwrap();
+    assert_eq!(log.info().sessions, sessions);
+    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
+    let mut session = log.resume_session(open[1].id(), Sequence(window + 1));
+    session.append(b"y").unwrap();
+}
+
+#[derive(Debug)]
+struct ByHand(AtomicU64);
+
+impl Clock for ByHand {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// An idle session expires by the log's own clock, over a restart too, and its number is never given again.
+#[test]
+fn an_idle_session_expires_and_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ByHand(AtomicU64::new(1000)));
+    let options = Options {
+        sessions_max: 1,
+        session_idle_max: Duration::from_millis(50),
+        clock: clock.clone(),
+        ..small()
+    };
+    let log = Log::open(dir.path(), options.clone()).unwrap();
+    let mut first = log.open_session().unwrap();
+    clock.0.store(1050, Ordering::SeqCst);
+    first.append(b"in time").unwrap();
+    log.close().unwrap();
+    clock.0.store(1100, Ordering::SeqCst);
+    let log = Log::open(dir.path(), options).unwrap();
+    let mut first = log.resume_session(first.id(), first.next_sequence());
+    first.append(b"in time again: the last append counts").unwrap();
+    clock.0.store(1151, Ordering::SeqCst);
+    assert_eq!(first.append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
+    // A clock that is set back brings nothing to life.
+    clock.0.store(1100, Ordering::SeqCst);
+    assert_eq!(first.append(b"still late").unwrap_err().kind(), ErrorKind::SessionExpired);
+    let second = log.open_session().unwrap();
+    assert!(second.id() > first.id());
+    assert_eq!((log.info().sessions, log.info().last), (1, Index(2)));
+}

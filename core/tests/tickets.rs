@@ -1,0 +1,181 @@
+//! Tickets against a running log: every way of waiting, and what callers may do on the writer thread.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
+use chiplog::{ErrorKind, Index, Log, Options, Result, Ticket};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Test = std::result::Result<(), Box<dyn std::error::Error>>;
+
+/// Longer than anything here takes: a hang fails instead of hanging.
+const LONG: Duration = Duration::from_secs(60);
+
+fn open() -> Result<(tempfile::TempDir, Log)> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+    Ok((dir, log))
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park_timeout(LONG),
+        }
+    }
+}
+
+/// Each of many threads uses another way; all records get an index of their own, in the thread's order.
+#[test]
+fn every_way_of_waiting_gives_each_append_its_own_index() -> Test {
+    const THREADS: usize = 12;
+    const EACH: usize = 100;
+    let (_dir, log) = open()?;
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        for way in 0..THREADS {
+            let (log, sender) = (&log, sender.clone());
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let ticket = log.submit(format!("{way} {n}").as_bytes()).expect("room");
+                    let index = match way % 6 {
+                        0 => ticket.wait().expect("durable").first,
+                        1 => ticket.wait_timeout(LONG).expect("durable").first,
+                        2 => block_on(ticket).expect("durable").first,
+                        3 => loop {
+                            match ticket.poll() {
+                                Some(result) => break result.expect("durable").first,
+                                None => thread::yield_now(),
+                            }
+                        },
+                        4 => {
+                            let (tx, rx) = mpsc::channel();
+                            ticket.on_complete(move |result| drop(tx.send(result)));
+                            rx.recv_timeout(LONG).expect("a call").expect("durable").first
+                        }
+                        _ => loop {
+                            match ticket.wait_timeout(Duration::from_micros(20)) {
+                                Ok(appended) => break appended.first,
+                                Err(e) => assert_eq!(e.kind(), ErrorKind::Timeout),
+                            }
+                        },
+                    };
+                    let record = log.read(index).expect("who was answered can read what it wrote");
+                    assert_eq!(record.data, format!("{way} {n}").as_bytes());
+                    sender.send((way, index)).expect("receiver lives");
+                }
+            });
+        }
+    });
+    drop(sender);
+    let answers: Vec<(usize, Index)> = receiver.iter().collect();
+    for way in 0..THREADS {
+        let mine: Vec<_> = answers.iter().filter(|(w, _)| *w == way).map(|(_, index)| *index).collect();
+        assert!(mine.is_sorted());
+    }
+    let mut all: Vec<_> = answers.iter().map(|(_, index)| index.get()).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(1..=(THREADS * EACH) as u64));
+    Ok(())
+}
+
+/// A callback runs on the writer thread. Submitting from there does not wait for the writer.
+#[test]
+fn a_callback_can_submit_the_next_append() -> Test {
+    fn next(log: &Log, left: u32, done: mpsc::Sender<Index>) {
+        let ticket = log.submit(b"link").expect("room");
+        let again = log.clone();
+        ticket.on_complete(move |result| {
+            let index = result.expect("durable").first;
+            if left == 0 { done.send(index).expect("receiver lives") } else { next(&again, left - 1, done) }
+        });
+    }
+    let (_dir, log) = open()?;
+    let (sender, receiver) = mpsc::channel();
+    next(&log, 99, sender);
+    assert_eq!(receiver.recv_timeout(LONG)?, Index(100));
+    Ok(())
+}
+
+/// Gives the log to `job` on the writer thread.
+fn on_writer_thread(log: Log, job: impl FnOnce(Log) + Send + 'static) {
+    let caller = thread::current().id();
+    let ticket = log.submit(b"door").expect("room");
+    ticket.on_complete(move |_| {
+        // A callback that comes too late runs on the thread that brings it.
+        if thread::current().id() == caller { on_writer_thread(log, job) } else { job(log) }
+    });
+}
+
+/// Story: a callback that held the last handle of its log dropped it on the writer thread, which then waited
+/// for its own end ("Resource deadlock avoided"); helper thread and lock were left behind.
+#[test]
+fn the_last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
+    for close in [false, true] {
+        let (dir, log) = open()?;
+        let (sender, receiver) = mpsc::channel();
+        on_writer_thread(log, move |log| {
+            // What is still under way is settled all the same.
+            let ticket = log.submit(b"the last record").expect("room");
+            if close {
+                log.close().expect("closed");
+            }
+            drop(log);
+            ticket.on_complete(move |result| drop(sender.send(result)));
+        });
+        let last = receiver.recv_timeout(LONG)??.first;
+        let deadline = Instant::now() + LONG;
+        let log = loop {
+            match Log::open(dir.path(), Options::with_segment_bytes(1 << 20)) {
+                Err(e) if e.kind() == ErrorKind::Locked && Instant::now() < deadline => thread::yield_now(),
+                opened => break opened?,
+            }
+        };
+        assert_eq!(log.read(last)?.data, &b"the last record"[..]);
+    }
+    Ok(())
+}
+
+/// Whatever was submitted before the log is closed is settled by closing, in whichever way it is waited for.
+#[test]
+fn closing_settles_every_ticket() -> Test {
+    for _ in 0..20 {
+        let (_dir, log) = open()?;
+        let tickets = (0..50).map(|_| log.submit(b"x")).collect::<Result<Vec<Ticket>>>()?;
+        log.close()?;
+        for (n, ticket) in tickets.iter().enumerate() {
+            assert_eq!(ticket.poll().ok_or("unsettled")??.first, Index(n as u64 + 1));
+        }
+        assert_eq!(log.submit(b"y").map(drop).map_err(|e| e.kind()), Err(ErrorKind::Closed));
+    }
+    Ok(())
+}
+
+/// Dropping tickets, polled or not, cancels nothing.
+#[test]
+fn dropped_tickets_append_all_the_same() -> Test {
+    let (_dir, log) = open()?;
+    for n in 0..100 {
+        let mut ticket = log.submit(b"x")?;
+        if n % 2 == 0 {
+            let _ = Pin::new(&mut ticket).poll(&mut Context::from_waker(Waker::noop()));
+        }
+        drop(ticket);
+    }
+    assert_eq!(log.append(b"last")?, Index(101));
+    Ok(())
+}
