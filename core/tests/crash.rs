@@ -15,10 +15,11 @@ mod support;
 use chiplog::Codec;
 use chiplog::disk::sim::{Call, Fault, SimDisk, Trouble};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use support::explore::{Effort, Tally, explore};
 use support::{Mix, Step, record, run, script};
 
-const THOROUGH: Effort = Effort { exhaustive: 4096, samples: 60, second_crashes: 2 };
+const THOROUGH: Effort = Effort { exhaustive: 4096, samples: 60, second_crashes: 2, kills: true };
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |v| v.parse().unwrap())
@@ -64,6 +65,8 @@ fn every_power_cut_leaves_what_was_acknowledged() {
     while tally.states() < wanted {
         let steps = scripts.next().unwrap();
         let disk = SimDisk::default();
+        // In every other workload like a device that takes its time, so that appends gather.
+        disk.set_sync_time(Duration::from_micros(if workloads % 2 == 0 { 0 } else { 300 }));
         let trace = run(&disk, &steps).unwrap();
         assert!(trace.error.is_none(), "{:?}", trace.error);
         let name = format!("workload {workloads} from seed {first}");
@@ -73,11 +76,12 @@ fn every_power_cut_leaves_what_was_acknowledged() {
         workloads += 1;
     }
     println!(
-        "crash: {} different states, {} recoveries at {} points of {workloads} workloads, {} second crashes",
+        "crash: {} different states, {} recoveries at {} points of {workloads} workloads, {} second crashes, {} kills",
         tally.states(),
         tally.recoveries.load(Ordering::Relaxed),
         tally.points.load(Ordering::Relaxed),
         tally.second_crashes.load(Ordering::Relaxed),
+        tally.kills.load(Ordering::Relaxed),
     );
     assert!(tally.states() >= wanted);
     assert!(tally.second_crashes.load(Ordering::Relaxed) > 0);
@@ -105,7 +109,7 @@ fn a_disk_that_lies_is_found_out() {
                 Err(wrong) => return Some(wrong),
             };
             assert!(disk.faults_fired() > 0, "{what}");
-            let effort = Effort { exhaustive: 64, samples: 10, second_crashes: 0 };
+            let effort = Effort { exhaustive: 64, samples: 10, second_crashes: 0, kills: false };
             let found = explore(what, &disk.history(), &trace, effort, &Tally::default(), usize::MAX).err();
             found.or_else(|| trace.error.map(|e| format!("{e:?}")))
         });

@@ -7,11 +7,12 @@
 
 mod support;
 
-use chiplog::disk::sim::{Call, Fault, Image, Landed, Rng, SimDisk, Trouble};
+use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, Rng, SimDisk, Trouble};
 use chiplog::{Codec, ErrorKind, Index, Log, Options, Start};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 use support::{Mix, Step, Trace, Wrong, bounds, open, options, record, run, script};
 
 /// What can be wrong with a call.
@@ -187,7 +188,7 @@ fn a_failed_sync_poisons_for_good_and_readers_go_on() {
     let disk = SimDisk::default();
     let log = open(&disk).unwrap();
     log.append(b"safe").unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(50)); // the helper is done preparing
+    std::thread::sleep(Duration::from_millis(50)); // the helper is done preparing
     let before = disk.calls(Some(Call::Sync));
     disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
     let first = log.append(b"unknown").unwrap_err();
@@ -223,6 +224,57 @@ fn what_is_shown_after_a_failed_sync_is_durable() {
     let log = open(&disk.crash(|_| 0)).unwrap();
     assert_eq!(log.info().last, shown);
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
+}
+
+/// Two blocks went in one write; the power cut took the first and left the second. Recovery cuts it off, but
+/// the sync of its zeros fails, so they are in the page cache only. The log opened next appends a block of the
+/// very length of the lost one. On the disk the old second block now follows a sound chain.
+#[test]
+fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
+    const BLOCK_BYTES: usize = 3136; // a block of one record of 3000 bytes
+    let write = |op: &Op| match op {
+        Op::Write { offset, data, .. }
+            if data.len() >= 2 * BLOCK_BYTES && data.len().is_multiple_of(BLOCK_BYTES) =>
+        {
+            Some(*offset as usize)
+        }
+        _ => None,
+    };
+    // Which appends go together is up to the threads.
+    let (state, offset) = (0..10)
+        .find_map(|_| {
+            let disk = SimDisk::default();
+            let log = open(&disk).unwrap();
+            log.append(b"first").unwrap();
+            std::thread::sleep(Duration::from_millis(30)); // the helper is done, the marker written
+            disk.set_sync_time(Duration::from_millis(2));
+            let tickets: Vec<_> = (0..10).map(|n| log.submit(&record(n, 3000)).unwrap()).collect();
+            tickets.into_iter().for_each(|t| drop(t.wait()));
+            let history = disk.history();
+            let (n, offset) = history.ops.iter().enumerate().find_map(|(n, op)| Some((n, write(op)?)))?;
+            history.states().nth(n + 1).map(|state| (state, offset))
+        })
+        .expect("two of ten appends in one write");
+    // Of the file's dirty sectors those of the second block are kept, and no others.
+    let kept = (offset + BLOCK_BYTES) / 512..=(offset + 2 * BLOCK_BYTES - 1) / 512;
+    let mut sector = offset / 512;
+    let image = state.crash(|versions| {
+        let keep = kept.contains(&sector);
+        sector += 1;
+        if keep { versions - 1 } else { 0 }
+    });
+    let disk = SimDisk::new(image);
+    disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
+    assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Io, "the cut cannot be made durable");
+    disk.heal();
+    let log = open(&disk).unwrap();
+    let last = log.info().last;
+    let new = log.append(&record(77, 3000)).unwrap();
+    assert_eq!(new, last.next());
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after).unwrap();
+    assert_eq!(log.info().last, new, "a record that was never acknowledged, and was gone, is back");
 }
 
 /// A full disk refuses appends by name and takes nothing back; discarding makes room again, also after a

@@ -52,6 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A disk in memory. Cheap to clone: clones are the same disk. `Send + Sync`; calls take turns and never block
 /// for longer than the work takes.
@@ -73,6 +74,7 @@ struct Inner {
     ops: Vec<Op>,
     faults: Faults,
     space: Option<u64>,
+    sync_time: Duration,
     /// Open handles of each file: an unnamed file takes room until the last is gone.
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
@@ -207,6 +209,12 @@ impl SimDisk {
     /// with ENOSPC. `None` lifts the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.lock_inner().space = bytes;
+    }
+
+    /// Makes every sync of a file take so long, as on a real device: meanwhile a program gathers work. Zero, the
+    /// default, is for speed.
+    pub fn set_sync_time(&self, time: Duration) {
+        self.lock_inner().sync_time = time;
     }
 
     /// Bytes in all files, removed ones that are still open included.
@@ -481,6 +489,10 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let time = self.shared.lock_inner().sync_time;
+        if !time.is_zero() {
+            std::thread::sleep(time); // without the lock: other calls go on
+        }
         self.shared.lock_inner().sync(self.node)
     }
 }

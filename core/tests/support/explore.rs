@@ -1,7 +1,7 @@
 //! Going through all that power cuts can leave of a workload, on all cores, and having each judged.
 
 use super::{Trace, Wrong, bounds, open, record};
-use chiplog::disk::sim::{History, Image, Rng, SimDisk};
+use chiplog::disk::sim::{DiskState, History, Image, Rng, SimDisk};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
@@ -16,6 +16,8 @@ pub struct Effort {
     pub samples: usize,
     /// How often each recovery is itself cut off by another crash.
     pub second_crashes: usize,
+    /// Whether the process is killed at each point too, and the power cut only later.
+    pub kills: bool,
 }
 
 /// What was found.
@@ -29,6 +31,8 @@ pub struct Tally {
     pub points: AtomicUsize,
     /// Crashes in the middle of a recovery or just after it.
     pub second_crashes: AtomicUsize,
+    /// Openings after a kill, with what was not synced still in the page cache.
+    pub kills: AtomicUsize,
 }
 
 impl Tally {
@@ -42,11 +46,50 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Goes to the disk before the first operation of `history` and after each, on all cores, and does `visit`
+/// there, until one says that it is enough (false) or that something is wrong.
+///
+/// # Errors
+/// The first thing wrong, with where.
+pub fn at_every_point(
+    name: &str,
+    history: &History,
+    visit: impl Fn(usize, &DiskState) -> Result<bool, Wrong> + Sync,
+) -> Result<(), String> {
+    let states: Vec<_> = history.states().collect();
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let wrong: Mutex<Option<String>> = Mutex::new(None);
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let point = next.fetch_add(1, Ordering::Relaxed);
+            let Some(state) = states.get(point) else { return };
+            match visit(point, state) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(Wrong(what)) => {
+                    let op = point.checked_sub(1).map(|p| format!("{:?}", history.ops[p]));
+                    let op: String = op.unwrap_or_default().chars().take(80).collect();
+                    let text =
+                        format!("{name}, at operation {point} of {} ({op}): {what}", history.ops.len());
+                    lock(&wrong).get_or_insert(text);
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
 /// Cuts the power after every operation of `history` in every legal way, and judges what the log makes of
 /// it. Stops early once `tally` holds `enough` states.
 ///
 /// # Errors
-/// The first thing that the log did wrong, with where and how to get there again.
+/// The first thing that the log did wrong, with where.
 pub fn explore(
     name: &str,
     history: &History,
@@ -55,60 +98,35 @@ pub fn explore(
     tally: &Tally,
     enough: usize,
 ) -> Result<(), String> {
-    let states: Vec<_> = history.states().collect();
     let bounds = bounds(history);
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let wrong = Mutex::new(None);
-    let work = || {
-        loop {
-            let point = next.fetch_add(1, Ordering::Relaxed);
-            if point >= states.len() || stop.load(Ordering::Relaxed) {
-                return;
+    at_every_point(name, history, |point, state| {
+        tally.points.fetch_add(1, Ordering::Relaxed);
+        let legal = &bounds[point];
+        if effort.kills {
+            killed(state, trace, legal, tally, point as u64).map_err(|w| w.within("killed"))?;
+        }
+        for (n, image) in state.crashes(effort.exhaustive, effort.samples, point as u64).enumerate() {
+            let print = image.fingerprint();
+            if !lock(&tally.seen).insert((print, *legal.start(), *legal.end())) {
+                continue;
             }
-            tally.points.fetch_add(1, Ordering::Relaxed);
-            let legal = bounds[point].clone();
-            for (n, image) in
-                states[point].crashes(effort.exhaustive, effort.samples, point as u64).enumerate()
-            {
-                let print = image.fingerprint();
-                if !lock(&tally.seen).insert((print, *legal.start(), *legal.end())) {
-                    continue;
-                }
-                lock(&tally.images).insert(print);
-                let seed = (point as u64) << 32 | n as u64;
-                if let Err(Wrong(what)) = recover(&image, trace, legal.clone(), effort, tally, seed) {
-                    let op = point
-                        .checked_sub(1)
-                        .map(|p| format!("{:?}", history.ops[p]).chars().take(80).collect::<String>());
-                    let at = format!(
-                        "{name}, crash {n} after operation {point} of {} ({op:?})",
-                        history.ops.len()
-                    );
-                    lock(&wrong).get_or_insert(format!("{at}: {what}"));
-                    stop.store(true, Ordering::Relaxed);
-                    return;
-                }
-                if tally.states() >= enough {
-                    stop.store(true, Ordering::Relaxed);
-                    return;
-                }
+            lock(&tally.images).insert(print);
+            let seed = (point as u64) << 32 | n as u64;
+            recover(&image, trace, legal, effort, tally, seed)
+                .map_err(|w| w.within(&format!("crash {n}")))?;
+            if tally.states() >= enough {
+                return Ok(false);
             }
         }
-    };
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(work);
-        }
-    });
-    wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+        Ok(true)
+    })
 }
 
 /// Opens what a crash left, judges it, goes on with it, crashes again meanwhile, and judges once more.
 fn recover(
     image: &Image,
     trace: &Trace,
-    legal: RangeInclusive<usize>,
+    legal: &RangeInclusive<usize>,
     effort: Effort,
     tally: &Tally,
     seed: u64,
@@ -145,6 +163,40 @@ fn recover(
         second_recovery(&again, told, legal, &extra(3, &mut rng)).map_err(|Wrong(what)| {
             Wrong(format!("second crash, after operation {point} of recovery: {what}"))
         })?;
+    }
+    Ok(())
+}
+
+/// The process is killed and the machine runs on: the next process sees all that was written, synced or not,
+/// goes on with it, and only then the power fails. What it was shown may not be lost.
+fn killed(
+    state: &DiskState,
+    trace: &Trace,
+    legal: &RangeInclusive<usize>,
+    tally: &Tally,
+    seed: u64,
+) -> Result<(), Wrong> {
+    let mut rng = Rng::new(seed);
+    for round in 0..2 {
+        tally.kills.fetch_add(1, Ordering::Relaxed);
+        let disk = SimDisk::resume(state.clone());
+        let log = open(&disk).map_err(|e| format!("it does not open: {e:?}"))?;
+        let ks = trace.judge(&log, legal.clone())?;
+        let mut after = trace.clone();
+        after.forget_after(&ks);
+        if round > 0 {
+            after.extend(&disk, &log, &[record(2_000_000, rng.below(700))])?;
+        }
+        let image = disk.crash(|versions| if round > 0 { rng.below(versions) } else { 0 }).visible();
+        drop(log);
+        lock(&tally.images).insert(image.fingerprint());
+        second_recovery(
+            &SimDisk::new(image),
+            &after,
+            after.acknowledged..=after.submitted,
+            &record(2_000_001, 50),
+        )
+        .map_err(|w| w.within("after a later power cut"))?;
     }
     Ok(())
 }

@@ -41,10 +41,11 @@ impl Clock for StepClock {
     }
 }
 
-/// Small segments, so that a short script rolls; reads by `pread`, for there is nothing to map.
+/// Small segments, so that a short script rolls; small blocks, so that one write holds many; reads by `pread`, for there is nothing to map.
 pub fn options() -> Options {
     Options {
         read_mode: ReadMode::Read,
+        block_bytes_max: 4096,
         clock: Arc::new(StepClock::default()),
         ..Options::with_segment_bytes(64 << 10)
     }
@@ -618,6 +619,13 @@ impl Trace {
 /// What the log did wrong, in words.
 #[derive(Debug)]
 pub struct Wrong(pub String);
+
+impl Wrong {
+    /// Says where it was found.
+    pub fn within(self, place: &str) -> Self {
+        Self(format!("{place}: {}", self.0))
+    }
+}
 
 impl From<chiplog::Error> for Wrong {
     fn from(error: chiplog::Error) -> Self {
