@@ -335,7 +335,19 @@ fn servers_are_for_a_later_version() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for name in ["append", "read", "info", "discard", "verify", "dump", "doctor", "completions", "man"] {
+    for name in [
+        "append",
+        "read",
+        "info",
+        "discard",
+        "verify",
+        "dump",
+        "doctor",
+        "bench",
+        "demo",
+        "completions",
+        "man",
+    ] {
         let help = run(&[name, "--help"]).ok();
         for part in ["Examples:", "Exit status:", "Environment:"] {
             assert!(help.text().contains(part), "{name} {part}");
