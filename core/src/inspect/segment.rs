@@ -6,17 +6,21 @@
 //! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
 //! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
 
+use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
 use super::window::Window;
-use super::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail, segment_name};
 use crate::batch::{self, Body, Malformed, RECORD_OVERHEAD_BYTES};
 use crate::checksum::crc32c;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gather::Command;
+use crate::sequence::parse_command;
+use crate::session::Sessions;
 use crate::store::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_body};
 use crate::store::layout::{
     FOOTER_BYTES, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
     SEGMENT_HEADER_BYTES, SegmentHeader, data_limit,
 };
+use crate::store::segment::file_name;
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use std::io;
 use std::ops::ControlFlow;
@@ -40,7 +44,7 @@ impl Found {
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
         let unreadable = Ok(Some(Self { number, header: None, opening: None }));
-        let file = match disk.open(&segment_name(number), false) {
+        let file = match disk.open(&file_name(number), false) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(_) => return unreadable,
@@ -52,7 +56,7 @@ impl Found {
         let header = match SegmentHeader::parse(&start) {
             Ok(header) => header,
             Err(HeaderFault::Newer(version)) => {
-                let path = disk.path().join(segment_name(number));
+                let path = disk.path().join(file_name(number));
                 let why = format!("{} needs a chiplog that reads format version {version}", path.display());
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
@@ -68,7 +72,7 @@ impl Found {
 pub(super) struct Chain {
     /// The last entry's raft index and term.
     raft: Option<(RaftIndex, Term)>,
-    /// The next record's index; with `false`, at least this (a command can move it further).
+    /// The next record's index; with `false`, at least this (a command that cannot be read may have moved it).
     next: Option<(Index, bool)>,
     timestamp: Timestamp,
 }
@@ -99,9 +103,15 @@ impl Chain {
         }
     }
 
-    fn advance(&mut self, header: &BlockHeader) {
+    /// Takes note of a block. `body` is its body, if that is sound.
+    fn advance(&mut self, header: &BlockHeader, body: Option<&[u8]>) {
         self.raft = Some((header.raft_index, header.term));
-        self.next = Some((header.next_record(), header.kind != Kind::Command));
+        let next = header.next_record();
+        self.next = match (header.kind, body.map(parse_command)) {
+            (Kind::Command, Some(Ok(Command::Discard { first }))) => Some((next.max(first), true)),
+            (Kind::Command, None | Some(Err(_))) => Some((next, false)),
+            _ => Some((next, true)),
+        };
         if header.kind == Kind::Data {
             self.timestamp = header.timestamp;
         }
@@ -148,7 +158,7 @@ pub(super) fn walk(
 ) -> Outcome {
     let mut walk = Walk {
         disk,
-        file: segment_name(found.number),
+        file: file_name(found.number),
         id: SegmentId(0),
         chain: *chain,
         successor,
@@ -343,7 +353,7 @@ impl Walk<'_, '_, '_> {
         if checked.is_err() && at >= end.proven {
             return Ok(false);
         }
-        self.chain.advance(header);
+        self.chain.advance(header, checked.is_ok().then_some(body));
         end.blocks += 1;
         let block =
             Block { header: *header, offset: at, body, fault: checked.as_ref().err().map(String::as_str) };
@@ -548,9 +558,13 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
             }
             Ok(())
         }
-        Kind::Opening => Ok(Opening::parse(body).map(|_| ())?),
+        Kind::Opening => {
+            let opening = Opening::parse(body)?;
+            Ok(Sessions::decode(&opening.sessions, u32::MAX, u16::MAX).map(|_| ())?)
+        }
         Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),
-        Kind::NoOp | Kind::Configuration | Kind::Command | Kind::Marker => Ok(()),
+        Kind::Command => Ok(parse_command(body).map(|_| ())?),
+        Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
     }
 }
 

@@ -49,6 +49,7 @@ Format:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// Start at this index. It must not be discarded.

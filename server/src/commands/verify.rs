@@ -34,6 +34,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Verify {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 }
 
