@@ -178,6 +178,8 @@ fn the_log_s_every_part_is_encoded_the_same() {
             if header[60] == 7 {
                 let opening = &file[at + 64..at + length];
                 assert_eq!(fuzzing::opening(opening).unwrap(), opening);
+                let sessions = &opening[56..]; // no membership
+                assert_eq!(fuzzing::sessions(sessions).unwrap(), sessions);
             }
             at += length.next_multiple_of(64);
             blocks += 1;
