@@ -65,7 +65,8 @@ pub fn block(input: &[u8]) {
 /// The fixed parts of a segment: the first byte says which.
 pub fn segment(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
-    let (decode, summed): (fn(&[u8]) -> Option<Vec<u8>>, usize) = match which % 3 {
+    type Decode = fn(&[u8]) -> Option<Vec<u8>>;
+    let (decode, summed): (Decode, usize) = match which % 3 {
         0 => (fuzzing::segment_header, 4096),
         1 => (fuzzing::footer, 128),
         _ => (fuzzing::opening, 0),
