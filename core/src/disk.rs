@@ -69,6 +69,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// any part may have been written.
     fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
 
+    /// Writes `length` zeros from `offset` on; grows the file if need be. For bytes that nobody reads soon: an
+    /// implementation may leave them out of its cache.
+    fn write_zeros(&self, offset: u64, length: usize) -> io::Result<()> {
+        self.write_at(offset, &[IoSlice::new(&vec![0; length])])
+    }
+
     /// Makes the file's contents and length durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 

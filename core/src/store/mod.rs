@@ -110,8 +110,12 @@ pub(crate) struct Resume {
     pub(crate) unproven: bool,
 }
 
-/// The padding behind blocks.
-const ZEROS: [u8; BLOCK_HEADER_BYTES] = [0; BLOCK_HEADER_BYTES];
+/// The padding behind blocks and writes.
+const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Each write ends at such a boundary, filled up with zeros: a write of whole pages never makes the kernel read
+/// them first.
+const PAGE_BYTES: usize = 4096;
 
 impl Store {
     /// A store that goes on where `resume` says; its segment is the last in `segments`.
@@ -253,6 +257,10 @@ impl Store {
             if p.padding > 0 {
                 slices.push(IoSlice::new(&ZEROS[..p.padding]));
             }
+        }
+        let page_end = active.end.next_multiple_of(PAGE_BYTES).min(active.limit);
+        if page_end > active.end {
+            slices.push(IoSlice::new(&ZEROS[..page_end - active.end]));
         }
         let written = active.file.write_at(active.written as u64, &slices);
         written.map_err(|e| Error::io("write", &active.path, e))?;

@@ -385,11 +385,10 @@ impl State {
 
 /// Really allocates the file: zeros, written and synced, so that no later write has to change metadata.
 fn fill_with_zeros(file: &dyn DiskFile, bytes: usize) -> io::Result<()> {
-    let zeros = vec![0; ZERO_PIECE_BYTES.min(bytes)];
     let mut at = 0;
     while at < bytes {
-        let n = zeros.len().min(bytes - at);
-        file.write_at(at as u64, &[IoSlice::new(&zeros[..n])])?;
+        let n = ZERO_PIECE_BYTES.min(bytes - at);
+        file.write_zeros(at as u64, n)?;
         file.sync()?;
         at += n;
     }
