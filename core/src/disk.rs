@@ -60,6 +60,7 @@ pub trait Disk: Debug + Send + Sync {
 /// A held lock. Dropping it lets go.
 pub trait Lock: Debug + Send + Sync {}
 
+#[expect(clippy::len_without_is_empty, reason = "nobody asks a file whether it is empty")]
 /// An open file. `Send + Sync`: reads may run beside a write to other places.
 pub trait DiskFile: Debug + Send + Sync {
     /// Its length in bytes.
