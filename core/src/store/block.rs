@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Data,
         Self::NoOp,
         Self::Configuration,
