@@ -234,7 +234,8 @@ pub(crate) struct HardState {
     pub(crate) commit: RaftIndex,
 }
 
-const HARD_STATE_BYTES: usize = 24;
+/// Bytes of a hard state block's body.
+pub(crate) const HARD_STATE_BYTES: usize = 24;
 
 impl HardState {
     pub(crate) fn encode(&self) -> [u8; HARD_STATE_BYTES] {
