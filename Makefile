@@ -64,7 +64,7 @@ fuzz-short:
 
 # Every interleaving of the completion that a block's waiters share. Own target directory: other flags.
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test --quiet --release --package chiplog --lib --target-dir target/loom -- loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
 # What is unsafe and can run without system calls, under an interpreter that knows undefined behaviour.
 miri:

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sequence::Sequencer;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
-use crate::store::layout::SEGMENT_HEADER_BYTES;
+use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::prepared::{AHEAD, Preparer};
 use crate::store::recovery::{Learn, Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
@@ -142,7 +142,7 @@ fn recover(
     }
     let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
     let survey = survey(&*disk, identity, &mut replayed)?;
-    let sequencer = replayed.sequencer;
+    let mut sequencer = replayed.sequencer;
     if sequencer.end().raft == RaftIndex(0) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
@@ -167,7 +167,14 @@ fn recover(
         preparer.seal(segment);
     }
     let resume = Resume { segment: last, file, unproven };
-    let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume);
+    let mut store = Store::new(disk, segments.clone(), Arc::new(preparer), resume);
+    let term = sequencer.begin_term(options);
+    // Without room here the next entry begins a new segment, whose opening block says it too.
+    if store.fits(HARD_STATE_BYTES) {
+        store.push(term);
+        store.write()?;
+        store.sync()?;
+    }
     Ok(Opened { lock, identity, store, sequencer, segments })
 }
 

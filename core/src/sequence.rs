@@ -19,14 +19,16 @@ use crate::store::segment::Base;
 use crate::types::{Index, RaftIndex, SessionId, Term, Timestamp};
 use bytes::Bytes;
 
-/// The only node's term: nobody ever stands against it.
-const EMBEDDED_TERM: Term = Term(1);
+/// The term in which a log is made.
+const FIRST_TERM: Term = Term(1);
 
 /// The state that the blocks so far lead to.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     /// The last raft entry, and the next record's index.
     end: Base,
+    /// The term of blocks to come.
+    term: Term,
     first: Index,
     last_timestamp: Timestamp,
     sessions: Sessions,
@@ -57,13 +59,27 @@ impl Sequencer {
     /// The state of a log without a block.
     pub(crate) fn new(options: &Options) -> Self {
         Self {
-            end: Base { raft: RaftIndex(0), term: EMBEDDED_TERM, next: Index(1) },
+            end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
+            term: FIRST_TERM,
             first: Index(1),
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
-            hard_state: HardState { term: EMBEDDED_TERM, vote: 0, commit: RaftIndex(0) },
+            hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
             configuration: Vec::new(),
         }
+    }
+
+    /// Begins a new term, now that all blocks are learnt: the only node elects itself anew each time it opens
+    /// the log. The block that says so has to be durable before any entry is made.
+    ///
+    /// What this is good for: where a torn write was cut off, later blocks of it can still stand on the disk if
+    /// the cut itself was lost. They are of an older term than all that is written in front of them from now on,
+    /// and so they never follow it.
+    pub(crate) fn begin_term(&mut self, options: &Options) -> NewBlock {
+        self.term = Term(self.end.term.max(self.hard_state.term).0 + 1);
+        self.hard_state = HardState { term: self.term, vote: 0, commit: self.end.raft };
+        let at = self.now(options);
+        self.position_block(Kind::HardState, self.hard_state.encode().to_vec(), at)
     }
 
     /// What comes after the last block.
@@ -91,7 +107,7 @@ impl Sequencer {
             base_raft: self.end.raft,
             base_term: self.end.term,
             log_first: self.first,
-            hard_state: HardState { commit: self.end.raft, ..self.hard_state },
+            hard_state: HardState { term: self.term, commit: self.end.raft, ..self.hard_state },
             configuration: self.configuration.clone(),
             sessions: self.sessions.encode(),
         };
@@ -99,10 +115,10 @@ impl Sequencer {
         self.position_block(Kind::Opening, opening.encode(), at)
     }
 
-    /// A block that holds nothing: it proves those before it.
-    pub(crate) fn marker(&mut self, options: &Options) -> NewBlock {
+    /// A block that proves those before it, and holds nothing but `body` zeros.
+    pub(crate) fn marker(&mut self, body: usize, options: &Options) -> NewBlock {
         let at = self.now(options);
-        self.position_block(Kind::Marker, Vec::new(), at)
+        self.position_block(Kind::Marker, vec![0; body], at)
     }
 
     fn position_block(&self, kind: Kind, body: Vec<u8>, timestamp: Timestamp) -> NewBlock {
@@ -129,7 +145,7 @@ impl Sequencer {
     /// Takes the next raft index.
     fn advance(&mut self) -> RaftIndex {
         self.end.raft = self.end.raft.next();
-        self.end.term = EMBEDDED_TERM;
+        self.end.term = self.term;
         self.end.raft
     }
 
@@ -334,6 +350,7 @@ impl Sequencer {
         }
         *self = Self {
             end: Base { raft: opening.base_raft, term: opening.base_term, next: header.first },
+            term: opening.hard_state.term,
             first: opening.log_first,
             last_timestamp: header.timestamp,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,

@@ -52,7 +52,7 @@ number! {
 }
 
 number! {
-    /// A raft term; an embedded log lives in term 1.
+    /// A raft term; an embedded log begins a new one each time it is opened for writing.
     ///
     /// ```
     /// assert!(chiplog::Term(1) < chiplog::Term(2));

@@ -107,8 +107,10 @@ impl Writer {
         if !self.store.is_unproven() {
             return Ok(());
         }
-        let marker = self.sequencer.marker(&self.options);
-        self.store.push(marker);
+        for body in self.store.proof() {
+            let marker = self.sequencer.marker(body, &self.options);
+            self.store.push(marker);
+        }
         self.flush()
     }
 

@@ -31,6 +31,10 @@ const ORDER: &[&str] = &[
     "disk::map",
     "disk",
     "disk::real",
+    "disk::sim::rng",
+    "disk::sim::state",
+    "disk::sim::faults",
+    "disk::sim::crashes",
     "disk::sim",
     // The store: segments, and what gets them ready, reads and writes them.
     "store::segment",

@@ -226,40 +226,51 @@ fn what_is_shown_after_a_failed_sync_is_durable() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
 }
 
-/// Two blocks went in one write; the power cut took the first and left the second. Recovery cuts it off, but
-/// the sync of its zeros fails, so they are in the page cache only. The log opened next appends a block of the
-/// very length of the lost one. On the disk the old second block now follows a sound chain.
+/// Three blocks went in one write; the power cut took the first and left the others. Recovery cuts them off,
+/// but the sync of its zeros fails, so they are in the page cache only. The log opened next appends as many
+/// bytes as were lost. On the disk the old blocks now stand just behind the new ones, and fit.
 #[test]
 fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
-    const BLOCK_BYTES: usize = 3136; // a block of one record of 3000 bytes
-    let write = |op: &Op| match op {
-        Op::Write { offset, data, .. }
-            if data.len() >= 2 * BLOCK_BYTES && data.len().is_multiple_of(BLOCK_BYTES) =>
-        {
-            Some(*offset as usize)
-        }
-        _ => None,
+    const FRAME_BYTES: usize = 64 + 44; // what a block of one record has besides
+    const SHORT_BYTES: usize = 128; // a command's block, or the one that begins a term
+    let end_of_last_write = |disk: &SimDisk| {
+        let end = |op: &Op| {
+            if let Op::Write { offset, data, .. } = op { Some(*offset as usize + data.len()) } else { None }
+        };
+        disk.history().ops.iter().rev().find_map(end).unwrap()
     };
     // Which appends go together is up to the threads.
-    let (state, offset) = (0..10)
+    let (state, offset, lost_bytes) = (0..20)
         .find_map(|_| {
             let disk = SimDisk::default();
             let log = open(&disk).unwrap();
             log.append(b"first").unwrap();
             std::thread::sleep(Duration::from_millis(30)); // the helper is done, the marker written
-            disk.set_sync_time(Duration::from_millis(2));
-            let tickets: Vec<_> = (0..10).map(|n| log.submit(&record(n, 3000)).unwrap()).collect();
-            tickets.into_iter().for_each(|t| drop(t.wait()));
+            disk.set_sync_time(Duration::from_millis(5));
+            let busy = log.submit(b"busy").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            // The lost block ends where a sector does: what is written there later leaves the next one alone.
+            let offset = end_of_last_write(&disk);
+            let lost_bytes = (offset + 1536).next_multiple_of(512) - offset;
+            std::thread::scope(|scope| {
+                let lost = log.submit(&record(1, lost_bytes - FRAME_BYTES)).unwrap();
+                scope.spawn(|| log.open_session());
+                std::thread::sleep(Duration::from_millis(1));
+                let left = log.submit(&record(2, 1500)).unwrap();
+                let _ = [busy, lost, left].map(|t| t.wait().unwrap());
+            });
             let history = disk.history();
-            let (n, offset) = history.ops.iter().enumerate().find_map(|(n, op)| Some((n, write(op)?)))?;
-            history.states().nth(n + 1).map(|state| (state, offset))
+            let together = |op: &Op| {
+                matches!(op, Op::Write { offset: at, data, .. } if *at == offset as u64 && data.len() > lost_bytes + SHORT_BYTES)
+            };
+            let n = history.ops.iter().position(together)?;
+            history.states().nth(n + 1).map(|state| (state, offset, lost_bytes))
         })
-        .expect("two of ten appends in one write");
-    // Of the file's dirty sectors those of the second block are kept, and no others.
-    let kept = (offset + BLOCK_BYTES) / 512..=(offset + 2 * BLOCK_BYTES - 1) / 512;
+        .expect("an append, a command and an append in one write");
+    // Of the file's dirty sectors those of the later blocks are kept, and no others.
     let mut sector = offset / 512;
     let image = state.crash(|versions| {
-        let keep = kept.contains(&sector);
+        let keep = sector >= (offset + lost_bytes) / 512;
         sector += 1;
         if keep { versions - 1 } else { 0 }
     });
@@ -268,13 +279,15 @@ fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
     assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Io, "the cut cannot be made durable");
     disk.heal();
     let log = open(&disk).unwrap();
-    let last = log.info().last;
-    let new = log.append(&record(77, 3000)).unwrap();
-    assert_eq!(new, last.next());
+    let new = log.append(&record(77, lost_bytes - SHORT_BYTES - FRAME_BYTES)).unwrap();
+    let before = log.info();
+    assert_eq!((new, before.last, before.sessions), (Index(3), Index(3), 0));
     let after = disk.crash(|_| 0);
     drop(log);
     let log = open(&after).unwrap();
-    assert_eq!(log.info().last, new, "a record that was never acknowledged, and was gone, is back");
+    let now = log.info();
+    assert_eq!((now.last, now.sessions), (new, 0), "what was never acknowledged, and was gone, is back");
+    assert_eq!(log.append(b"on").unwrap(), new.next());
 }
 
 /// A full disk refuses appends by name and takes nothing back; discarding makes room again, also after a

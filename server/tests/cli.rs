@@ -523,7 +523,34 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     let read = place.run("read", &["--json"]).fails(3);
     assert_eq!(read.lines().len() as u64, at(payload, "first") - 1);
     assert_eq!(read.error()["error"]["kind"], "corrupt");
+    let salvaged = place.run("read", &["--salvage", "--json"]).fails(3);
+    assert_eq!(salvaged.lines().len() as u64, missing);
+    assert_eq!(salvaged.err.lines().count(), 2);
+    assert_eq!(salvaged.error()["skipped"]["raft_first"], header["raft_index"]);
+    let end = place.run("read", &["--salvage", "--from", "19999", "-q"]).fails(3);
+    assert_eq!((end.text(), end.err.as_str()), ("record 19999\nrecord 20000\n", ""));
     assert!(place.run("dump", &[]).fails(3).text().contains("checksum"));
+}
+
+/// Damage in the last segment keeps the log from being opened; what is sound is to be had all the same.
+#[test]
+fn a_log_that_does_not_open_is_salvaged() {
+    let place = Place::with(300);
+    place.run("discard", &["101"]).ok();
+    let blocks = place.blocks();
+    let bad = &blocks[blocks.len() / 2];
+    let at = |name: &str| bad[name].as_u64().unwrap();
+    place.flip(at("segment"), at("offset") + 110);
+    let refused = place.append(b"x").fails(3);
+    assert_eq!(refused.error()["error"]["kind"], "corrupt");
+    assert!(place.run("info", &[]).fails(3).err.contains("--salvage"));
+    let salvaged = place.run("read", &["--salvage"]).fails(3);
+    let gone = at("first")..at("first") + at("records");
+    let expected: String =
+        (101..=300).filter(|n| !gone.contains(n)).map(|n| format!("record {n}\n")).collect();
+    assert_eq!(salvaged.text(), expected);
+    assert!(salvaged.err.starts_with("chiplog: skipped: "), "{}", salvaged.err);
+    assert_eq!(Place::with(3).run("read", &["--salvage", "--count"]).ok().text(), "3\n");
 }
 
 #[test]
@@ -613,7 +640,7 @@ fn shells_and_manual_readers_are_served() {
     assert!(run(&["man"]).ok().text().contains(".TH chiplog 1"));
     let page = run(&["man", "append"]).ok();
     assert!(
-        page.text().contains(".TH chiplog-append 1") && page.text().contains("Exit status"),
+        page.text().contains(".TH chiplog-append 1") && page.text().contains(".SH EXIT STATUS"),
         "{}",
         page.text()
     );

@@ -72,16 +72,25 @@ impl Disk for RealDisk {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         let file = options.open(self.path.join(name))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(RealLock { _file: file }))
+        Ok(Box::new(RealLock { file }))
     }
 }
 
 #[derive(Debug)]
 struct RealLock {
-    _file: File,
+    file: File,
 }
 
 impl Lock for RealLock {}
+
+impl Drop for RealLock {
+    /// Unlocks by name. Closing alone would not do at once: while this process is starting another one, the
+    /// child has a copy of every descriptor until it executes its program, and the lock lives as long as any.
+    fn drop(&mut self) {
+        // What else could be done about it? The descriptor is closed in any case.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
 
 #[derive(Debug)]
 struct RealFile {

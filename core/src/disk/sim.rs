@@ -36,14 +36,16 @@
 //! ```
 //!
 //! This file owns the handle: calls, locks, recording. `sim/state.rs` is what is on the disk, `sim/faults.rs`
-//! when it fails, `sim/crashes.rs` which images a crash can leave.
+//! when it fails, `sim/crashes.rs` which images a crash can leave, `sim/rng.rs` chance.
 
 mod crashes;
 mod faults;
+mod rng;
 mod state;
 
-pub use crashes::{Crashes, Rng};
+pub use crashes::Crashes;
 pub use faults::{Call, Fault, Trouble};
+pub use rng::Rng;
 pub use state::{Damage, DiskState, Image, Landed, NodeId, Op};
 
 use super::{Disk, DiskFile, Lock};

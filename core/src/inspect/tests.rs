@@ -249,6 +249,22 @@ fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
     assert_eq!(faults[1].records, Some((Index(10), Index(10))));
 }
 
+/// A damaged header costs no record as long as the segment's id is known from elsewhere.
+#[test]
+fn blocks_are_read_behind_a_damaged_header() {
+    for (number, at, records, costs) in [(2, 20, 10, None), (1, 50, 10, None), (2, 50, 5, Some((6, 10)))] {
+        let mut scribe = Scribe::sample();
+        fs::remove_file(scribe.path(3)).unwrap();
+        scribe.begin(); // so that segment 2, which has no footer, has a successor
+        scribe.save();
+        scribe.spoil(number, at, |b| b[0] ^= 1);
+        let (report, faults) = scribe.walk();
+        assert_eq!((report.records, faults.len()), (records, 1), "{faults:?}");
+        assert!(faults[0].what.contains("segment header checksum does not match"), "{faults:?}");
+        assert_eq!(faults[0].records, costs.map(|(a, b)| (Index(a), Index(b))));
+    }
+}
+
 /// Nothing after it says that the last block was durable: a crash can have torn it.
 #[test]
 fn a_torn_tail_is_no_corruption() {

@@ -37,7 +37,8 @@ pub(crate) enum Kind {
     Command = 4,
     /// Term, vote and commit index. Not a raft entry: it repeats the raft index before it.
     HardState = 5,
-    /// Nothing but its `durable_upto`: proves what lies before it. Not a raft entry.
+    /// Nothing but its `durable_upto`: proves what lies before it. Its body is zeros, or nothing. Not a raft
+    /// entry.
     Marker = 6,
     /// The first block of every segment: all that is needed to open the log from here on. Not a raft entry.
     Opening = 7,

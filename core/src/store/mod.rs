@@ -21,7 +21,7 @@ pub(crate) mod recovery;
 pub(crate) mod scan;
 pub(crate) mod segment;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
@@ -110,6 +110,10 @@ pub(crate) struct Resume {
     pub(crate) unproven: bool,
 }
 
+/// Room for the markers of [`Store::proof`].
+const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
+const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
+
 /// The unit of the kernel's page cache.
 const PAGE_BYTES: usize = 4096;
 /// The padding behind blocks, and behind a write.
@@ -158,15 +162,23 @@ impl Store {
         Ok(Active::new(disk, Arc::new(segment), next.file))
     }
 
-    /// Whether a block with a body of so many bytes has room in the segment that grows, and a marker behind it:
-    /// what is written can always be proven.
+    /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
+    /// it: what is written can always be proven.
     pub(crate) fn fits(&self, body: usize) -> bool {
-        self.active.end + block_bytes(body) + block_bytes(0) <= self.active.limit
+        self.active.end + block_bytes(body) + PROOF_BYTES_MAX <= self.active.limit
     }
 
     /// Bytes that were pushed and not written.
     pub(crate) fn pending_bytes(&self) -> usize {
         self.active.end - self.active.written
+    }
+
+    /// The bodies of the markers that prove what was written. A device loses whole sectors: if the last block
+    /// shares its last sector with a marker, that one fills the sector up, and another stands in the next.
+    pub(crate) fn proof(&self) -> impl Iterator<Item = usize> + use<> {
+        let rest = self.active.end.next_multiple_of(SECTOR_BYTES) - self.active.end;
+        let filling = (rest > 0).then(|| rest - block_bytes(0));
+        filling.into_iter().chain([0])
     }
 
     /// Whether there are blocks with meaning that nothing on disk proves yet.
@@ -187,7 +199,7 @@ impl Store {
     /// were lowered below what the log holds); nothing has changed then.
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
-        let needed = padded(opening.length()) + block_bytes(body) + block_bytes(0);
+        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
         let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
         if needed > room {
             let what = format!(

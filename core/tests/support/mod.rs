@@ -242,10 +242,9 @@ pub fn run(disk: &SimDisk, steps: &[Step]) -> Result<Trace, String> {
         outcome = runner.wait_all();
     }
     // After a failure too: what was acknowledged before it still counts.
-    while let Some((n, ticket, wanted)) = runner.waiting.pop_front() {
-        if let Ok(appended) = ticket.wait() {
-            ensure!(appended == wanted, "command {n} got {appended:?}, not {wanted:?}");
-            runner.acknowledged(n);
+    while !runner.waiting.is_empty() {
+        if let Err(Stop::Wrong(what)) = runner.wait_all() {
+            return Err(what);
         }
     }
     let closed = runner.log.close();
@@ -390,7 +389,15 @@ impl Runner {
 
     fn wait_all(&mut self) -> Result<(), Stop> {
         while let Some((n, ticket, wanted)) = self.waiting.pop_front() {
-            let appended = ticket.wait()?;
+            let appended = ticket.wait().inspect_err(|error| {
+                // Refused, not failed: it is as if it had never been submitted.
+                if error.kind() != ErrorKind::Poisoned {
+                    self.trace.refuse(n, wanted);
+                    for (_, _, later) in self.waiting.iter_mut().filter(|(_, _, w)| w.first > wanted.first) {
+                        later.first = Index(later.first.0 - u64::from(wanted.count));
+                    }
+                }
+            })?;
             if appended != wanted {
                 return Err(Stop::Wrong(format!("command {n} got {appended:?}, not {wanted:?}")));
             }
@@ -453,6 +460,31 @@ impl Trace {
             }
         });
         (n, appended)
+    }
+
+    /// Takes command `n`, a batch for which the place `wanted` was meant, out of what was submitted: all later
+    /// records move up.
+    fn refuse(&mut self, n: usize, wanted: Appended) {
+        let count = u64::from(wanted.count);
+        let before = self.snapshots[n - 1].clone();
+        if before.next != wanted.first {
+            return; // a duplicate: it has no place of its own
+        }
+        let up = |index: Index| if index > wanted.first { Index(index.0 - count) } else { index };
+        for snapshot in &mut self.snapshots[n..] {
+            snapshot.next = up(snapshot.next);
+            for (session, old) in snapshot.sessions.iter_mut().zip(&before.sessions) {
+                match &mut session.last {
+                    Some((_, appended)) if *appended == wanted => session.last = old.last,
+                    Some((_, appended)) => appended.first = up(appended.first),
+                    None => {}
+                }
+            }
+        }
+        let records = std::mem::take(&mut self.records);
+        let gone = wanted.first..wanted.first.plus(count);
+        self.records =
+            records.into_iter().filter(|(i, _)| !gone.contains(i)).map(|(i, r)| (up(i), r)).collect();
     }
 
     /// The judge: the open log must be just what some number of commands within `legal` leaves, and say the

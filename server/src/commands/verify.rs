@@ -153,7 +153,7 @@ impl Verified {
         if self.corrupt > 0 {
             _ = writeln!(
                 out,
-                "{}: the records named above cannot be read. Restore the files from a copy, or discard what lies before the last bad record",
+                "{}: records named above cannot be read. Restore the files from a copy; `chiplog read --salvage` gives the others",
                 human::many(self.corrupt, "fault", "faults")
             );
         }

@@ -14,6 +14,7 @@
 //! Invariants: bytes of the last sector beyond a file's length are zero; a pending list is never empty and
 //! its last version is what the volatile image shows, unless a sync failed in between.
 
+use super::rng::Rng;
 use crate::disk::SECTOR_BYTES;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -387,7 +388,7 @@ impl Landed {
         match self {
             Self::Nothing => false,
             Self::All => true,
-            Self::Some(seed) => super::Rng::new(seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).below(2) == 0,
+            Self::Some(seed) => Rng::new(seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).below(2) == 0,
         }
     }
 }

@@ -1,0 +1,33 @@
+//! The small random generator that all sampling uses: what a seed gives has to be the same everywhere.
+
+/// A small seeded random generator (splitmix64): the same numbers from the same seed, everywhere.
+///
+/// ```
+/// use chiplog::disk::sim::Rng;
+/// assert_eq!(Rng::new(7).next_u64(), Rng::new(7).next_u64());
+/// assert!(Rng::new(7).below(10) < 10);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator for this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "there is no number below 0");
+        (self.next_u64() % bound as u64) as usize
+    }
+}
