@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
-//! - nothing is admitted that would exceed the capacity, counted with all that waits;
+//! - nothing is admitted that would exceed the capacity, counted with all that waits (but without the headers
+//!   of blocks to come: some hundred bytes each);
 //! - everything taken is completed, by the writer, in one way or another.
 
 use crate::batch::{Batch, SingleFrame, Stamp};

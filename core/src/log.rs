@@ -108,7 +108,7 @@ impl Log {
     ///
     /// # Errors
     /// `Locked`: somebody has it open. `NotFound`: there is none and `create` is false. `InvalidArgument`: an
-    /// option. `Corrupt`: names file and offset; nothing was changed. `Unsupported`: a newer format. `Io`.
+    /// option. `Corrupt`: names file and offset; the log's files are as they were. `Unsupported`: a newer format. `Io`.
     /// `Full`: no space for the segments ahead.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dir = dir.as_ref();

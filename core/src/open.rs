@@ -7,7 +7,7 @@
 //! A crash before 4 leaves no log: what is there then is removed by the next opening.
 
 use crate::batch::Malformed;
-use crate::config::Options;
+use crate::config::{Options, SEGMENT_BYTES_MIN};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sequence::Sequencer;
@@ -15,9 +15,10 @@ use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::prepared::{AHEAD, Preparer};
-use crate::store::recovery::{Learn, Survey, repair, survey};
+use crate::store::recovery::{Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Base, Segments, file_name, file_number};
+use crate::store::walk::Learn;
 use crate::store::{Resume, Store};
 use crate::types::{Index, RaftIndex};
 use std::collections::VecDeque;
@@ -85,7 +86,7 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     let mut sequencer = Sequencer::new(options);
     let opening = sequencer.opening(options);
     let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
-    identity.write(&*disk)?;
+    keep(&*disk, identity)?;
     Ok(Opened { lock, identity, store, sequencer, segments })
 }
 
@@ -117,11 +118,15 @@ fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
     let io = |e| Error::io("read", &path, e);
     let file = disk.open(name, false).map_err(io)?;
     let mut head = vec![0; SEGMENT_HEADER_BYTES];
-    if file.len().map_err(io)? < head.len() as u64 {
+    let length = file.len().map_err(io)?;
+    if length < u64::from(SEGMENT_BYTES_MIN) {
         return Ok(true);
     }
     file.read_at(0, &mut head).map_err(io)?;
     let Ok(header) = SegmentHeader::parse(&head) else { return Ok(true) };
+    if u64::from(header.bytes) != length {
+        return Ok(true);
+    }
     let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
     let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
         Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
@@ -146,7 +151,7 @@ fn recover(
     if sequencer.end().raft == RaftIndex(0) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
-        identity.write(&*disk)?;
+        keep(&*disk, identity)?;
     }
     let (file, unproven) = repair(&*disk, &survey)?;
     let Survey { segments: list, unsealed, leftovers, .. } = survey;
@@ -176,6 +181,12 @@ fn recover(
         store.sync()?;
     }
     Ok(Opened { lock, identity, store, sequencer, segments })
+}
+
+/// Makes the identity durable, and the way to it.
+fn keep(disk: &dyn Disk, identity: Identity) -> Result<()> {
+    identity.write(disk)?;
+    disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))
 }
 
 fn list(disk: &dyn Disk) -> Result<Vec<String>> {

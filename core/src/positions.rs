@@ -6,6 +6,8 @@
 //! first <= committed + 1      committed <= durable (one voter)      durable <= appended
 //! ```
 //!
+//! (A discard beyond the end breaks the first one for a moment: see `discarded` and `range`.)
+//!
 //! All are published without locks. The writer thread alone moves them; anybody reads them.
 //!
 //! Must not know: files, blocks.

@@ -15,9 +15,11 @@ use crate::open::Replayed;
 use crate::positions::Positions;
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::sequence::Sequencer;
+use crate::store::follow::Follow;
 use crate::store::identity::Identity;
-use crate::store::recovery::{Follow, Survey, survey};
+use crate::store::recovery::{Survey, survey};
 use crate::store::segment::Segments;
+use crate::store::walk::Proven;
 use crate::types::{Index, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
@@ -82,8 +84,9 @@ impl Viewer {
         let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
-        let Survey { segments, proven, follow, .. } = found;
-        let positions = Arc::new(Positions::new(sequencer.first(), proven.next.previous()));
+        let Survey { segments, follow, .. } = found;
+        let proven = follow.proven();
+        let positions = Arc::new(Positions::new(proven.first, proven.end.next.previous()));
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
         let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
         let state = Arc::new(State::default());
@@ -242,9 +245,9 @@ impl Follower {
 
     fn publish(&self) {
         let positions = &self.shelf.positions;
-        let first = self.sequencer.first();
+        let Proven { end, first } = self.follow.proven();
         positions.discarded(first);
-        let last = self.follow.proven().next.previous();
+        let last = end.next.previous();
         positions.written(last);
         positions.synced(last);
         drop(self.shelf.segments.drop_below(first));

@@ -21,13 +21,10 @@ pub(crate) struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory; with `create`, makes it first, durably, if it is missing.
+    /// Opens a directory; with `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
-        if create && !path.is_dir() {
+        if create {
             fs::create_dir_all(path)?;
-            if let Some(parent) = path.canonicalize()?.parent() {
-                File::open(parent)?.sync_all()?;
-            }
         }
         if !path.is_dir() {
             let kind = if path.exists() { io::ErrorKind::NotADirectory } else { io::ErrorKind::NotFound };
@@ -66,6 +63,18 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         self.dir.sync_all()
+    }
+
+    fn sync_ancestors(&self) -> io::Result<()> {
+        for directory in self.path.canonicalize()?.ancestors().skip(1) {
+            match File::open(directory) {
+                Ok(directory) => directory.sync_all()?,
+                // Whose names we may not even list was not made by us.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {

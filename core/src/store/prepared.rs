@@ -14,7 +14,8 @@
 //!   above all) find a place when the disk is full.
 
 use super::layout::{
-    Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index, tail_reserve,
+    FOOTER_BYTES, Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index,
+    tail_reserve,
 };
 use super::segment::{Segment, file_name};
 use crate::disk::{Disk, DiskFile};
@@ -273,7 +274,7 @@ impl Preparer {
         let (index, index_crc) = encode_index(&entries);
         let size = segment.bytes as usize;
         let index_offset = data_limit(size);
-        assert!(index.len() <= tail_reserve(size), "the index fits its reserve");
+        assert!(index.len() + FOOTER_BYTES <= tail_reserve(size), "the index fits its reserve");
         let end = segment.end();
         let footer = Footer {
             number: segment.number,
@@ -295,8 +296,7 @@ impl Preparer {
         let path = self.disk.path().join(file_name(segment.number));
         let write = || -> io::Result<()> {
             let file = self.disk.open(&file_name(segment.number), true)?;
-            // One call, so that a crash between them cannot leave a footer without its index in most cases;
-            // where it does, the index's own checksum tells.
+            // A crash can leave the footer without its index: the index's own checksum tells.
             file.write_at(index_offset as u64, &[IoSlice::new(&index)])?;
             file.write_at((size - bytes.len()) as u64, &[IoSlice::new(&bytes)])?;
             file.sync()
