@@ -11,8 +11,8 @@ use crate::disk::SECTOR_BYTES;
 use crate::sequence::COMMAND_BYTES;
 use crate::session::{self, Sessions};
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
+use crate::store::decision::{DECISIONS, Verdict};
 use crate::store::layout::{self, FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::store::recovery::{DECISIONS, Verdict};
 use crate::types::SegmentId;
 
 /// The format's checksum, so that a fuzz target can mend one and get past it.

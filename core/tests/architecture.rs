@@ -43,6 +43,10 @@ const ORDER: &[&str] = &[
     "store::scan",
     "store::cursor",
     "store",
+    "store::decision",
+    "store::files",
+    "store::walk",
+    "store::follow",
     "store::recovery",
     // The writer: gathers, decides, writes, publishes.
     "gather",
