@@ -151,6 +151,7 @@ impl Log {
             published: published.clone(),
             options: options.clone(),
             waiting: Vec::new(),
+            gathered: 0,
         };
         writer.publish_state();
         let lock: Arc<dyn Lock> = lock.into();
@@ -329,7 +330,7 @@ impl Log {
             first,
             last,
             durable: shelf.positions.durable(),
-            bytes_used: queue.used.load(Ordering::Relaxed),
+            bytes_used: queue.used(),
             bytes_capacity: options.capacity_bytes,
             segments: shelf.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),

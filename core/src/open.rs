@@ -146,14 +146,14 @@ fn recover(
         remove(&*disk, name)?;
     }
     let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
-    let survey = survey(&*disk, identity, &mut replayed)?;
+    let mut survey = survey(&*disk, identity, &mut replayed)?;
     let mut sequencer = replayed.sequencer;
     if sequencer.end().raft == RaftIndex(0) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
         keep(&*disk, identity)?;
     }
-    let (file, unproven) = repair(&*disk, &survey)?;
+    let (file, unproven) = repair(&*disk, &mut survey)?;
     let Survey { segments: list, unsealed, leftovers, .. } = survey;
     let Some(last) = list.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
@@ -163,7 +163,9 @@ fn recover(
     }
     let mut spare = Vec::new();
     for leftover in leftovers {
-        let fits = leftover.bytes == u64::from(options.segment_bytes);
+        // Of the log's own past, readers of an earlier handle of this process may still have mappings.
+        let never_begun = file_number(&leftover.name).is_some_and(|n| n > last.number);
+        let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));

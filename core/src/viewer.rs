@@ -22,7 +22,7 @@ use crate::store::segment::Segments;
 use crate::store::walk::Proven;
 use crate::types::{Index, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::inotify;
+use rustix::fs::inotify::{self, WatchFlags};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,6 +174,13 @@ fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Surve
     }
 }
 
+/// What tells that the log changed: writes, and names that come, move or go.
+const CHANGES: WatchFlags = WatchFlags::MODIFY
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO);
+
 /// Wakes when a file of the directory changes.
 struct Watch {
     inotify: OwnedFd,
@@ -182,9 +189,9 @@ struct Watch {
 
 impl Watch {
     fn new(dir: &Path) -> std::io::Result<Self> {
-        use inotify::{CreateFlags, WatchFlags};
+        use inotify::CreateFlags;
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&inotify, dir, WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::CREATE)?;
+        inotify::add_watch(&inotify, dir, CHANGES)?;
         Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
     }
 
@@ -230,16 +237,26 @@ impl Follower {
     }
 
     fn advance(&mut self) -> Result<()> {
-        let mut learner = Replayed {
-            sequencer: std::mem::replace(&mut self.sequencer, Sequencer::new(&self.options)),
-            options: &self.options,
-        };
+        let options = &self.options;
+        let sequencer = std::mem::replace(&mut self.sequencer, Sequencer::new(options));
+        let mut learner = Replayed { sequencer, options };
         let begun = self.follow.advance(&*self.disk, self.identity, &mut learner);
         self.sequencer = learner.sequencer;
-        for segment in begun? {
-            self.shelf.segments.push(segment);
+        if self.follow.is_lost(&*self.disk, self.identity) {
+            self.start_over()?;
+        } else {
+            begun?.into_iter().for_each(|segment| self.shelf.segments.push(segment));
         }
         self.publish();
+        Ok(())
+    }
+
+    /// The writer has discarded what this handle was following: looks at the whole log again. Readers in what
+    /// is gone are told so.
+    fn start_over(&mut self) -> Result<()> {
+        let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
+        self.shelf.segments.replace(found.segments);
+        (self.sequencer, self.follow) = (sequencer, found.follow);
         Ok(())
     }
 

@@ -61,6 +61,14 @@ impl Follow {
         }
     }
 
+    /// Whether the segment it follows is gone: the writer has discarded it meanwhile, and perhaps used its file
+    /// again. Then the log has to be surveyed anew.
+    pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
+        let files = Files { disk, identity, names: BTreeMap::new() };
+        let here = files.open(self.walk.header.number, false);
+        !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
+    }
+
     /// The next segment, if it has begun where this one ends now.
     fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Option<Opened>> {
         let files = Files { disk, identity, names: BTreeMap::new() };

@@ -23,7 +23,7 @@ use super::files::{Begun, Files, Leftover, Opened};
 use super::follow::Follow;
 use super::identity::Identity;
 use super::layout::{Footer, SEGMENT_HEADER_BYTES};
-use super::scan::Later;
+use super::scan::{Found, Scanner};
 use super::segment::{Base, Segment, file_name, file_number};
 use super::walk::{Learn, Walk};
 use crate::batch::Malformed;
@@ -31,7 +31,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Index;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -141,9 +141,20 @@ fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malfo
 fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
-    let why = walk.run(&mut scanner, learner)?;
+    let mut why = walk.run(&mut scanner, learner)?;
+    // Another process may be writing: what was no block a moment ago, and is proven by a later one now, is
+    // looked at again. Damage stays damage.
+    let mut later = scanner.later(walk.at)?;
+    while later.durable_upto > walk.at {
+        let before = walk.at;
+        scanner.refresh();
+        why = walk.run(&mut scanner, learner)?;
+        if walk.at == before {
+            break;
+        }
+        later = scanner.later(walk.at)?;
+    }
     let at = walk.at;
-    let later = if at < scanner.limit() { scanner.later(at)? } else { Later::default() };
     let zeros = why.is_none() || scanner.bytes(at, BLOCK_HEADER_BYTES)?.iter().all(|b| *b == 0);
     let clean = zeros && later.end <= at;
     let row =
@@ -251,8 +262,9 @@ impl Learn for Chain {
 /// whether its last block still is to be proven by a marker.
 ///
 /// # Errors
-/// `Io`; the directory is as sound as before.
-pub(crate) fn repair(disk: &dyn Disk, survey: &Survey) -> Result<(Arc<dyn DiskFile>, bool)> {
+/// `Io`; `Corrupt` when a block that was sound a moment ago is not any more: what the page cache showed was not
+/// on the disk. The directory is as it was.
+pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<(Arc<dyn DiskFile>, bool)> {
     let Some(segment) = survey.segments.back() else {
         return Err(Error::new(ErrorKind::Corrupt, "a log without segments"));
     };
@@ -260,33 +272,38 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &Survey) -> Result<(Arc<dyn DiskFi
     if let Some((path, at, why)) = &survey.torn {
         tracing::warn!(file = %path.display(), offset = at, why, "cut a torn write that was never acknowledged");
     }
-    let work = || -> io::Result<Arc<dyn DiskFile>> {
-        let file = disk.open(&file_name(segment.number), true)?;
-        if let Some(from) = survey.unproven_from {
-            copy_onto_itself(&*file, from, segment.data_end())?;
-        }
-        if let Some(range) = &survey.remnants {
-            let zeros = vec![0; range.len()];
-            file.write_at(range.start as u64, &[IoSlice::new(&zeros)])?;
-        }
-        if survey.unproven_from.is_some() || survey.remnants.is_some() {
-            file.sync()?;
-        }
-        Ok(file)
-    };
-    let file = work().map_err(|e| Error::io("repair", &path, e))?;
+    let io = |e| Error::io("repair", &path, e);
+    let file = disk.open(&file_name(segment.number), true).map_err(io)?;
+    if let Some(from) = survey.unproven_from {
+        write_again(&*file, &mut survey.follow.scanner, from, segment.data_end())?;
+    }
+    if let Some(range) = &survey.remnants {
+        let zeros = vec![0; range.len()];
+        file.write_at(range.start as u64, &[IoSlice::new(&zeros)]).map_err(io)?;
+    }
+    if survey.unproven_from.is_some() || survey.remnants.is_some() {
+        file.sync().map_err(io)?;
+    }
     Ok((file, survey.unproven))
 }
 
-/// Writes a range again as it is, so that the next sync covers it.
-fn copy_onto_itself(file: &dyn DiskFile, from: usize, to: usize) -> io::Result<()> {
+/// Writes the blocks of a range again as they are, so that the next sync covers them: the very bytes that are
+/// checked here, for a second reading could bring others.
+fn write_again(file: &dyn DiskFile, scanner: &mut Scanner, from: usize, to: usize) -> Result<()> {
+    let path = scanner.path.clone();
     let mut at = from;
-    let mut buffer = vec![0; (to - from).min(1 << 20)];
     while at < to {
-        let n = buffer.len().min(to - at);
-        file.read_at(at as u64, &mut buffer[..n])?;
-        file.write_at(at as u64, &[IoSlice::new(&buffer[..n])])?;
-        at += n;
+        let header = match scanner.block(at)? {
+            Found::Block(header, _) => header,
+            Found::Nothing(why) => return Err(Error::corrupt(&path, at as u64, why)),
+            Found::Limit => return Err(Error::corrupt(&path, at as u64, "the segment ends here")),
+        };
+        let length = header.length as usize;
+        let padding = [0; BLOCK_HEADER_BYTES];
+        let block = scanner.bytes(at, length)?;
+        let pieces = [IoSlice::new(block), IoSlice::new(&padding[..header.stride() - length])];
+        file.write_at(at as u64, &pieces).map_err(|e| Error::io("repair", &path, e))?;
+        at += header.stride();
     }
     Ok(())
 }
