@@ -42,6 +42,10 @@ const ORDER: &[&str] = &[
     "store::identity",
     "store::scan",
     "store::cursor",
+    "store::decision",
+    "store::files",
+    "store::walk",
+    "store::follow",
     "store",
     "store::recovery",
     // The writer: gathers, decides, writes, publishes.
