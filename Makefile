@@ -44,7 +44,7 @@ deny: export PATH := $(TOOLS)/bin:$(PATH)
 deny:
 	command -v cargo-deny >/dev/null || \
 	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny
-	$(CARGO) deny check bans licenses sources
+	$(CARGO) deny check --hide-inclusion-graph bans licenses sources
 	if $(CARGO) deny fetch db 2>/dev/null; then $(CARGO) deny check --disable-fetch advisories; \
 	  else echo "advisories NOT checked: their list cannot be fetched from here"; fi
 
@@ -64,7 +64,7 @@ fuzz-short:
 
 # Every interleaving of the completion that a block's waiters share. Own target directory: other flags.
 loom:
-	RUSTFLAGS="--cfg loom" $(CARGO) test --quiet --release --package chiplog --lib --target-dir target/loom -- loom
+	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
 # What is unsafe and can run without system calls, under an interpreter that knows undefined behaviour.
 miri:

@@ -40,15 +40,13 @@ struct Gathering {
     stop: bool,
 }
 
-const FILE_BYTES: u64 = 256 << 20;
-
 impl Bare {
-    /// Makes the zero-filled file in `dir` and starts the writer.
+    /// Makes the zero-filled file in `dir`, to be written round and round, and starts the writer.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn start(dir: &Path) -> Result<Self> {
-        let file = ZeroFilled::create(dir, FILE_BYTES)?;
+    pub(crate) fn start(dir: &Path, file_bytes: u64) -> Result<Self> {
+        let file = ZeroFilled::create(dir, file_bytes)?;
         let shared = Arc::new(Shared {
             gathering: Mutex::new(Gathering { bytes: Vec::new(), block: 1, stop: false }),
             arrived: Condvar::new(),
@@ -134,7 +132,7 @@ mod tests {
     #[test]
     fn appends_of_many_threads_return() {
         let dir = tempfile::tempdir().unwrap();
-        let bare = Bare::start(dir.path()).unwrap();
+        let bare = Bare::start(dir.path(), 1 << 20).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..50).for_each(|_| bare.append(&[7; 100]).unwrap()));

@@ -21,6 +21,8 @@ pub(crate) struct Bench {
     pub(crate) pool: Pool,
     pub(crate) window: Window,
     pub(crate) rounds: usize,
+    /// Size of the zero-filled file that raw writes go to, round and round.
+    pub(crate) raw_bytes: u64,
 }
 
 /// A figure and its limit, by round, and what else was seen.
@@ -70,9 +72,6 @@ impl Versus {
     }
 }
 
-/// Size of the raw file; it is written round and round.
-const RAW_BYTES: u64 = 256 << 20;
-
 /// The options every case uses unless it says otherwise: the defaults.
 pub(crate) fn options() -> Options {
     Options::default()
@@ -89,7 +88,7 @@ impl Bench {
 
     /// `threads` blocking threads against the bare loop with as many.
     pub(crate) fn blocking(&self, threads: usize, record_bytes: usize, options: &Options) -> Result<Versus> {
-        let bare = Bare::start(&self.dir)?;
+        let bare = Bare::start(&self.dir, self.raw_bytes)?;
         let (limits, ours) = interleave(
             self.rounds,
             || workload::blocking(&bare, &self.pool, threads, record_bytes, self.window),
@@ -104,7 +103,7 @@ impl Bench {
 
     /// One blocking thread against a raw `pwrite` + `fdatasync` of the record alone.
     pub(crate) fn alone(&self, record_bytes: usize, options: &Options) -> Result<Versus> {
-        let mut file = ZeroFilled::create(&self.dir, RAW_BYTES)?;
+        let mut file = ZeroFilled::create(&self.dir, self.raw_bytes)?;
         let (limits, ours) = interleave(
             self.rounds,
             || {
@@ -126,7 +125,7 @@ impl Bench {
         options: &Options,
         work: impl Fn(&Log) -> Result<(Outcome, Blocks)>,
     ) -> Result<Versus> {
-        let file = RefCell::new(ZeroFilled::create(&self.dir, RAW_BYTES)?);
+        let file = RefCell::new(ZeroFilled::create(&self.dir, self.raw_bytes)?);
         let last = RefCell::new(Vec::new());
         let ours = || {
             let log = self.log(options.clone())?;

@@ -130,7 +130,8 @@ impl Common {
         }
         let measured = Duration::from_secs_f64(seconds);
         let window = Window { warm_up: measured / 3, measured };
-        Ok(Bench { dir: dir.path().to_owned(), pool: Pool::new(1), window, rounds: self.rounds() })
+        let raw_bytes = if self.quick { 16 << 20 } else { 256 << 20 };
+        Ok(Bench { dir: dir.path().to_owned(), pool: Pool::new(1), window, rounds: self.rounds(), raw_bytes })
     }
 
     /// Prints and keeps a result.

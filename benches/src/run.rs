@@ -110,7 +110,7 @@ fn versus(workload: &str, case: String, x: f64, unit: &str, of: &Versus, scale: 
 fn raw_limits(bench: &Bench) -> Result<Vec<Row>> {
     const WORKLOAD: &str = "raw";
     let mut rows = Vec::new();
-    let mut file = ZeroFilled::create(bench.dir(), 256 << 20)?;
+    let mut file = ZeroFilled::create(bench.dir(), bench.raw_bytes)?;
     for bytes in [2048, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
         let syncs = raw::sync_loop(&mut file, &bench.pool, bytes, bench.window.measured)?;
         let latency = syncs.latencies.summary();

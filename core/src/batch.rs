@@ -76,7 +76,7 @@ impl BatchHeader {
             return Err("batch has flags of a newer format");
         }
         let length = header.length as usize;
-        if length < BATCH_HEADER_BYTES || length > BATCH_BYTES_MAX || length > bytes.len() {
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX.min(bytes.len())).contains(&length) {
             return Err("batch length is out of bounds");
         }
         if header.count == 0 || header.count > BATCH_RECORDS_MAX {

@@ -26,6 +26,9 @@ pub use map::Map;
 /// The unit that a disk writes whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
+/// Zeros written at a time.
+const ZERO_PIECE_BYTES: usize = 1 << 20;
+
 /// One flat directory of files. `Send + Sync`; calls may block on the device.
 pub trait Disk: Debug + Send + Sync {
     /// The directory's path, for messages.
@@ -57,6 +60,7 @@ pub trait Disk: Debug + Send + Sync {
 /// A held lock. Dropping it lets go.
 pub trait Lock: Debug + Send + Sync {}
 
+#[expect(clippy::len_without_is_empty, reason = "nobody asks a file whether it is empty")]
 /// An open file. `Send + Sync`: reads may run beside a write to other places.
 pub trait DiskFile: Debug + Send + Sync {
     /// Its length in bytes.
@@ -68,6 +72,19 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Writes all of `bufs`, one after the other, from `offset` on; grows the file if need be. On an error
     /// any part may have been written.
     fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Makes an empty file `bytes` long, of zeros that are really allocated, so that no later write inside has
+    /// to change where the file lies on the disk. Not durable before `sync`.
+    fn fill_with_zeros(&self, bytes: u64) -> io::Result<()> {
+        let zeros = vec![0; ZERO_PIECE_BYTES];
+        let mut at = 0;
+        while at < bytes {
+            let n = usize::try_from(bytes - at).map_or(zeros.len(), |left| left.min(zeros.len()));
+            self.write_at(at, &[IoSlice::new(&zeros[..n])])?;
+            at += n as u64;
+        }
+        Ok(())
+    }
 
     /// Makes the file's contents and length durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;

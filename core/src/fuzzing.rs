@@ -6,6 +6,7 @@
 
 use crate::batch::{self, BATCH_HEADER_BYTES, BatchHeader, Body};
 use crate::checksum;
+use crate::session::Sessions;
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
 use crate::store::layout::{FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::types::SegmentId;
@@ -86,4 +87,9 @@ pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
 /// The body of an opening block.
 pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
     Opening::parse(bytes).ok().map(|o| o.encode())
+}
+
+/// The table of exactly-once sessions, with all that it can remember.
+pub fn sessions(bytes: &[u8]) -> Option<Vec<u8>> {
+    Sessions::decode(bytes, u32::MAX, 1024).ok().map(|table| table.encode())
 }

@@ -56,6 +56,10 @@ const ORDER: &[&str] = &[
     "exactly_once",
     "viewer",
     // Tools over all of it.
+    "inspect::window",
+    "inspect::report",
+    "inspect::segment",
+    "inspect",
     "fuzzing",
 ];
 

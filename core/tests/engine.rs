@@ -1,5 +1,7 @@
 //! The engine as a program uses it, on a real directory.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use chiplog::{
     Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence, Start, Timestamp,
     Viewer,

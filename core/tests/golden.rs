@@ -5,14 +5,23 @@
 #![cfg(feature = "sim")] // opens the decoders
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::{Batch, BatchBuilder, Codec, Sequence, SessionId, fuzzing};
-use std::path::Path;
+use chiplog::{
+    Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogId, Options, Reader, Sequence, SessionId,
+    Start, Timestamp, Viewer, fuzzing,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The salt of the golden blocks.
 const SEGMENT: u64 = 5;
 
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
 fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
+    fs::read(path(name)).unwrap()
 }
 
 /// What the three golden batches hold.
@@ -67,4 +76,120 @@ fn the_fixed_parts_of_a_segment_are_read_and_encoded_the_same() {
     assert_eq!(fuzzing::footer(&footer), Some(footer));
     let opening = golden("opening-body.bin");
     assert_eq!(fuzzing::opening(&opening), Some(opening));
+}
+
+/// Record `n` of the golden log: 600 of them, the first 42 discarded. Of every ten, the first five are one batch
+/// (of each codec in turn), the other five were appended one by one in session 1, as its sequence numbers 1 to
+/// 300. Session 2 was opened and closed. One millisecond's tenfold is the number: record `n` was appended at
+/// `TIME + 10 n`, a batch at the time of its first.
+fn record(n: u64) -> Vec<u8> {
+    format!("record {n}, ").into_bytes().repeat((n % 60) as usize)
+}
+
+const TIME: u64 = 1_700_000_000_000;
+
+fn timestamp(n: u64) -> Timestamp {
+    let batch_or_single = if matches!(n % 10, 1..=5) { n - (n - 1) % 10 } else { n };
+    Timestamp(TIME + 10 * batch_or_single)
+}
+
+/// A clock at the golden log's end: its session has not expired.
+#[derive(Debug)]
+struct Then;
+
+impl Clock for Then {
+    fn now(&self) -> Timestamp {
+        timestamp(600)
+    }
+}
+
+fn options() -> Options {
+    Options {
+        clock: Arc::new(Then),
+        session_window: 16,
+        sessions_max: 16,
+        ..Options::with_segment_bytes(64 << 10)
+    }
+}
+
+/// A copy of the golden log that may be written to.
+fn golden_log() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(path("log")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    dir
+}
+
+fn check_records(mut reader: Reader) {
+    for n in 43..=600 {
+        let found = reader.next_record().unwrap().unwrap();
+        assert_eq!((found.index, found.data), (Index(n), &record(n)[..]));
+        assert_eq!(found.timestamp, timestamp(n), "record {n}");
+    }
+    assert!(reader.next_record().unwrap().is_none());
+}
+
+#[test]
+fn the_log_is_opened_read_and_goes_on() {
+    let dir = golden_log();
+    let viewer = Viewer::open(dir.path()).unwrap();
+    check_records(viewer.reader(Start::First).unwrap());
+    drop(viewer);
+
+    let log = Log::open(dir.path(), options()).unwrap();
+    let info = log.info();
+    assert_eq!(info.log_id, LogId(331_020_147_764_333_004_981_857_624_170_370_405_661));
+    assert_eq!((info.first, info.last, info.durable), (Index(43), Index(600), Index(600)));
+    assert_eq!((info.segments, info.sessions, info.last_timestamp), (4, 1, timestamp(600)));
+    check_records(log.reader(Start::First).unwrap());
+    assert_eq!(log.read(Index(42)).unwrap_err().kind(), ErrorKind::Discarded);
+    let mut from = log.reader(Start::Timestamp(timestamp(300))).unwrap();
+    assert_eq!(from.next_record().unwrap().unwrap().index, Index(300));
+
+    // The session is where it was: what it appended is known, what comes next is new.
+    let mut session = log.resume_session(SessionId(1), Sequence(298));
+    for n in 598..=600 {
+        assert_eq!(session.append(&record(n)).unwrap(), Index(n));
+    }
+    assert_eq!(session.append(b"new").unwrap(), Index(601));
+    let closed = log.resume_session(SessionId(2), Sequence(1)).append(b"late").unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::SessionExpired);
+    assert_eq!(log.append(b"newer").unwrap(), Index(602));
+    log.close().unwrap();
+    let log = Log::open(dir.path(), options()).unwrap();
+    assert_eq!(log.read(Index(602)).unwrap().data[..], b"newer"[..]);
+}
+
+/// Every header, block and footer in the golden log's files, by the decoders alone, encoded again.
+#[test]
+fn the_log_s_every_part_is_encoded_the_same() {
+    let (mut blocks, mut footers) = (0, 0);
+    for number in 1..=6 {
+        let file = golden(&format!("log/{number:020}.seg"));
+        assert_eq!(fuzzing::segment_header(&file).unwrap(), file[..4096]);
+        let id = u64::from_le_bytes(file[48..56].try_into().unwrap());
+        let mut at = 4096;
+        while let Some((header, sound)) = fuzzing::block(&file[at..], id) {
+            assert!(sound, "segment {number}, offset {at}");
+            assert_eq!(header, file[at..at + 64]);
+            let length = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
+            if header[60] == 7 {
+                let opening = &file[at + 64..at + length];
+                assert_eq!(fuzzing::opening(opening).unwrap(), opening);
+                let sessions = &opening[56..]; // no membership
+                assert_eq!(fuzzing::sessions(sessions).unwrap(), sessions);
+            }
+            at += length.next_multiple_of(64);
+            blocks += 1;
+        }
+        let tail = &file[file.len() - 128..];
+        if let Some(footer) = fuzzing::footer(tail) {
+            assert_eq!(footer, tail);
+            footers += 1;
+        }
+    }
+    assert!(blocks > 360, "{blocks} blocks: there were 360 appends");
+    assert_eq!(footers, 3, "all but the last of four were sealed");
 }

@@ -335,7 +335,7 @@ fn a_log_without_its_identity_is_not_made_anew() {
         let mut image = sample.image.clone();
         image.remove("chiplog.id");
         let disk = SimDisk::new(image.clone());
-        let error = open(&disk).err().expect("records without an identity are refused");
+        let error = open(&disk).expect_err("records without an identity are refused");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
         for name in image.names() {
             assert_eq!(disk.visible().file(name), image.file(name), "{name} is as it was");

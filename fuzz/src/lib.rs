@@ -4,13 +4,22 @@
 //! A target fails by panicking. Checksums stop nearly every mutated input at the door, so each target tries its
 //! input twice: as it is, and with the checksums mended, as a writer that means harm would.
 
+mod recovery;
+
 use chiplog::fuzzing;
+pub use recovery::recovery;
 
 /// A target: takes any bytes, panics when a promise is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also its folder below `corpus/`.
-pub const TARGETS: &[(&str, Target)] = &[("batch", batch), ("block", block), ("segment", segment)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("batch", batch),
+    ("block", block),
+    ("segment", segment),
+    ("sessions", sessions),
+    ("recovery", recovery),
+];
 
 /// Inputs longer than this are cut: they find nothing that shorter ones do not.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -56,7 +65,8 @@ pub fn block(input: &[u8]) {
 /// The fixed parts of a segment: the first byte says which.
 pub fn segment(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
-    let (decode, summed): (fn(&[u8]) -> Option<Vec<u8>>, usize) = match which % 3 {
+    type Decode = fn(&[u8]) -> Option<Vec<u8>>;
+    let (decode, summed): (Decode, usize) = match which % 3 {
         0 => (fuzzing::segment_header, 4096),
         1 => (fuzzing::footer, 128),
         _ => (fuzzing::opening, 0),
@@ -74,5 +84,12 @@ pub fn segment(input: &[u8]) {
         let crc = fuzzing::crc32c(&mended[12..summed]);
         mended[8..12].copy_from_slice(&crc.to_le_bytes());
         look(&mended);
+    }
+}
+
+/// The table of exactly-once sessions.
+pub fn sessions(input: &[u8]) {
+    if let Some(again) = fuzzing::sessions(input) {
+        assert_eq!(again, input, "an accepted table has one encoding");
     }
 }

@@ -60,9 +60,10 @@ Exit status:
     7  needs another version of chiplog
   130  interrupted; what was confirmed is in the log
 
-Errors go to standard error as \"chiplog: what, where, what to do\", and with --json as one object:
-  {\"error\": {\"kind\": \"locked\", \"code\": 11, \"message\": \"...\"}}
-The kinds and their numbers are those of the library and never change.";
+Errors:
+  They go to standard error as \"chiplog: what, where, what to do\", and with --json as one object:
+    {\"error\": {\"kind\": \"locked\", \"code\": 11, \"message\": \"...\"}}
+  The kinds and their numbers are those of the library and never change.";
 
 #[cfg(test)]
 mod tests {

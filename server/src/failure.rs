@@ -93,7 +93,7 @@ impl From<chiplog::Error> for Failure {
                 "; another program has it open for writing: stop that one, or use `read` and `info`, which work beside it"
             }
             ErrorKind::Corrupt => {
-                "; `chiplog verify` lists all that is wrong, `chiplog read` still gives what is sound before it"
+                "; `chiplog verify` lists all that is wrong, `chiplog read --salvage` gives all that is sound"
             }
             ErrorKind::Full => "; `chiplog discard` makes room",
             ErrorKind::Poisoned => {

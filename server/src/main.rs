@@ -42,7 +42,9 @@ fn main() -> ExitCode {
 /// Help, the version, or what is wrong with the command line.
 fn explain(error: &clap::Error, json: bool) -> ExitCode {
     if json && error.use_stderr() {
-        report(&Failure::usage(error.render().to_string().trim_end()), json);
+        let text = error.render().to_string();
+        let what = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
+        report(&Failure::usage(format!("{what}; see chiplog --help")), json);
         return Exit::Usage.into();
     }
     let closed = error.print().is_err();

@@ -358,12 +358,6 @@ impl Witness {
         self.notes().repeated
     }
 
-    /// Where record `number` was promised to be, if it was.
-    pub(crate) fn promised(&self, number: u64) -> Option<Index> {
-        let (index, _) = *self.notes().promised.get(number as usize)?;
-        (index > 0).then_some(Index(index))
-    }
-
     /// Starts a child: sessions that are known are taken up where their last acknowledgement was.
     pub(crate) fn start(self: &Arc<Self>, program: &Path) -> Result<Running> {
         let mut plan = self.plan.clone();

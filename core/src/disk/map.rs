@@ -55,11 +55,6 @@ impl Map {
         self.advise(Advice::WillNeed, range);
     }
 
-    /// Brings a range into memory and into the page table at once; blocks until it is read.
-    pub(crate) fn populate(&self, range: Range<usize>) {
-        self.advise(Advice::PopulateRead, range);
-    }
-
     fn advise(&self, advice: Advice, range: Range<usize>) {
         let end = range.end.min(self.raw.len());
         if range.start < end {

@@ -1,7 +1,7 @@
 //! The real disk: a directory on Linux, through rustix.
 
-use super::{Disk, DiskFile, Lock, Map};
-use rustix::fs::{FlockOperation, flock};
+use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
+use rustix::fs::{FlockOperation, OFlags, fcntl_getfl, fcntl_setfl, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// The most pieces `pwritev` takes at once (`IOV_MAX` on Linux).
 const SLICES_MAX: usize = 1024;
+/// What direct writes are aligned to: no device asks for more.
+const PAGE_BYTES: usize = 4096;
 
 /// A directory of the file system.
 #[derive(Debug)]
@@ -70,16 +72,25 @@ impl Disk for RealDisk {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         let file = options.open(self.path.join(name))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(RealLock { _file: file }))
+        Ok(Box::new(RealLock { file }))
     }
 }
 
 #[derive(Debug)]
 struct RealLock {
-    _file: File,
+    file: File,
 }
 
 impl Lock for RealLock {}
+
+impl Drop for RealLock {
+    /// Unlocks by name. Closing alone would not do at once: while this process is starting another one, the
+    /// child has a copy of every descriptor until it executes its program, and the lock lives as long as any.
+    fn drop(&mut self) {
+        // What else could be done about it? The descriptor is closed in any case.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
 
 #[derive(Debug)]
 struct RealFile {
@@ -103,6 +114,24 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
+    /// Past the page cache where the file system can: zeros need no memory of their own, and their way to the
+    /// disk does not delay the syncs of appends.
+    fn fill_with_zeros(&self, bytes: u64) -> io::Result<()> {
+        let flags = fcntl_getfl(&self.file)?;
+        let direct = fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_ok();
+        let filled = fill(&self.file, bytes);
+        if direct {
+            fcntl_setfl(&self.file, flags)?;
+        }
+        match filled {
+            // Some file systems take the flag and refuse the write.
+            Err(e) if direct && e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                fill(&self.file, bytes)
+            }
+            other => other,
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -110,6 +139,20 @@ impl DiskFile for RealFile {
     fn map(&self) -> io::Result<Map> {
         Map::new(&self.file)
     }
+}
+
+/// Writes zeros over the file's first `bytes` bytes, from a buffer that suits direct writes.
+fn fill(file: &File, bytes: u64) -> io::Result<()> {
+    let buffer = vec![0; ZERO_PIECE_BYTES + PAGE_BYTES];
+    let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+    let zeros = &buffer[start..start + ZERO_PIECE_BYTES];
+    let mut at = 0;
+    while at < bytes {
+        let n = usize::try_from(bytes - at).map_or(zeros.len(), |left| left.min(zeros.len()));
+        file.write_all_at(&zeros[..n], at)?;
+        at += n as u64;
+    }
+    Ok(())
 }
 
 /// One `pwritev`, and what it left over by `pwrite`.

@@ -6,17 +6,22 @@
 //! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
 //! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
 
+use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
 use super::window::Window;
-use super::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail, segment_name};
 use crate::batch::{self, Body, Malformed, RECORD_OVERHEAD_BYTES};
 use crate::checksum::crc32c;
 use crate::disk::Disk;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::gather::Command;
+use crate::sequence::parse_command;
+use crate::session::Sessions;
 use crate::store::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_body};
+use crate::store::identity::newer;
 use crate::store::layout::{
     FOOTER_BYTES, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
     SEGMENT_HEADER_BYTES, SegmentHeader, data_limit,
 };
+use crate::store::segment::file_name;
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use std::io;
 use std::ops::ControlFlow;
@@ -27,7 +32,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A segment as the survey saw it.
 pub(super) struct Found {
     pub(super) number: u64,
-    /// None when it cannot be read or is not sound; the walk says why.
+    /// None when nothing tells what it was; the walk says why.
     pub(super) header: Option<SegmentHeader>,
     /// The header of its opening block, if it has begun.
     pub(super) opening: Option<BlockHeader>,
@@ -40,27 +45,67 @@ impl Found {
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
         let unreadable = Ok(Some(Self { number, header: None, opening: None }));
-        let file = match disk.open(&segment_name(number), false) {
-            Ok(file) => file,
+        let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
+            Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(_) => return unreadable,
         };
-        let mut start = vec![0; SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES];
-        if file.read_at(0, &mut start).is_err() {
-            return unreadable;
-        }
-        let header = match SegmentHeader::parse(&start) {
-            Ok(header) => header,
-            Err(HeaderFault::Newer(version)) => {
-                let path = disk.path().join(segment_name(number));
-                let why = format!("{} needs a chiplog that reads format version {version}", path.display());
-                return Err(Error::new(ErrorKind::Unsupported, why));
-            }
-            Err(HeaderFault::Malformed(_)) => return unreadable,
+        let header = match read_header(&mut window, number) {
+            Header::Sound(header) | Header::Guessed(header, _) => header,
+            Header::Lost(_) => return unreadable,
+            Header::Newer(version) => return Err(newer(&disk.path().join(file_name(number)), version)),
         };
-        let opening = BlockHeader::parse(&start[SEGMENT_HEADER_BYTES..], header.id).ok();
-        Ok(Some(Self { number, header: Some(header), opening: opening.filter(|h| h.kind == Kind::Opening) }))
+        let opening = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok();
+        let opening = opening.and_then(|bytes| BlockHeader::parse(bytes, header.id).ok());
+        let opening = opening.filter(|h| h.kind == Kind::Opening);
+        Ok(Some(Self { number, header: Some(header), opening }))
     }
+}
+
+/// What the first bytes of a file say.
+enum Header {
+    Sound(SegmentHeader),
+    /// It is damaged, but its id is known all the same, so the blocks can be read.
+    Guessed(SegmentHeader, String),
+    /// Nothing tells what it was.
+    Lost(String),
+    /// Needs a reader of this format version.
+    Newer(u32),
+}
+
+fn read_header(window: &mut Window, number: u64) -> Header {
+    let length = window.len().min(SEGMENT_HEADER_BYTES as u64) as usize;
+    let (head, what) = match window.get(0, length) {
+        Err(e) => (Vec::new(), format!("segment header cannot be read: {e}")),
+        Ok(head) => match SegmentHeader::parse(head) {
+            Ok(header) => return Header::Sound(header),
+            Err(HeaderFault::Newer(version)) => return Header::Newer(version),
+            Err(HeaderFault::Malformed(what)) => (head.to_vec(), what.to_string()),
+        },
+    };
+    match guess(window, &head, number) {
+        Some(header) => Header::Guessed(header, what),
+        None => Header::Lost(what),
+    }
+}
+
+/// Finds a damaged header's id: in its own bytes, if the damage lies elsewhere, or in the footer. It is right if
+/// the first block's checksum comes out under it.
+fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader> {
+    let bytes = u32::try_from(window.len()).ok()?;
+    let word =
+        |bytes: &[u8], at: usize| bytes.get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
+    let own = word(head, 48);
+    let footer = window.len().checked_sub(FOOTER_BYTES as u64);
+    let sealed = footer.and_then(|at| word(window.get(at, FOOTER_BYTES).ok()?, 24));
+    let block = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok()?;
+    let id = [own, sealed]
+        .into_iter()
+        .flatten()
+        .map(SegmentId)
+        .find(|id| BlockHeader::parse(block, *id).is_ok())?;
+    let log = head.get(24..40).and_then(|log| log.first_chunk()).map_or(0, |log| u128::from_le_bytes(*log));
+    Some(SegmentHeader { log: LogId(log), number, id, bytes })
 }
 
 /// What the blocks so far say of the next one. Empty at the start and after something unknown.
@@ -68,7 +113,7 @@ impl Found {
 pub(super) struct Chain {
     /// The last entry's raft index and term.
     raft: Option<(RaftIndex, Term)>,
-    /// The next record's index; with `false`, at least this (a command can move it further).
+    /// The next record's index; with `false`, at least this (a command that cannot be read may have moved it).
     next: Option<(Index, bool)>,
     timestamp: Timestamp,
 }
@@ -99,9 +144,15 @@ impl Chain {
         }
     }
 
-    fn advance(&mut self, header: &BlockHeader) {
+    /// Takes note of a block. `body` is its body, if that is sound.
+    fn advance(&mut self, header: &BlockHeader, body: Option<&[u8]>) {
         self.raft = Some((header.raft_index, header.term));
-        self.next = Some((header.next_record(), header.kind != Kind::Command));
+        let next = header.next_record();
+        self.next = match (header.kind, body.map(parse_command)) {
+            (Kind::Command, Some(Ok(Command::Discard { first }))) => Some((next.max(first), true)),
+            (Kind::Command, None | Some(Err(_))) => Some((next, false)),
+            _ => Some((next, true)),
+        };
         if header.kind == Kind::Data {
             self.timestamp = header.timestamp;
         }
@@ -148,7 +199,7 @@ pub(super) fn walk(
 ) -> Outcome {
     let mut walk = Walk {
         disk,
-        file: segment_name(found.number),
+        file: file_name(found.number),
         id: SegmentId(0),
         chain: *chain,
         successor,
@@ -201,17 +252,20 @@ impl Walk<'_, '_, '_> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Stop::Vanished),
             Err(e) => return self.lost(0, format!("the file cannot be opened: {e}")),
         };
-        let header = match window.get(0, SEGMENT_HEADER_BYTES.min(window.len() as usize)) {
-            Err(e) => return self.lost(window.len(), format!("segment header cannot be read: {e}")),
-            Ok(bytes) => match SegmentHeader::parse(bytes) {
-                Err(HeaderFault::Malformed(e)) => return self.lost(window.len(), e.to_string()),
-                Err(HeaderFault::Newer(v)) => {
-                    return self.lost(window.len(), format!("needs a chiplog that reads format version {v}"));
-                }
-                Ok(header) => header,
-            },
+        let (header, damage) = match read_header(&mut window, number) {
+            Header::Sound(header) => (header, None),
+            Header::Guessed(header, what) => (header, Some(what)),
+            Header::Lost(what) => return self.lost(window.len(), what),
+            Header::Newer(v) => {
+                return self.lost(window.len(), format!("needs a chiplog that reads format version {v}"));
+            }
         };
         (self.id, self.scanned) = (header.id, true);
+        if let Some(what) = damage {
+            let what = format!("{what}; the blocks behind it are found all the same");
+            self.wrong(Wrong::corrupt(0, SEGMENT_HEADER_BYTES as u64, what), None)?;
+            return self.blocks(&mut window, &header);
+        }
         if header.number != number {
             return self
                 .lost(window.len(), format!("the header says that this is segment {}", header.number));
@@ -343,7 +397,7 @@ impl Walk<'_, '_, '_> {
         if checked.is_err() && at >= end.proven {
             return Ok(false);
         }
-        self.chain.advance(header);
+        self.chain.advance(header, checked.is_ok().then_some(body));
         end.blocks += 1;
         let block =
             Block { header: *header, offset: at, body, fault: checked.as_ref().err().map(String::as_str) };
@@ -548,9 +602,13 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
             }
             Ok(())
         }
-        Kind::Opening => Ok(Opening::parse(body).map(|_| ())?),
+        Kind::Opening => {
+            let opening = Opening::parse(body)?;
+            Ok(Sessions::decode(&opening.sessions, u32::MAX, u16::MAX).map(|_| ())?)
+        }
         Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),
-        Kind::NoOp | Kind::Configuration | Kind::Command | Kind::Marker => Ok(()),
+        Kind::Command => Ok(parse_command(body).map(|_| ())?),
+        Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
     }
 }
 

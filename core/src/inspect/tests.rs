@@ -4,9 +4,12 @@
 use super::*;
 use crate::batch::BatchBuilder;
 use crate::store::block::{BLOCK_HEADER_BYTES, digest_of_batches, padded};
+use crate::store::block::{BlockHeader, Kind};
+use crate::store::layout::Opening;
 use crate::store::layout::{
     FOOTER_BYTES, Footer, IndexEntry, SEGMENT_HEADER_BYTES, SegmentHeader, digest_of_bytes, encode_index,
 };
+use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use proptest::prelude::*;
 use std::fs;
 use std::path::PathBuf;
@@ -32,6 +35,8 @@ impl Scribe {
         let dir = tempfile::tempdir().unwrap();
         let mut scribe =
             Self { dir, number: 0, image: vec![], at: 0, durable: 0, raft: 0, next: 1, blocks: vec![] };
+        let identity = Identity { log: LOG, directory: 1, created: Timestamp(1) };
+        fs::write(scribe.dir.path().join(IDENTITY_FILE), identity.encode()).unwrap();
         scribe.begin();
         scribe
     }
@@ -48,7 +53,12 @@ impl Scribe {
         self.image.resize(SEGMENT_BYTES, 0);
         (self.at, self.durable) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
         self.blocks.clear();
-        let opening = Opening { base_raft: RaftIndex(self.raft), log_first: Index(1), ..Opening::default() };
+        let opening = Opening {
+            base_raft: RaftIndex(self.raft),
+            log_first: Index(1),
+            sessions: vec![0; 8],
+            ..Opening::default()
+        };
         self.other(Kind::Opening, &opening.encode());
     }
 
@@ -104,7 +114,7 @@ impl Scribe {
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.dir.path().join(segment_name(number))
+        self.dir.path().join(file_name(number))
     }
 
     fn save(&self) {
@@ -239,6 +249,22 @@ fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
     assert_eq!(faults[1].records, Some((Index(10), Index(10))));
 }
 
+/// A damaged header costs no record as long as the segment's id is known from elsewhere.
+#[test]
+fn blocks_are_read_behind_a_damaged_header() {
+    for (number, at, records, costs) in [(2, 20, 10, None), (1, 50, 10, None), (2, 50, 5, Some((6, 10)))] {
+        let mut scribe = Scribe::sample();
+        fs::remove_file(scribe.path(3)).unwrap();
+        scribe.begin(); // so that segment 2, which has no footer, has a successor
+        scribe.save();
+        scribe.spoil(number, at, |b| b[0] ^= 1);
+        let (report, faults) = scribe.walk();
+        assert_eq!((report.records, faults.len()), (records, 1), "{faults:?}");
+        assert!(faults[0].what.contains("segment header checksum does not match"), "{faults:?}");
+        assert_eq!(faults[0].records, costs.map(|(a, b)| (Index(a), Index(b))));
+    }
+}
+
 /// Nothing after it says that the last block was durable: a crash can have torn it.
 #[test]
 fn a_torn_tail_is_no_corruption() {
@@ -269,7 +295,7 @@ fn only_durable_upto_makes_a_bad_block_corruption() {
             // The same block again, written while the second was still on its way.
             (scribe.at, scribe.raft, scribe.next) = (scribe.blocks[3].0, scribe.raft - 1, scribe.next - 1);
             scribe.durable = durable;
-            scribe.block(Kind::Command, b"c", 0, 0, digest_of_bytes(&[b"c"]));
+            scribe.other(Kind::Command, &[[1, 0, 0, 0, 0, 0, 0, 0]; 2].concat());
         }
         scribe.save();
         scribe.spoil(1, bad + 80, |b| b[0] ^= 1);
@@ -297,7 +323,9 @@ fn missing_foreign_short_and_misnamed_files_are_told() {
     };
     let (_, faults) = told("the segment is missing", &|s| fs::remove_file(s.path(2)).unwrap());
     assert_eq!(faults[0].records, Some((Index(6), Index(10))));
-    told("this is segment 1", &|s| drop(fs::copy(s.path(1), s.path(2)).unwrap()));
+    told("this is segment 1", &|s| {
+        fs::copy(s.path(1), s.path(2)).unwrap();
+    });
     told("belongs to another log", &|s| {
         s.spoil(2, 0, |b| {
             let header =
@@ -309,6 +337,9 @@ fn missing_foreign_short_and_misnamed_files_are_told() {
         let file = fs::OpenOptions::new().write(true).open(s.path(2)).unwrap();
         file.set_len(5000).unwrap();
     });
+    let identity = |s: &Scribe| s.dir.path().join(IDENTITY_FILE);
+    told("identity is missing", &|s| fs::remove_file(identity(s)).unwrap());
+    told("identity cannot be read", &|s| fs::write(identity(s), [7; 512]).unwrap());
     told("segment header is cut off", &|s| fs::write(s.path(2), b"").unwrap());
     told("blocks that were here are gone", &|s| {
         s.spoil(2, SEGMENT_HEADER_BYTES + 384, |b| b.fill(0)); // the next segment knows better

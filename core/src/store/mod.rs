@@ -114,8 +114,10 @@ pub(crate) struct Resume {
 const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 
-/// The padding behind blocks.
-const ZEROS: [u8; BLOCK_HEADER_BYTES] = [0; BLOCK_HEADER_BYTES];
+/// The unit of the kernel's page cache.
+const PAGE_BYTES: usize = 4096;
+/// The padding behind blocks, and behind a write.
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 impl Store {
     /// A store that goes on where `resume` says; its segment is the last in `segments`.
@@ -266,6 +268,9 @@ impl Store {
                 slices.push(IoSlice::new(&ZEROS[..p.padding]));
             }
         }
+        // Up to the end of the page: the kernel need not read what the page held before.
+        let page_end = active.end.next_multiple_of(PAGE_BYTES).min(active.limit);
+        slices.push(IoSlice::new(&ZEROS[..page_end - active.end]));
         let written = active.file.write_at(active.written as u64, &slices);
         written.map_err(|e| Error::io("write", &active.path, e))?;
         active.written = active.end;

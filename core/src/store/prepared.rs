@@ -26,8 +26,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Files kept ready.
 pub(crate) const AHEAD: usize = 2;
-/// Zeros are written in pieces, each synced, so that they never delay an append's sync by much.
-const ZERO_PIECE_BYTES: usize = 1 << 20;
 
 /// A segment file that waits for its first block.
 #[derive(Debug)]
@@ -243,7 +241,7 @@ impl Preparer {
                         }
                         other => other?,
                     };
-                    fill_with_zeros(&*file, self.segment_bytes as usize)?;
+                    file.fill_with_zeros(u64::from(self.segment_bytes))?;
                     file
                 }
             };
@@ -381,19 +379,6 @@ impl State {
             Outcome::Nothing => {}
         }
     }
-}
-
-/// Really allocates the file: zeros, written and synced, so that no later write has to change metadata.
-fn fill_with_zeros(file: &dyn DiskFile, bytes: usize) -> io::Result<()> {
-    let zeros = vec![0; ZERO_PIECE_BYTES.min(bytes)];
-    let mut at = 0;
-    while at < bytes {
-        let n = zeros.len().min(bytes - at);
-        file.write_at(at as u64, &[IoSlice::new(&zeros[..n])])?;
-        file.sync()?;
-        at += n;
-    }
-    Ok(())
 }
 
 /// A random id; never 0.

@@ -159,6 +159,7 @@ pub(crate) struct Survey {
 #[derive(Debug)]
 pub(crate) struct Leftover {
     pub(crate) name: String,
+    /// Its size if it can be reused; 0 if it is only to be removed.
     pub(crate) bytes: u64,
 }
 
@@ -305,7 +306,9 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
     let mut above: Option<(u64, Opened, Malformed)> = None;
     while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
         let Some(opened) = files.open(number, false)? else {
-            files.names.remove(&number);
+            // Once its original grows it would be a contradiction.
+            let name = files.names.remove(&number).unwrap_or_else(|| file_name(number));
+            leftovers.push(Leftover { name, bytes: 0 });
             continue;
         };
         match opened.has_begun()? {

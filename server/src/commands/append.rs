@@ -49,6 +49,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// Read lines from FILE instead of standard input ("-").

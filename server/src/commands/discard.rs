@@ -28,6 +28,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Discard {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// The first record to keep.

@@ -43,6 +43,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// The log's directory, or one where a log is to be. It has to exist.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// How long to measure.

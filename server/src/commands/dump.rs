@@ -37,6 +37,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dump {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// Only the segment of this number (its file's name).
@@ -175,6 +176,11 @@ fn describe(content: &Content) -> Option<Value> {
             "configuration_bytes": configuration_bytes,
             "sessions_bytes": sessions_bytes,
         })),
+        Content::Discard { first } => Some(json!({ "command": "discard", "first": first.get() })),
+        Content::OpenSession { idle_max_ms } => {
+            Some(json!({ "command": "open_session", "idle_max_ms": idle_max_ms }))
+        }
+        Content::CloseSession { id } => Some(json!({ "command": "close_session", "session": id.get() })),
         _ => None,
     }
 }

@@ -21,12 +21,13 @@ Examples:
 ///
 /// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
 /// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
-/// last_timestamp (ms) and last_time (null: no record), writer ({"pid", "command"}, null: not open for
+/// last_timestamp (ms) and last_time of the newest block (null: none), writer ({"pid", "command"}, null: not open for
 /// writing). An empty log has last = first - 1.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Info {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 }
 
@@ -61,7 +62,7 @@ impl Shown {
             },
         );
         if let Some(time) = &self.last_time {
-            line("newest", time.clone());
+            line("last write", time.clone());
         }
         let room = self.bytes_capacity.map(|capacity| {
             format!(" of {} ({}%)", human::bytes(capacity), self.bytes_used * 100 / capacity.max(1))

@@ -67,9 +67,57 @@ fn page_name(command: &clap::Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_string()
 }
 
+/// The page: clap's sections, then ours, which in `--help` stand at the end.
 fn render(command: &clap::Command) -> Result<Vec<u8>> {
+    let man = clap_mangen::Man::new(command.clone());
     let mut page = Vec::new();
-    let rendered: io::Result<()> = clap_mangen::Man::new(command.clone()).render(&mut page);
-    rendered.map_err(|e| Failure::output(&e))?;
+    let mut sections = || -> io::Result<()> {
+        man.render_title(&mut page)?;
+        man.render_name_section(&mut page)?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+        if command.has_subcommands() {
+            man.render_subcommands_section(&mut page)?;
+        }
+        let extra = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        page.extend_from_slice(sections_of(&extra).as_bytes());
+        man.render_version_section(&mut page)
+    };
+    sections().map_err(|e| Failure::output(&e))?;
     Ok(page)
+}
+
+/// Turns `Title:` lines and the indented text below them into sections of plain, unfilled text.
+fn sections_of(help: &str) -> String {
+    let mut out = String::new();
+    let mut plain = false;
+    for line in help.lines() {
+        match line.strip_suffix(':').filter(|title| !title.starts_with(' ') && !title.is_empty()) {
+            Some(title) => {
+                out.push_str(if plain { ".fi\n" } else { "" });
+                out.push_str(&format!(".SH {}\n.nf\n", title.to_uppercase()));
+                plain = true;
+            }
+            None => {
+                // A control character at a line's start would be a request; a hyphen would be typeset as a dash.
+                let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+                out.push_str(&format!("{guard}{}\n", line.replace('\\', "\\e").replace('-', "\\-")));
+            }
+        }
+    }
+    out.push_str(if plain { ".fi\n" } else { "" });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_sections_become_the_page_s() {
+        let page = sections_of("Examples:\n  chiplog a-b '\\n'\n\nExit status:\n    0  fine\n.odd");
+        let expected = ".SH EXAMPLES\n.nf\n  chiplog a\\-b '\\en'\n\n.fi\n.SH EXIT STATUS\n.nf\n    0  fine\n\\&.odd\n.fi\n";
+        assert_eq!(page, expected);
+    }
 }

@@ -7,6 +7,7 @@ use crate::ui::Ui;
 use clap::Subcommand;
 
 mod append;
+mod bench;
 mod completions;
 mod demo;
 mod discard;
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Verify(verify::Verify),
     Dump(dump::Dump),
     Doctor(doctor::Doctor),
+    Bench(Box<bench::Bench>),
     Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
@@ -42,6 +44,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
+        Command::Bench(args) => bench::run(*args),
         Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),
         Command::Man(args) => man::run(&args, ui),

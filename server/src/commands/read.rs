@@ -3,6 +3,7 @@
 //! Opens the log read-only, so it works beside a program that appends, and never disturbs it.
 
 mod format;
+mod salvage;
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -16,6 +17,7 @@ use format::Format;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,6 +34,8 @@ Examples:
       What the last quarter of an hour brought, as JSON.
   chiplog read ./old --length-prefixed | chiplog append ./new --length-prefixed
       A copy, whatever the records hold.
+  chiplog read ./damaged --salvage --length-prefixed | chiplog append ./new --length-prefixed
+      What a damaged log still holds; records after a gap get new indexes.
 
 Format:
   %i index    %t time (RFC 3339, UTC)     %T time (milliseconds since 1970)
@@ -49,6 +53,7 @@ Format:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 
     /// Start at this index. It must not be discarded.
@@ -79,6 +84,13 @@ pub(crate) struct Read {
     /// Print each record in this form, see below. Nothing is added: end it with \n.
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
+
+    /// Give every sound record of a damaged log, also of one that does not open.
+    ///
+    /// Reads the files themselves, goes on past what is bad and names it on standard error (with --json as
+    /// {"skipped": fault}, see verify); status 3 if anything was left out.
+    #[arg(long, conflicts_with_all = ["follow", "last"])]
+    salvage: bool,
 
     /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
     #[arg(long, conflicts_with = "format")]
@@ -148,8 +160,6 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         return Err(Failure::usage("--json is a form of its own: leave out --format and --length-prefixed"));
     }
     let start = start(args)?;
-    let viewer = Viewer::open(dir)?;
-    let mut reader = viewer.reader(start)?;
     let form = match &args.format {
         _ if args.count => Form::Counted,
         _ if ui.json => Form::Json,
@@ -157,23 +167,32 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         Some(format) => Form::Custom(format),
         None => Form::Raw,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    if args.follow {
-        let stop = stop.clone();
-        signals::on_stop(move || stop.store(true, Relaxed))?;
-    }
-    let copied = copy(args, &mut reader, &form, &stop);
-    // When the view met damage, that is why it ended.
-    let count = match viewer.failure() {
-        Some(error) => return Err(error.into()),
-        None => copied?,
+    let (count, exit) = if args.salvage {
+        let salvaged = salvage::run(args, dir, start, &form, ui)?;
+        (salvaged.count, if salvaged.damaged { Exit::Corrupt } else { Exit::Ok })
+    } else {
+        (view(args, dir, start, &form)?, Exit::Ok)
     };
     if args.count {
         let words = |_: &_| count.to_string();
         // The number is what was asked for: it is printed even when quiet.
         Ui { quiet: false, ..*ui }.result(&json!({ "count": count }), words)?;
     }
-    Ok(Exit::Ok)
+    Ok(exit)
+}
+
+/// Reads through a view of the log, which a writer may extend meanwhile.
+fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>) -> Result<u64> {
+    let viewer = Viewer::open(dir)?;
+    let mut reader = viewer.reader(start)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    if args.follow {
+        let stop = stop.clone();
+        signals::on_stop(move || stop.store(true, Relaxed))?;
+    }
+    let copied = copy(args, &mut reader, form, &stop);
+    // When the view met damage, that is why it ended.
+    viewer.failure().map_or(copied, |error| Err(error.into()))
 }
 
 fn start(args: &Read) -> Result<Start> {

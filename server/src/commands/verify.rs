@@ -34,6 +34,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Verify {
     /// The log's directory.
+    #[arg(value_name = "DIR")]
     target: Target,
 }
 
@@ -152,7 +153,7 @@ impl Verified {
         if self.corrupt > 0 {
             _ = writeln!(
                 out,
-                "{}: the records named above cannot be read. Restore the files from a copy, or discard what lies before the last bad record",
+                "{}: records named above cannot be read. Restore the files from a copy; `chiplog read --salvage` gives the others",
                 human::many(self.corrupt, "fault", "faults")
             );
         }

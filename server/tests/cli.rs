@@ -1,0 +1,823 @@
+//! The command line as its users meet it: the built program, its output, its exit codes.
+//!
+//! What `--json` prints is pinned here field by field: scripts rely on it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What a run left: exit code, standard output, standard error.
+struct Ran {
+    code: i32,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl Ran {
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).unwrap()
+    }
+
+    /// Standard output as one JSON object.
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.out).unwrap_or_else(|e| panic!("{e}: {:?} {}", self.text(), self.err))
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The last line of standard error as a JSON object.
+    fn error(&self) -> Value {
+        serde_json::from_str(self.err.lines().last().unwrap()).unwrap_or_else(|e| panic!("{e}: {}", self.err))
+    }
+
+    #[track_caller]
+    fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{}", self.err);
+        self
+    }
+
+    #[track_caller]
+    fn fails(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}{}", String::from_utf8_lossy(&self.out), self.err);
+        self
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog"));
+    command
+        .args(args)
+        .env_remove("CHIPLOG_LOG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run_with(args: &[&str], input: &[u8]) -> Ran {
+    let mut child = command(args).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || {
+        let _ = stdin.write_all(&input); // a command that fails early does not read it all
+    });
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), out: output.stdout, err }
+}
+
+fn run(args: &[&str]) -> Ran {
+    run_with(args, b"")
+}
+
+/// A directory with a log of small segments in it.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn empty() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// `n` records, "record 1" and so on.
+    fn with(n: u64) -> Self {
+        let place = Self::empty();
+        place.append(&numbered(1, n)).ok();
+        place
+    }
+
+    fn log(&self) -> String {
+        self.dir.path().join("log").to_str().unwrap().to_string()
+    }
+
+    fn file(&self, number: u64) -> PathBuf {
+        Path::new(&self.log()).join(format!("{number:020}.seg"))
+    }
+
+    fn append(&self, lines: &[u8]) -> Ran {
+        run_with(&["append", &self.log(), "--segment-bytes", "64KiB", "--batch", "10", "--json"], lines)
+    }
+
+    /// Runs a command on the log.
+    fn run(&self, name: &str, args: &[&str]) -> Ran {
+        run(&[&[name, &self.log()], args].concat())
+    }
+
+    /// Turns a bit around.
+    fn flip(&self, number: u64, offset: u64) {
+        let mut bytes = fs::read(self.file(number)).unwrap();
+        bytes[offset as usize] ^= 4;
+        fs::write(self.file(number), bytes).unwrap();
+    }
+
+    /// The data blocks as `dump` lists them.
+    fn blocks(&self) -> Vec<Value> {
+        let mut all = self.run("dump", &["--json"]).ok().lines();
+        all.retain(|line| line["type"] == "block" && line["kind"] == "data");
+        all
+    }
+}
+
+fn numbered(from: u64, to: u64) -> Vec<u8> {
+    (from..=to).flat_map(|n| format!("record {n}\n").into_bytes()).collect()
+}
+
+/// The names of an object's fields.
+#[track_caller]
+fn has_fields(value: &Value, names: &[&str]) {
+    let found: BTreeSet<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(found, names.iter().copied().collect(), "{value}");
+}
+
+#[track_caller]
+fn is_error(ran: &Ran, kind: &str, code: u64) {
+    let error = &ran.error()["error"];
+    has_fields(error, &["kind", "code", "message"]);
+    assert_eq!((error["kind"].as_str(), error["code"].as_u64()), (Some(kind), Some(code)));
+    assert!(ran.out.is_empty(), "{}", ran.text());
+}
+
+#[test]
+fn lines_go_in_and_come_out() {
+    let place = Place::empty();
+    let input = "one\n\nthree \t\r\nümlaut\nlast without newline";
+    let ran = place.append(input.as_bytes()).ok();
+    let summary = ran.json();
+    has_fields(
+        &summary,
+        &[
+            "records",
+            "bytes",
+            "batches",
+            "first",
+            "last",
+            "seconds",
+            "records_per_second",
+            "bytes_per_second",
+        ],
+    );
+    assert_eq!((&summary["records"], &summary["first"], &summary["last"]), (&5.into(), &1.into(), &5.into()));
+    assert_eq!(place.run("read", &[]).ok().text(), format!("{input}\n"));
+    let more = run_with(&["append", &place.log()], b"six\n").ok();
+    assert!(more.text().starts_with("appended 1 record (3 B), index 6 to 6, in "), "{}", more.text());
+    assert_eq!(more.err, "");
+    let nothing = run_with(&["append", &place.log()], b"").ok();
+    assert!(nothing.text().contains("nothing to append"), "{}", nothing.text());
+    assert_eq!(place.append(b"").ok().json()["first"], Value::Null);
+    assert_eq!(run_with(&["append", &place.log(), "-q"], b"seven").ok().text(), "");
+    assert_eq!(place.run("read", &["--count"]).ok().text(), "7\n");
+}
+
+#[test]
+fn a_file_of_lines_from_many_threads_and_compressed_arrives_whole() {
+    let place = Place::empty();
+    let path = place.dir.path().join("input");
+    fs::write(&path, numbered(1, 5000)).unwrap();
+    let path = path.to_str().unwrap();
+    for codec in ["none", "lz4", "zstd"] {
+        let args = [
+            "append",
+            &place.log(),
+            "--lines",
+            path,
+            "--threads",
+            "4",
+            "--batch",
+            "37",
+            "--codec",
+            codec,
+            "--json",
+        ];
+        let summary = run(&args).ok().json();
+        assert_eq!((&summary["records"], &summary["batches"]), (&5000.into(), &5000u64.div_ceil(37).into()));
+    }
+    let read = place.run("read", &[]).ok();
+    let mut lines: Vec<&str> = read.text().lines().collect();
+    lines.sort_unstable();
+    let mut expected: Vec<String> = (1..=5000).map(|n| format!("record {n}")).collect();
+    expected = [expected.clone(), expected.clone(), expected].concat();
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+    assert_eq!(place.run("verify", &["--json"]).ok().json()["records"], 15_000);
+}
+
+#[test]
+fn one_thread_keeps_the_order_of_the_input() {
+    let place = Place::empty();
+    let input = numbered(1, 20_000);
+    place.append(&input).ok();
+    assert!(place.run("read", &[]).ok().out == input, "the records are not the lines of the input");
+}
+
+#[test]
+fn length_prefixed_records_may_hold_anything_and_copy_a_log() {
+    let records: [&[u8]; 4] = [b"plain", b"", b"two\nlines\0", &[0xff, 0xfe]];
+    let mut input = Vec::new();
+    for record in records {
+        input.extend((record.len() as u32).to_le_bytes());
+        input.extend(record);
+    }
+    let (place, copy) = (Place::empty(), Place::empty());
+    run_with(&["append", &place.log(), "--length-prefixed"], &input).ok();
+    let out = place.run("read", &["--length-prefixed"]).ok().out;
+    assert_eq!(out, input);
+    let path = place.dir.path().join("copy");
+    fs::write(&path, &out).unwrap();
+    run(&["append", &copy.log(), &format!("--length-prefixed={}", path.display())]).ok();
+    assert_eq!(copy.run("read", &["--length-prefixed"]).ok().out, input);
+    let json = copy.run("read", &["--json"]).ok().lines();
+    has_fields(&json[0], &["index", "timestamp", "time", "size", "data"]);
+    assert_eq!((&json[2]["data"], &json[2]["size"]), (&"two\nlines\0".into(), &10.into()));
+    has_fields(&json[3], &["index", "timestamp", "time", "size", "data_base64"]);
+    assert_eq!(json[3]["data_base64"], "//4=");
+}
+
+#[test]
+fn reading_starts_and_stops_where_it_is_told() {
+    let place = Place::with(100);
+    let read = |args: &[&str]| place.run("read", args).ok().text().to_string();
+    assert_eq!(read(&["--from", "98"]), "record 98\nrecord 99\nrecord 100\n");
+    assert_eq!(read(&["--last", "2"]), "record 99\nrecord 100\n");
+    assert_eq!(read(&["--last", "0"]), "");
+    assert_eq!(read(&["--last", "1000", "--count"]), "100\n");
+    assert_eq!(read(&["--from", "7", "-n", "2"]), "record 7\nrecord 8\n");
+    assert_eq!(read(&["--limit", "0"]), "");
+    assert_eq!(read(&["--from", "101"]), "", "the next record is not an error");
+    assert_eq!(read(&["--since", "1h", "--count"]), "100\n");
+    assert_eq!(read(&["--since", "2100-01-01", "--count"]), "0\n");
+    assert_eq!(place.run("read", &["--count", "--json"]).ok().json(), serde_json::json!({ "count": 100 }));
+    assert_eq!(read(&["-n", "2", "--format", "%i=%d (%s)\\n"]), "1=record 1 (8)\n2=record 2 (8)\n");
+    assert_eq!(read(&["-n", "1", "--format", "%x %e%%"]), "7265636f72642031 record 1%");
+}
+
+#[test]
+fn what_is_not_there_is_status_4() {
+    let place = Place::with(10);
+    let nowhere = place.dir.path().join("nowhere");
+    let nowhere = nowhere.to_str().unwrap();
+    for args in [
+        &["read", nowhere][..],
+        &["info", nowhere],
+        &["verify", nowhere],
+        &["dump", nowhere],
+        &["discard", nowhere, "1"],
+        &["append", nowhere, "--no-create"],
+        &["doctor", nowhere],
+    ] {
+        is_error(&run(&[args, &["--json"]].concat()).fails(4), "not_found", 14);
+        let words = run(args).fails(4);
+        assert!(
+            words.err.starts_with("chiplog: ") && words.err.contains("nowhere"),
+            "{args:?} {}",
+            words.err
+        );
+    }
+    assert!(!Path::new(nowhere).exists(), "nothing was made");
+    is_error(&place.run("read", &["--from", "12", "--json"]).fails(4), "out_of_range", 8);
+    is_error(&place.run("dump", &["--segment", "77", "--json"]).fails(4), "not_found", 14);
+    let missing = place.dir.path().join("missing.txt");
+    let args = ["append", nowhere, "--lines", missing.to_str().unwrap(), "--json"];
+    is_error(&run(&args).fails(4), "not_found", 14);
+    assert!(!Path::new(nowhere).exists(), "a wrong file name makes no log");
+}
+
+#[test]
+fn what_is_wrong_with_the_command_line_is_status_2() {
+    let place = Place::with(10);
+    let log = place.log();
+    for args in [
+        &["bogus"][..],
+        &["append"],
+        &["append", &log, "--threads", "0"],
+        &["append", &log, "--codec", "gzip"],
+        &["append", &log, "--segment-bytes", "1KiB"],
+        &["append", &log, "--segment-bytes", "many"],
+        &["append", &log, "--capacity", "1KiB"],
+        &["append", &log, "--lines", "x", "--length-prefixed"],
+        &["append", &log, "--lines", &log],
+        &["read", &log, "--from", "1", "--last", "2"],
+        &["read", &log, "--from", "0"],
+        &["read", &log, "--since", "yesterday"],
+        &["read", &log, "--length-prefixed"],
+        &["read", &log, "--format", "%q"],
+        &["discard", &log, "0"],
+        &["discard", &log, "12"],
+        &["man", "bogus"],
+        &["info", "localhost:0"],
+        &["info", ""],
+    ] {
+        is_error(&run(&[args, &["--json"]].concat()).fails(2), "invalid_argument", 9);
+    }
+    let words = run(&["append", &log, "--codec", "gzip"]).fails(2);
+    assert!(words.err.contains("possible values: none, lz4, zstd"), "{}", words.err);
+    assert_eq!(place.run("read", &["--count"]).ok().text(), "10\n", "nothing was changed");
+}
+
+#[test]
+fn servers_are_for_a_later_version() {
+    for args in [&["append"][..], &["read"], &["info"], &["verify"], &["dump"], &["doctor"]] {
+        let args = [&args[..1], &["localhost:9000", "--json"]].concat();
+        is_error(&run(&args).fails(7), "unsupported", 15);
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for name in [
+        "append",
+        "read",
+        "info",
+        "discard",
+        "verify",
+        "dump",
+        "doctor",
+        "bench",
+        "demo",
+        "completions",
+        "man",
+    ] {
+        let help = run(&[name, "--help"]).ok();
+        for part in ["Examples:", "Exit status:", "Environment:"] {
+            assert!(help.text().contains(part), "{name} {part}");
+        }
+        assert!(run(&[name, "-h"]).ok().out.len() < help.out.len());
+    }
+    assert!(run(&["--version"]).ok().text().starts_with("chiplog "));
+    assert!(run(&[]).fails(2).err.contains("Usage:"));
+}
+
+#[test]
+fn input_that_ends_inside_a_record_leaves_what_came_before() {
+    let place = Place::empty();
+    let ran =
+        run_with(&["append", &place.log(), "--length-prefixed", "--json"], b"\x02\0\0\0ok\x09\0\0\0cut")
+            .fails(2);
+    let error = ran.error();
+    assert_eq!(error["error"]["kind"], "invalid_argument");
+    assert_eq!((&error["durable"]["records"], &error["durable"]["last"]), (&1.into(), &1.into()));
+    let words =
+        run_with(&["append", &place.log(), "--length-prefixed"], b"\x02\0\0\0ok\x09\0\0\0cut").fails(2);
+    assert!(words.err.contains("1 record is durable, index 2 to 2"), "{}", words.err);
+    assert_eq!(place.run("read", &[]).ok().text(), "ok\nok\n");
+}
+
+#[test]
+fn a_full_log_says_how_much_went_in_and_takes_more_after_a_discard() {
+    let place = Place::empty();
+    let log = place.log();
+    let input = numbered(1, 50_000);
+    let args = ["append", &log, "--segment-bytes", "64KiB", "--capacity", "256KiB", "--batch", "100"];
+    let full = run_with(&[&args[..], &["--json"]].concat(), &input).fails(5);
+    let error = full.error();
+    assert_eq!(error["error"]["kind"], "full");
+    let durable = error["durable"]["last"].as_u64().unwrap();
+    assert!(durable > 1000, "{error}");
+    assert_eq!(place.run("read", &["--count"]).ok().text().trim(), durable.to_string());
+    let words = run_with(&args, &input).fails(5);
+    assert!(words.err.contains("chiplog discard"), "it says what to do: {}", words.err);
+    let last = place.run("info", &["--json"]).ok().json()["last"].as_u64().unwrap();
+    place.run("discard", &[&(last + 1).to_string()]).ok();
+    run_with(&args, b"fits again\n").ok();
+    assert_eq!(place.run("read", &[]).ok().text(), "fits again\n");
+}
+
+#[test]
+fn info_tells_positions_and_sizes() {
+    let place = Place::with(30);
+    let info = place.run("info", &["--json"]).ok().json();
+    has_fields(
+        &info,
+        &[
+            "directory",
+            "log_id",
+            "first",
+            "last",
+            "records",
+            "durable",
+            "bytes_used",
+            "bytes_capacity",
+            "segments",
+            "sessions",
+            "last_timestamp",
+            "last_time",
+            "writer",
+        ],
+    );
+    let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
+    assert_eq!(numbers, [1, 30, 30, 30]);
+    assert_eq!((info["log_id"].as_str().unwrap().len(), &info["writer"]), (32, &Value::Null));
+    let words = place.run("info", &["--quiet"]).ok();
+    assert!(words.text().contains("30, index 1 to 30"), "{}", words.text());
+    let empty = Place::with(0);
+    let info = empty.run("info", &["--json"]).ok().json();
+    let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
+    assert_eq!(numbers, [1, 0, 0, 0]);
+    assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
+}
+
+#[test]
+fn discard_gives_up_a_prefix_and_only_says_so_beyond_the_end() {
+    let place = Place::with(30);
+    let gone = place.run("discard", &["21", "--json"]).ok().json();
+    has_fields(&gone, &["first", "last", "discarded", "bytes_used"]);
+    assert_eq!((&gone["first"], &gone["last"], &gone["discarded"]), (&21.into(), &30.into(), &20.into()));
+    assert_eq!(place.run("discard", &["5", "--json"]).ok().json()["discarded"], 0, "again changes nothing");
+    is_error(&place.run("read", &["--from", "20", "--json"]).fails(4), "discarded", 7);
+    assert_eq!(place.run("read", &["-n", "1"]).ok().text(), "record 21\n");
+    let beyond = place.run("discard", &["1000"]).fails(2);
+    assert!(beyond.err.contains("--fast-forward"), "{}", beyond.err);
+    let all = place.run("discard", &["31"]).ok();
+    assert!(
+        all.text().contains("discarded 10 records; the log is empty, the next record is 31"),
+        "{}",
+        all.text()
+    );
+    place.run("discard", &["1000", "--fast-forward"]).ok();
+    assert_eq!(place.append(b"x\n").ok().json()["first"], 1000);
+    let verified = place.run("verify", &["--json"]).json();
+    assert_eq!(verified["faults"], serde_json::json!([]), "a jump is no gap");
+    let dump = place.run("dump", &["--json"]).ok().lines();
+    let discards = dump.iter().filter(|line| line["content"]["command"] == "discard");
+    assert_eq!(
+        discards.map(|line| line["content"]["first"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [21, 31, 1000]
+    );
+}
+
+#[test]
+fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
+    let place = Place::with(20_000);
+    let sound = place.run("verify", &["--json"]).ok().json();
+    has_fields(
+        &sound,
+        &[
+            "ok",
+            "segments",
+            "blocks",
+            "batches",
+            "records",
+            "bytes",
+            "first",
+            "last",
+            "corrupt",
+            "harmless",
+            "seconds",
+            "tail",
+            "faults",
+            "faults_left_out",
+        ],
+    );
+    assert_eq!((&sound["ok"], &sound["records"]), (&true.into(), &20_000.into()));
+    assert!(sound["segments"].as_u64().unwrap() >= 3, "{sound}");
+    let blocks = place.blocks();
+    // One in a payload, one in a block's header, in different segments.
+    let (payload, header) = (&blocks[1], blocks.iter().rev().find(|b| b["segment"] == 2).unwrap());
+    let at = |block: &Value, name: &str| block[name].as_u64().unwrap();
+    place.flip(at(payload, "segment"), at(payload, "offset") + 110);
+    place.flip(at(header, "segment"), at(header, "offset") + 20);
+    let spoilt = place.run("verify", &["--json"]).fails(3).json();
+    assert_eq!((&spoilt["ok"], &spoilt["corrupt"]), (&false.into(), &2.into()), "{spoilt}");
+    for (fault, block) in spoilt["faults"].as_array().unwrap().iter().zip([payload, header]) {
+        has_fields(
+            fault,
+            &[
+                "file",
+                "offset",
+                "bytes",
+                "severity",
+                "what",
+                "raft_first",
+                "raft_last",
+                "record_first",
+                "record_last",
+            ],
+        );
+        assert_eq!(fault["file"], format!("{:020}.seg", at(block, "segment")));
+        assert_eq!((&fault["offset"], &fault["raft_first"]), (&block["offset"], &block["raft_index"]));
+        assert_eq!((&fault["record_first"], &fault["severity"]), (&block["first"], &"corrupt".into()));
+        assert_eq!(fault["record_last"], at(block, "first") + at(block, "records") - 1);
+    }
+    let missing = 20_000 - at(payload, "records") - at(header, "records");
+    assert_eq!(spoilt["records"], missing, "the rest was read");
+    let words = place.run("verify", &[]).fails(3);
+    assert_eq!(
+        words.text().lines().filter(|line| line.starts_with("corrupt: ")).count(),
+        2,
+        "{}",
+        words.text()
+    );
+    assert!(words.text().contains("CORRUPT"), "{}", words.text());
+    // What is sound before the fault is still read; then reading says what is wrong.
+    let read = place.run("read", &["--json"]).fails(3);
+    assert_eq!(read.lines().len() as u64, at(payload, "first") - 1);
+    assert_eq!(read.error()["error"]["kind"], "corrupt");
+    let salvaged = place.run("read", &["--salvage", "--json"]).fails(3);
+    assert_eq!(salvaged.lines().len() as u64, missing);
+    assert_eq!(salvaged.err.lines().count(), 2);
+    assert_eq!(salvaged.error()["skipped"]["raft_first"], header["raft_index"]);
+    let end = place.run("read", &["--salvage", "--from", "19999", "-q"]).fails(3);
+    assert_eq!((end.text(), end.err.as_str()), ("record 19999\nrecord 20000\n", ""));
+    assert!(place.run("dump", &[]).fails(3).text().contains("checksum"));
+}
+
+/// Damage in the last segment keeps the log from being opened; what is sound is to be had all the same.
+#[test]
+fn a_log_that_does_not_open_is_salvaged() {
+    let place = Place::with(300);
+    place.run("discard", &["101"]).ok();
+    let blocks = place.blocks();
+    let bad = &blocks[blocks.len() / 2];
+    let at = |name: &str| bad[name].as_u64().unwrap();
+    place.flip(at("segment"), at("offset") + 110);
+    let refused = place.append(b"x").fails(3);
+    assert_eq!(refused.error()["error"]["kind"], "corrupt");
+    assert!(place.run("info", &[]).fails(3).err.contains("--salvage"));
+    let salvaged = place.run("read", &["--salvage"]).fails(3);
+    let gone = at("first")..at("first") + at("records");
+    let expected: String =
+        (101..=300).filter(|n| !gone.contains(n)).map(|n| format!("record {n}\n")).collect();
+    assert_eq!(salvaged.text(), expected);
+    assert!(salvaged.err.starts_with("chiplog: skipped: "), "{}", salvaged.err);
+    assert_eq!(Place::with(3).run("read", &["--salvage", "--count"]).ok().text(), "3\n");
+}
+
+#[test]
+fn dump_lays_open_what_is_there() {
+    let place = Place::empty();
+    run_with(&["append", &place.log(), "--segment-bytes", "64KiB", "--codec", "zstd"], &numbered(1, 500))
+        .ok();
+    let lines = place.run("dump", &["--json", "--records", "--preview", "6"]).ok().lines();
+    let of = |kind: &'static str| lines.iter().filter(move |line| line["type"] == kind);
+    has_fields(
+        of("segment").next().unwrap(),
+        &["type", "segment", "file", "state", "bytes", "segment_id", "log_id"],
+    );
+    has_fields(
+        of("segment_end").next().unwrap(),
+        &["type", "segment", "data_end", "blocks", "records", "index_entries"],
+    );
+    let block = of("block").find(|block| block["kind"] == "data").unwrap();
+    has_fields(
+        block,
+        &[
+            "type",
+            "segment",
+            "offset",
+            "bytes",
+            "kind",
+            "raft_index",
+            "term",
+            "first",
+            "records",
+            "timestamp",
+            "time",
+            "durable_upto",
+            "fault",
+            "batches",
+        ],
+    );
+    let batch = &block["batches"][0];
+    has_fields(batch, &["first", "records_count", "bytes", "codec", "session", "sequence", "records"]);
+    assert_eq!(batch["codec"], "zstd");
+    assert_eq!(batch["records"][0], serde_json::json!({ "index": 1, "size": 8, "preview": "record" }));
+    assert_eq!(of("block").map(|b| b["records"].as_u64().unwrap()).sum::<u64>(), 500);
+    let words = place.run("dump", &["--segment", "1", "--records=hex"]).ok();
+    assert!(words.text().contains("7265636f72642031"), "{}", words.text());
+    assert!(words.text().contains("codec zstd"));
+}
+
+#[test]
+fn doctor_examines_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let ran = run(&["doctor", path, "--seconds", "1", "--json"]);
+    let found = ran.json();
+    has_fields(
+        &found,
+        &[
+            "directory",
+            "file_system",
+            "device",
+            "space",
+            "limits",
+            "system",
+            "writer",
+            "sync",
+            "findings",
+            "fit",
+        ],
+    );
+    has_fields(&found["file_system"], &["type", "source", "mount_point", "options", "read_only"]);
+    has_fields(&found["space"], &["free_bytes", "total_bytes", "free_files"]);
+    assert_eq!(ran.code, if found["fit"] == true { 0 } else { 1 });
+    assert!(found["sync"]["samples"].as_u64().unwrap() > 0);
+    let sync = |name: &str| found["sync"][name].as_f64().unwrap();
+    assert!(sync("p50_micros") <= sync("p99_micros") && sync("p99_micros") <= sync("max_micros"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    let words = run(&["doctor", path, "--seconds", "0"]);
+    assert!(words.text().contains("file system"), "{}", words.text());
+    is_error(&run(&["doctor", path, "--write-bytes", "1GiB", "--json"]).fails(2), "invalid_argument", 9);
+}
+
+#[test]
+fn shells_and_manual_readers_are_served() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(run(&["completions", shell]).ok().text().contains("length-prefixed"), "{shell}");
+    }
+    has_fields(&run(&["completions", "bash", "--json"]).ok().json(), &["shell", "script"]);
+    assert!(run(&["man"]).ok().text().contains(".TH chiplog 1"));
+    let page = run(&["man", "append"]).ok();
+    assert!(
+        page.text().contains(".TH chiplog-append 1") && page.text().contains(".SH EXIT STATUS"),
+        "{}",
+        page.text()
+    );
+    has_fields(&run(&["man", "read", "--json"]).ok().json(), &["name", "page"]);
+    let dir = tempfile::tempdir().unwrap();
+    let pages = run(&["man", "--out", dir.path().to_str().unwrap(), "--json"]).ok().json();
+    assert!(pages["written"].as_array().unwrap().len() >= 10);
+    assert!(dir.path().join("chiplog-verify.1").exists() && dir.path().join("chiplog.1").exists());
+}
+
+// Beside a running process.
+
+/// A `chiplog append` that stays open.
+struct Appender {
+    child: Child,
+}
+
+impl Appender {
+    /// Starts one and waits until it has the log open.
+    fn start(place: &Place) -> Self {
+        let child = command(&["append", &place.log(), "--segment-bytes", "64KiB"]).spawn().unwrap();
+        let mut appender = Self { child };
+        appender.write(b"opening\n");
+        wait_until("the appender has the log open", || {
+            place.run("read", &["--count"]).text().trim().parse::<u64>().is_ok_and(|n| n > 0)
+        });
+        appender
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    fn signal(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+    }
+
+    /// Ends the input and waits.
+    fn finish(mut self) -> Ran {
+        drop(self.child.stdin.take());
+        finish(self.child)
+    }
+}
+
+fn finish(child: Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), out: output.stdout, err }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_second_appender_is_refused_and_readers_are_not() {
+    let place = Place::empty();
+    let appender = Appender::start(&place);
+    is_error(&place.run("append", &["--json"]).fails(5), "locked", 11);
+    is_error(&place.run("discard", &["1", "--json"]).fails(5), "locked", 11);
+    let words = place.run("append", &[]).fails(5);
+    assert!(words.err.contains("open for writing"), "{}", words.err);
+    let info = place.run("info", &["--json"]).ok().json();
+    has_fields(&info["writer"], &["pid", "command"]);
+    assert_eq!(info["writer"]["pid"], appender.child.id());
+    assert_eq!(place.run("read", &[]).ok().text(), "opening\n");
+    place.run("verify", &[]).ok();
+    place.run("dump", &[]).ok();
+    assert!(appender.finish().ok().text().contains("appended 1 record"));
+    assert_eq!(place.run("info", &["--json"]).ok().json()["writer"], Value::Null);
+}
+
+/// Each line is durable, and seen by a follower, while the appender's input stays open: it waits for no company.
+#[test]
+fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
+    let place = Place::empty();
+    let mut appender = Appender::start(&place);
+    let mut follower = command(&["read", &place.log(), "--follow"]).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "opening");
+    for n in 0..20 {
+        appender.write(format!("line {n}\n").as_bytes());
+        assert_eq!(lines.next().unwrap().unwrap(), format!("line {n}"));
+    }
+    // Over the ends of several segments.
+    appender.write(&numbered(1, 20_000));
+    for n in 1..=20_000 {
+        assert_eq!(lines.next().unwrap().unwrap(), format!("record {n}"));
+    }
+    kill_process(Pid::from_child(&follower), Signal::INT).unwrap();
+    assert!(lines.next().is_none());
+    let ran = finish(follower).ok();
+    assert_eq!(ran.err, "");
+    appender.finish().ok();
+}
+
+#[test]
+fn a_follower_can_start_before_the_end_and_stop_at_a_limit() {
+    let place = Place::with(10);
+    let follower = command(&["read", &place.log(), "-f", "--last", "1", "--limit", "3"]).spawn().unwrap();
+    let appended = place.append(b"new 11\nnew 12\nnew 13\n").ok();
+    assert_eq!(appended.json()["last"], 13);
+    // Where it starts depends on who was first; three records it is in any case.
+    assert_eq!(finish(follower).ok().text().lines().count(), 3);
+}
+
+#[test]
+fn ctrl_c_ends_an_append_in_order() {
+    let place = Place::empty();
+    let mut appender = Appender::start(&place);
+    appender.write(b"more\n");
+    wait_until("the second record", || place.run("read", &["--count"]).text() == "2\n");
+    appender.signal();
+    // The input is still open: it ends all the same.
+    let mut out = String::new();
+    appender.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(out.contains("appended 2 records"), "{out}");
+    assert_eq!(appender.child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.run("read", &[]).ok().text(), "opening\nmore\n");
+}
+
+#[test]
+fn a_closed_pipe_ends_reading_quietly() {
+    let place = Place::with(50_000);
+    for args in [&["read"][..], &["read", "--json"], &["dump"], &["dump", "--records", "--json"]] {
+        let log = place.log();
+        let args = [&args[..1], &[log.as_str()], &args[1..]].concat();
+        let mut child = command(&args).spawn().unwrap();
+        let mut some = [0; 100];
+        child.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
+        drop(child.stdout.take());
+        let ran = finish(child);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{args:?}");
+    }
+}
+
+/// Verifying a log while it grows and is discarded from the front finds nothing: what is under way is no fault.
+#[test]
+fn verify_beside_a_busy_writer_finds_nothing() {
+    let place = Place::empty();
+    let log = place.log();
+    let options = chiplog::Options::with_segment_bytes(64 << 10);
+    let writer = chiplog::Log::open(&log, options).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1u64.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let index = writer.append(&[n as u8; 3000]).unwrap();
+                if n % 100 == 0 {
+                    writer.discard(chiplog::Index(index.get().saturating_sub(150).max(1))).unwrap();
+                }
+            }
+        });
+        for _ in 0..40 {
+            let verified = place.run("verify", &["--json"]).ok().json();
+            assert_eq!(verified["faults"], serde_json::json!([]));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn logging_goes_to_standard_error_and_can_be_turned_up() {
+    let place = Place::with(1);
+    assert_eq!(
+        place.run("append", &["-vv", "--json"]).ok().lines().len(),
+        1,
+        "standard output is for results"
+    );
+    let wrong = run(&["info", &place.log(), "--log", "loud", "--json"]).fails(2);
+    assert_eq!(wrong.error()["error"]["kind"], "invalid_argument");
+}
