@@ -226,6 +226,71 @@ fn what_is_shown_after_a_failed_sync_is_durable() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
 }
 
+/// A disk on which a log could not be made because such a call failed for its identity.
+fn first_failure_at_identity(call: Call, trouble: Trouble) -> SimDisk {
+    (1..20)
+        .find_map(|nth| {
+            let disk = SimDisk::default();
+            disk.plan(fault(call, nth, trouble));
+            let error = open(&disk).err()?;
+            disk.heal();
+            error.to_string().contains("chiplog.id").then_some(disk)
+        })
+        .expect("the identity is written and synced")
+}
+
+/// The identity of a new log was written, its sync failed, and the next opening saw it in the page cache and
+/// trusted it. Records were acknowledged; a power cut took the identity alone, and the log refused to open.
+#[test]
+fn an_identity_that_was_seen_and_not_durable_is_written_again() {
+    let disk = first_failure_at_identity(Call::Sync, Trouble::Eio(Landed::Nothing));
+    assert!(disk.visible().file("chiplog.id").is_some_and(|f| f.starts_with(b"chiplogI")));
+    let log = open(&disk).unwrap();
+    log.append(b"acknowledged").unwrap();
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after).unwrap();
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], b"acknowledged");
+}
+
+/// A failed write left the first bytes of an identity, and the directory counted as a damaged log for ever,
+/// though no log had been made.
+#[test]
+fn half_an_identity_is_no_log() {
+    for part in 0..8 {
+        let disk = first_failure_at_identity(Call::Write, Trouble::Enospc(Landed::Some(part)));
+        open(&disk).unwrap().append(b"x").unwrap();
+    }
+}
+
+/// The sync of the marker behind the last record failed. After a restart the page cache still showed the
+/// marker, everything before it counted as proven, and new records went behind it. The power cut left a hole
+/// in its place, with acknowledged records on the far side.
+#[test]
+fn a_marker_that_was_seen_and_not_durable_is_written_again() {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    std::thread::sleep(Duration::from_millis(30)); // the helper is done
+    log.append(&record(1, 250)).unwrap(); // ends within a sector: the first marker fills that up
+    disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
+    let poisoned = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        log.poison_cause().is_some()
+    });
+    assert!(poisoned, "an idle log writes its marker, and its sync fails");
+    drop(log);
+    disk.heal();
+    let log = open(&disk).unwrap();
+    for n in 2..=8 {
+        log.append(&record(n, 300)).unwrap();
+    }
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after).unwrap();
+    assert_eq!(log.info().last, Index(8));
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], record(1, 250));
+}
+
 /// Three blocks went in one write; the power cut took the first and left the others. Recovery cuts them off,
 /// but the sync of its zeros fails, so they are in the page cache only. The log opened next appends as many
 /// bytes as were lost. On the disk the old blocks now stand just behind the new ones, and fit.
