@@ -42,7 +42,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => (100..10_000u64).prop_map(|records| Wish::Plain(Step::Discard { records })),
         4 => plain(Step::Wait),
         1 => plain(Step::Idle),
-        2 => plain(Step::Reopen),
+        2 => prop_oneof![Just(64), Just(64), Just(128)].prop_map(|segment_kib| Wish::Plain(Step::Reopen { segment_kib })),
         4 => plain(Step::Read),
         4 => (any::<u64>(), 0..=8usize).prop_map(|(seed, keep)| Wish::Plain(Step::Crash { seed, keep })),
     ]
