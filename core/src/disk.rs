@@ -52,6 +52,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Makes all names made, moved and removed so far durable.
     fn sync_dir(&self) -> io::Result<()>;
 
+    /// Makes the directory's own name durable, and those of the directories it is in. Needed once, when
+    /// something is first kept in it.
+    fn sync_ancestors(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Takes the exclusive lock on a file, made if need be, until the guard is dropped or the process
     /// ends. `WouldBlock` when it is held by anybody, this process included.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>>;

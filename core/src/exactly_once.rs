@@ -36,6 +36,8 @@ pub struct Session {
     next: Sequence,
     /// Appends that were not seen answered yet, oldest first.
     inflight: VecDeque<(Sequence, Ticket)>,
+    /// Whether any append did not wait for its answer.
+    pipelined: bool,
 }
 
 impl Log {
@@ -52,7 +54,7 @@ impl Log {
     /// that is there already gets the indexes it has. Does not look whether the session is known; the first
     /// append does.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
-        Session { log: self.clone(), id, next, inflight: VecDeque::new() }
+        Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false }
     }
 }
 
@@ -72,7 +74,7 @@ impl Session {
     /// # Errors
     /// `SessionExpired`, `SequenceGap`, `SequenceForgotten`, and those of [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
-        Ok(self.submit(record)?.wait()?.first)
+        Ok(self.send(record)?.wait()?.first)
     }
 
     /// Appends a batch, once, and waits until it is durable.
@@ -80,7 +82,7 @@ impl Session {
     /// # Errors
     /// As [`Session::append`].
     pub fn append_batch(&mut self, batch: &mut BatchBuilder) -> Result<Appended> {
-        self.submit_batch(batch)?.wait()
+        self.send_batch(batch)?.wait()
     }
 
     /// Submits one record. Waits while as many appends as the session's window allows are in flight.
@@ -88,6 +90,11 @@ impl Session {
     /// # Errors
     /// Those of [`Log::submit`]: the record was not taken, and its number goes to the next append.
     pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
+        self.pipelined = true;
+        self.send(record)
+    }
+
+    fn send(&mut self, record: &[u8]) -> Result<Ticket> {
         let stamp = self.stamp();
         let patience = Patience::For(self.log.queue_timeout());
         let ticket = self.log.push_record(record, stamp, patience)?;
@@ -99,6 +106,11 @@ impl Session {
     /// # Errors
     /// As [`Session::submit`], and those of [`BatchBuilder::build`].
     pub fn submit_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
+        self.pipelined = true;
+        self.send_batch(batch)
+    }
+
+    fn send_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
         let Stamp { session, sequence, inflight } = self.stamp();
         let batch = batch.session(session, sequence, inflight).build()?;
         let ticket = self.log.submit_batch(&batch)?;
@@ -117,7 +129,11 @@ impl Session {
     /// The next stamp, once there is room for one more in flight.
     fn stamp(&mut self) -> Stamp {
         self.settle(usize::from(self.log.session_window()) - 1);
-        Stamp { session: self.id, sequence: self.next, inflight: self.inflight.len() as u16 }
+        // Which answers the program has seen of those it did not wait for is not known here: it may ask again
+        // for any number in the window. Of those it waited for, only for the last.
+        let before = self.next.0.saturating_sub(1).min(u64::from(self.log.session_window()) - 1);
+        let inflight = if self.pipelined { before as u16 } else { 0 };
+        Stamp { session: self.id, sequence: self.next, inflight }
     }
 
     fn sent(&mut self, ticket: Ticket) -> Ticket {
@@ -137,7 +153,8 @@ impl Session {
             let sequence = *sequence;
             self.inflight.pop_front();
             // Refused and surely not in the log: the number is free again, and all behind it are refused too.
-            if result.is_err_and(|e| e.kind() == ErrorKind::Full) {
+            let in_doubt = [ErrorKind::Poisoned, ErrorKind::SequenceForgotten];
+            if result.is_err_and(|e| !in_doubt.contains(&e.kind())) {
                 for (_, behind) in self.inflight.drain(..) {
                     let _ = behind.wait();
                 }

@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! - at most `queue_bytes_max` bytes and `queue_appends_max` appends wait (one batch may always wait alone);
-//! - nothing is admitted that would exceed the capacity, counted with all that waits;
+//! - nothing is admitted that would exceed the capacity, counted with all that waits (but without the headers
+//!   of blocks to come: some hundred bytes each);
 //! - everything taken is completed, by the writer, in one way or another.
 
 use crate::batch::{Batch, SingleFrame, Stamp};
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Batches above this size are not copied under the lock.
 const COPIED_BYTES_MAX: usize = 64 << 10;
+/// What a command's block takes in the file.
+const COMMAND_BYTES_STORED: usize = 128;
 /// Buffers kept for the next blocks.
 const SPARE_BUFFERS_MAX: usize = 4;
 
@@ -72,6 +75,11 @@ impl Gathered {
             records: 0,
             has_sessions: false,
         }
+    }
+
+    /// Whether a batch can join. A block counts its records in 32 bits, and records can be empty.
+    fn has_room(&self, entry: Entry, block_bytes: usize) -> bool {
+        self.bytes + entry.length as usize <= block_bytes && self.records.checked_add(entry.count).is_some()
     }
 
     fn push(&mut self, parts: &Parts<'_>, entry: Entry) -> Ticket {
@@ -196,8 +204,8 @@ pub(crate) struct QueueLimits {
 #[derive(Debug)]
 pub(crate) struct Queue {
     limits: QueueLimits,
-    /// Bytes of retained blocks; written by the writer, read at admission.
-    pub(crate) used: AtomicU64,
+    /// Bytes of retained blocks. Moves under the lock, together with `taken`.
+    used: AtomicU64,
     inner: Mutex<Inner>,
     work: Condvar,
     room: Condvar,
@@ -208,7 +216,7 @@ struct Inner {
     items: VecDeque<Item>,
     bytes: usize,
     appends: usize,
-    /// Bytes taken by the writer and not yet counted in `used`.
+    /// Bytes taken by the writer and not yet counted in `used`, nor refused.
     taken: usize,
     writer_waits: bool,
     room_waiters: usize,
@@ -274,7 +282,7 @@ impl Queue {
         let length = entry.length as usize;
         let mut inner = self.admit(length, patience)?;
         let gathering = match inner.items.back_mut() {
-            Some(Item::Data(g)) if g.bytes + length <= self.limits.block_bytes => g,
+            Some(Item::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
             _ => {
                 let buffer = inner.spare.pop().unwrap_or_default();
                 inner.items.push_back(Item::Data(Gathered::new(buffer)));
@@ -291,11 +299,14 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Admits a command. Commands have room of their own: they wait behind appends, never for them.
+    /// Admits a command. Commands wait behind appends, never for room in the queue. A discard needs no capacity.
     pub(crate) fn push_command(&self, command: Command) -> Result<Ticket> {
         let mut inner = self.lock();
         if let Some(error) = &inner.refused {
             return Err(error.clone());
+        }
+        if let Command::OpenSession { .. } = command {
+            self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
         }
         let promise = Promise(Some(Completion::new()));
         let ticket = promise.ticket(0, 0, 0);
@@ -311,6 +322,18 @@ impl Queue {
         }
     }
 
+    fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
+        let Some(capacity) = self.limits.capacity else { return Ok(()) };
+        let used = self.used() + (inner.bytes + inner.taken + length) as u64;
+        if used <= capacity {
+            return Ok(());
+        }
+        let what = format!(
+            "the log is full: {used} bytes with this append, capacity {capacity}; discard a prefix to make room"
+        );
+        Err(Error::new(ErrorKind::Full, what))
+    }
+
     /// Waits until `length` more bytes may wait, and keeps the lock.
     fn admit(&self, length: usize, patience: Patience) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
@@ -319,15 +342,7 @@ impl Queue {
             if let Some(error) = &inner.refused {
                 return Err(error.clone());
             }
-            if let Some(capacity) = self.limits.capacity {
-                let used = self.used.load(Ordering::Relaxed) + (inner.bytes + inner.taken + length) as u64;
-                if used > capacity {
-                    let what = format!(
-                        "the log is full: {used} bytes with this append, capacity {capacity}; discard a prefix to make room"
-                    );
-                    return Err(Error::new(ErrorKind::Full, what));
-                }
-            }
+            self.check_capacity(&inner, length)?;
             let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
             if fits || inner.appends == 0 {
                 return Ok(inner);
@@ -358,7 +373,6 @@ impl Queue {
     pub(crate) fn take(&self, timeout: Option<Duration>) -> Taken {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut inner = self.lock();
-        inner.taken = 0;
         while inner.items.is_empty() {
             if inner.refused.is_some() {
                 return Taken::Closed;
@@ -377,13 +391,31 @@ impl Queue {
             };
         }
         inner.writer_waits = false;
-        inner.taken = std::mem::take(&mut inner.bytes);
+        inner.taken += std::mem::take(&mut inner.bytes);
         inner.appends = 0;
         let items = std::mem::take(&mut inner.items);
         if inner.room_waiters > 0 {
             self.room.notify_all();
         }
         Taken::Items(items)
+    }
+
+    /// Bytes of retained blocks.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Of what was taken, `gathered` bytes were written as `stored` bytes, or refused.
+    pub(crate) fn account(&self, gathered: usize, stored: u64) {
+        let mut inner = self.lock();
+        inner.taken = inner.taken.saturating_sub(gathered);
+        self.used.fetch_add(stored, Ordering::Relaxed);
+    }
+
+    /// A discard has left so many bytes.
+    pub(crate) fn recount(&self, used: u64) {
+        let _inner = self.lock();
+        self.used.store(used, Ordering::Relaxed);
     }
 
     /// Gives back a buffer whose block was written, for one to come.
@@ -463,6 +495,35 @@ mod tests {
         let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
         let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    /// 2^20 empty records pack into a few hundred bytes: a block of them overflowed its record count, and was
+    /// acknowledged and unreadable.
+    #[test]
+    fn a_block_never_counts_more_records_than_it_can_say() {
+        let limits = QueueLimits { block_bytes: 1 << 30, bytes: 1 << 30, appends: 1 << 20, capacity: None };
+        let q = Queue::new(limits, 0);
+        let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
+        for _ in 0..4097 {
+            let _ticket = q.push(&Parts::Copy(&[&[0; 40]]), entry, Patience::None).unwrap();
+        }
+        let counts: Vec<usize> =
+            take(&q).iter().map(|item| if let Item::Data(g) = item { g.entries.len() } else { 0 }).collect();
+        assert_eq!(counts, [4095, 2]);
+    }
+
+    /// Bytes on their way to the disk were counted as waiting and as used at once.
+    #[test]
+    fn what_is_taken_counts_once() {
+        let q = queue(Some(1000));
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
+        take(&q);
+        assert_eq!(
+            q.push_record(&[0; 600], Stamp::default(), Patience::None).unwrap_err().kind(),
+            ErrorKind::Full
+        );
+        q.account(444, 512);
+        let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
     }
 
     #[test]

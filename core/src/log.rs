@@ -108,7 +108,7 @@ impl Log {
     ///
     /// # Errors
     /// `Locked`: somebody has it open. `NotFound`: there is none and `create` is false. `InvalidArgument`: an
-    /// option. `Corrupt`: names file and offset; nothing was changed. `Unsupported`: a newer format. `Io`.
+    /// option. `Corrupt`: names file and offset; the log's files are as they were. `Unsupported`: a newer format. `Io`.
     /// `Full`: no space for the segments ahead.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dir = dir.as_ref();
@@ -151,6 +151,7 @@ impl Log {
             published: published.clone(),
             options: options.clone(),
             waiting: Vec::new(),
+            gathered: 0,
         };
         writer.publish_state();
         let lock: Arc<dyn Lock> = lock.into();
@@ -329,7 +330,7 @@ impl Log {
             first,
             last,
             durable: shelf.positions.durable(),
-            bytes_used: queue.used.load(Ordering::Relaxed),
+            bytes_used: queue.used(),
             bytes_capacity: options.capacity_bytes,
             segments: shelf.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),

@@ -7,7 +7,7 @@
 //! A crash before 4 leaves no log: what is there then is removed by the next opening.
 
 use crate::batch::Malformed;
-use crate::config::Options;
+use crate::config::{Options, SEGMENT_BYTES_MIN};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sequence::Sequencer;
@@ -15,9 +15,10 @@ use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::prepared::{AHEAD, Preparer};
-use crate::store::recovery::{Learn, Survey, repair, survey};
+use crate::store::recovery::{Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Base, Segments, file_name, file_number};
+use crate::store::walk::Learn;
 use crate::store::{Resume, Store};
 use crate::types::{Index, RaftIndex};
 use std::collections::VecDeque;
@@ -85,7 +86,7 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     let mut sequencer = Sequencer::new(options);
     let opening = sequencer.opening(options);
     let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
-    identity.write(&*disk)?;
+    keep(&*disk, identity)?;
     Ok(Opened { lock, identity, store, sequencer, segments })
 }
 
@@ -117,11 +118,15 @@ fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
     let io = |e| Error::io("read", &path, e);
     let file = disk.open(name, false).map_err(io)?;
     let mut head = vec![0; SEGMENT_HEADER_BYTES];
-    if file.len().map_err(io)? < head.len() as u64 {
+    let length = file.len().map_err(io)?;
+    if length < u64::from(SEGMENT_BYTES_MIN) {
         return Ok(true);
     }
     file.read_at(0, &mut head).map_err(io)?;
     let Ok(header) = SegmentHeader::parse(&head) else { return Ok(true) };
+    if u64::from(header.bytes) != length {
+        return Ok(true);
+    }
     let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
     let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
         Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
@@ -141,14 +146,14 @@ fn recover(
         remove(&*disk, name)?;
     }
     let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
-    let survey = survey(&*disk, identity, &mut replayed)?;
+    let mut survey = survey(&*disk, identity, &mut replayed)?;
     let mut sequencer = replayed.sequencer;
     if sequencer.end().raft == RaftIndex(0) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
-        identity.write(&*disk)?;
+        keep(&*disk, identity)?;
     }
-    let (file, unproven) = repair(&*disk, &survey)?;
+    let (file, unproven) = repair(&*disk, &mut survey)?;
     let Survey { segments: list, unsealed, leftovers, .. } = survey;
     let Some(last) = list.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
@@ -158,7 +163,9 @@ fn recover(
     }
     let mut spare = Vec::new();
     for leftover in leftovers {
-        let fits = leftover.bytes == u64::from(options.segment_bytes);
+        // Of the log's own past, readers of an earlier handle of this process may still have mappings.
+        let never_begun = file_number(&leftover.name).is_some_and(|n| n > last.number);
+        let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));
@@ -176,6 +183,12 @@ fn recover(
         store.sync()?;
     }
     Ok(Opened { lock, identity, store, sequencer, segments })
+}
+
+/// Makes the identity durable, and the way to it.
+fn keep(disk: &dyn Disk, identity: Identity) -> Result<()> {
+    identity.write(disk)?;
+    disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))
 }
 
 fn list(disk: &dyn Disk) -> Result<Vec<String>> {

@@ -6,6 +6,8 @@
 //! first <= committed + 1      committed <= durable (one voter)      durable <= appended
 //! ```
 //!
+//! (A discard beyond the end breaks the first one for a moment: see `discarded` and `range`.)
+//!
 //! All are published without locks. The writer thread alone moves them; anybody reads them.
 //!
 //! Must not know: files, blocks.
@@ -23,6 +25,16 @@ use std::sync::{Mutex, atomic};
 use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
+
+/// Who registers a hook: one reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HookOwner(u64);
+
+struct Waiting {
+    owner: HookOwner,
+    next: Index,
+    hook: Hook,
+}
 
 /// The positions of one log on this node.
 #[derive(Default)]
@@ -47,8 +59,9 @@ struct Tail {
     /// Counts wake-ups; what sleepers sleep on.
     epoch: Futex,
     sleepers: AtomicUsize,
-    hooks: Mutex<Vec<(Index, Hook)>>,
+    hooks: Mutex<Vec<Waiting>>,
     hooked: AtomicUsize,
+    owners: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -59,6 +72,7 @@ impl Default for Tail {
             sleepers: AtomicUsize::new(0),
             hooks: Mutex::default(),
             hooked: AtomicUsize::new(0),
+            owners: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         }
     }
@@ -172,18 +186,37 @@ impl Positions {
         outcome
     }
 
+    /// A new owner of hooks.
+    pub(crate) fn hook_owner(&self) -> HookOwner {
+        HookOwner(self.tail.owners.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Runs `hook` once, when a reader at `next` has something to do or the log is closed; at once if so
-    /// already. It runs on the writer thread and must not block.
-    pub(crate) fn on_reach(&self, next: Index, hook: Hook) {
-        {
-            let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
-            hooks.push((next, hook));
-            self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
-        }
+    /// already. It runs on the writer thread and must not block. It takes the place of the owner's last one, so
+    /// that asking again and again piles nothing up.
+    pub(crate) fn on_reach(&self, owner: HookOwner, next: Index, hook: Hook) {
+        let replaced = self.change_hooks(owner, Some(Waiting { owner, next, hook }));
         fence(Ordering::SeqCst);
         if self.reached(next) || self.is_closed() {
             self.run_hooks();
         }
+        drop(replaced);
+    }
+
+    /// Forgets the owner's hook.
+    pub(crate) fn forget_hook(&self, owner: HookOwner) {
+        if self.tail.hooked.load(Ordering::Relaxed) > 0 {
+            drop(self.change_hooks(owner, None));
+        }
+    }
+
+    /// Replaces the owner's hook; the old one is dropped by the caller, outside the lock.
+    fn change_hooks(&self, owner: HookOwner, new: Option<Waiting>) -> Option<Waiting> {
+        let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = hooks.iter().position(|w| w.owner == owner).map(|n| hooks.swap_remove(n));
+        hooks.extend(new);
+        self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
+        old
     }
 
     fn rouse(&self) {
@@ -196,8 +229,12 @@ impl Positions {
         {
             let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
             let closed = self.is_closed();
-            for (next, hook) in std::mem::take(&mut *hooks) {
-                if closed || self.reached(next) { due.push(hook) } else { hooks.push((next, hook)) }
+            for waiting in std::mem::take(&mut *hooks) {
+                if closed || self.reached(waiting.next) {
+                    due.push(waiting.hook)
+                } else {
+                    hooks.push(waiting)
+                }
             }
             self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
         }
@@ -226,7 +263,7 @@ mod tests {
         assert!(positions.wait(Index(3), None).unwrap());
         assert!(!positions.wait(Index(4), Some(Duration::from_millis(1))).unwrap());
         let (tx, rx) = mpsc::channel();
-        positions.on_reach(Index(5), Box::new(move || tx.send(()).unwrap()));
+        positions.on_reach(positions.hook_owner(), Index(5), Box::new(move || tx.send(()).unwrap()));
         let waiter = std::thread::spawn({
             let positions = positions.clone();
             move || positions.wait(Index(5), None)
@@ -249,7 +286,7 @@ mod tests {
             move || positions.wait(Index(1), None)
         });
         let (tx, rx) = mpsc::channel();
-        positions.on_reach(Index(1), Box::new(move || tx.send(()).unwrap()));
+        positions.on_reach(positions.hook_owner(), Index(1), Box::new(move || tx.send(()).unwrap()));
         positions.close();
         rx.recv().unwrap();
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
@@ -313,7 +350,9 @@ mod models {
             let called = Arc::new(Notify::new());
             let registrar = thread::spawn({
                 let (positions, called) = (positions.clone(), called.clone());
-                move || positions.on_reach(Index(1), Box::new(move || called.notify()))
+                move || {
+                    positions.on_reach(positions.hook_owner(), Index(1), Box::new(move || called.notify()))
+                }
             });
             publish(&positions, 1);
             called.wait();
@@ -329,7 +368,7 @@ mod models {
             let reader = thread::spawn({
                 let (positions, called) = (positions.clone(), called.clone());
                 move || {
-                    positions.on_reach(Index(1), Box::new(move || called.notify()));
+                    positions.on_reach(positions.hook_owner(), Index(1), Box::new(move || called.notify()));
                     assert!(positions.wait(Index(1), None).is_err());
                 }
             });

@@ -9,7 +9,7 @@
 use crate::batch::{self, BATCH_HEADER_BYTES, Body};
 use crate::codec::Codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::positions::Positions;
+use crate::positions::{HookOwner, Positions};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::cursor::{Cursor, Located, Slice};
 use crate::store::segment::Segments;
@@ -173,7 +173,8 @@ impl Shelf {
     /// A reader that begins at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start)?;
-        Ok(Reader { shelf: self.clone(), next, cursor: None, block: None, batch: None })
+        let owner = self.positions.hook_owner();
+        Ok(Reader { shelf: self.clone(), owner, next, cursor: None, block: None, batch: None })
     }
 
     fn resolve(&self, start: Start) -> Result<Index> {
@@ -242,6 +243,7 @@ impl Shelf {
 /// ```
 pub struct Reader {
     shelf: Shelf,
+    owner: HookOwner,
     /// The next record to be given.
     next: Index,
     cursor: Option<Cursor>,
@@ -308,7 +310,7 @@ impl Reader {
 
     /// Calls `hook` once there is a record to read, or the log was closed: at once if so already, else on the
     /// log's writer thread, where it must not block. For runtimes and event loops: wake a task, write to an
-    /// eventfd.
+    /// eventfd. A reader has one hook: a new one takes the place of the last, and dropping the reader drops it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -324,7 +326,7 @@ impl Reader {
         if self.has_batch() {
             return hook();
         }
-        self.shelf.positions.on_reach(self.next, Box::new(hook));
+        self.shelf.positions.on_reach(self.owner, self.next, Box::new(hook));
     }
 
     /// For async code: ready when there is a record to read. Wakes the task through [`Self::on_more`].
@@ -407,6 +409,12 @@ impl Reader {
             block.at += header.length as usize;
             block.first = after;
         }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shelf.positions.forget_hook(self.owner);
     }
 }
 

@@ -15,12 +15,14 @@ use crate::open::Replayed;
 use crate::positions::Positions;
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::sequence::Sequencer;
+use crate::store::follow::Follow;
 use crate::store::identity::Identity;
-use crate::store::recovery::{Follow, Survey, survey};
+use crate::store::recovery::{Survey, survey};
 use crate::store::segment::Segments;
+use crate::store::walk::Proven;
 use crate::types::{Index, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::inotify;
+use rustix::fs::inotify::{self, WatchFlags};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,8 +84,9 @@ impl Viewer {
         let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
-        let Survey { segments, proven, follow, .. } = found;
-        let positions = Arc::new(Positions::new(sequencer.first(), proven.next.previous()));
+        let Survey { segments, follow, .. } = found;
+        let proven = follow.proven();
+        let positions = Arc::new(Positions::new(proven.first, proven.end.next.previous()));
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
         let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
         let state = Arc::new(State::default());
@@ -171,6 +174,13 @@ fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Surve
     }
 }
 
+/// What tells that the log changed: writes, and names that come, move or go.
+const CHANGES: WatchFlags = WatchFlags::MODIFY
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO);
+
 /// Wakes when a file of the directory changes.
 struct Watch {
     inotify: OwnedFd,
@@ -179,9 +189,9 @@ struct Watch {
 
 impl Watch {
     fn new(dir: &Path) -> std::io::Result<Self> {
-        use inotify::{CreateFlags, WatchFlags};
+        use inotify::CreateFlags;
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&inotify, dir, WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::CREATE)?;
+        inotify::add_watch(&inotify, dir, CHANGES)?;
         Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
     }
 
@@ -227,24 +237,34 @@ impl Follower {
     }
 
     fn advance(&mut self) -> Result<()> {
-        let mut learner = Replayed {
-            sequencer: std::mem::replace(&mut self.sequencer, Sequencer::new(&self.options)),
-            options: &self.options,
-        };
+        let options = &self.options;
+        let sequencer = std::mem::replace(&mut self.sequencer, Sequencer::new(options));
+        let mut learner = Replayed { sequencer, options };
         let begun = self.follow.advance(&*self.disk, self.identity, &mut learner);
         self.sequencer = learner.sequencer;
-        for segment in begun? {
-            self.shelf.segments.push(segment);
+        if self.follow.is_lost(&*self.disk, self.identity) {
+            self.start_over()?;
+        } else {
+            begun?.into_iter().for_each(|segment| self.shelf.segments.push(segment));
         }
         self.publish();
         Ok(())
     }
 
+    /// The writer has discarded what this handle was following: looks at the whole log again. Readers in what
+    /// is gone are told so.
+    fn start_over(&mut self) -> Result<()> {
+        let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
+        self.shelf.segments.replace(found.segments);
+        (self.sequencer, self.follow) = (sequencer, found.follow);
+        Ok(())
+    }
+
     fn publish(&self) {
         let positions = &self.shelf.positions;
-        let first = self.sequencer.first();
+        let Proven { end, first } = self.follow.proven();
         positions.discarded(first);
-        let last = self.follow.proven().next.previous();
+        let last = end.next.previous();
         positions.written(last);
         positions.synced(last);
         drop(self.shelf.segments.drop_below(first));

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// An idle log proves its tail after this time.
 const MARKER_DELAY: Duration = Duration::from_millis(10);
+/// Retention that found no room for its discard tries again after this time.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Room that a command's block needs, generously.
 const COMMAND_BODY_BYTES: usize = 64;
 
@@ -54,6 +56,8 @@ pub(crate) struct Writer {
     pub(crate) options: Options,
     /// What was pushed and not synced yet, and the answers to be given then.
     pub(crate) waiting: Vec<(Promise, Outcome)>,
+    /// Bytes of appends among it, as they were gathered.
+    pub(crate) gathered: usize,
 }
 
 impl Writer {
@@ -87,7 +91,8 @@ impl Writer {
         let (oldest, age) = self.aging()?;
         let now = self.options.clock.now().0;
         let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
-        Some(Duration::from_millis(due.saturating_sub(now).max(1)))
+        // Due already, and still there: it could not be done just now.
+        Some(if due > now { Duration::from_millis(due - now) } else { RETRY_DELAY })
     }
 
     /// The oldest segment, if it can grow too old: it is full and records have an age limit.
@@ -133,7 +138,9 @@ impl Writer {
 
     /// Sequences a gathered block and pushes it. An error here poisons; a refusal only fails the block.
     fn data(&mut self, gathered: Gathered) -> Result<()> {
-        if let Some(refusal) = self.make_room(gathered.bytes, Purpose::Data)? {
+        let bytes = gathered.bytes;
+        if let Some(refusal) = self.make_room(bytes, Purpose::Data)? {
+            self.queue.account(bytes, 0);
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
             return Ok(());
         }
@@ -145,12 +152,15 @@ impl Writer {
             self.published.counters.records.fetch_add(records, Ordering::Relaxed);
             self.push(block);
         }
+        self.gathered += bytes;
         self.waiting.push((promise, outcome));
         Ok(())
     }
 
     fn command(&mut self, command: Command, promise: Promise) -> Result<()> {
-        if let Some(refusal) = self.make_room(COMMAND_BODY_BYTES, Purpose::Metadata)? {
+        // The reserve is for what makes room.
+        let purpose = if let Command::Discard { .. } = command { Purpose::Metadata } else { Purpose::Data };
+        if let Some(refusal) = self.make_room(COMMAND_BODY_BYTES, purpose)? {
             promise.answer(Outcome::Failed(refusal));
             return Ok(());
         }
@@ -224,14 +234,14 @@ impl Writer {
         let started = Instant::now();
         self.store.sync()?;
         self.published.counters.synced(started.elapsed());
-        self.queue.used.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.queue.account(std::mem::take(&mut self.gathered), bytes as u64);
         let first = self.sequencer.first();
         let discarded = first > self.positions.first();
         self.positions.discarded(first);
         self.positions.synced(last);
         if discarded {
             self.store.drop_below(first);
-            self.queue.used.store(self.store.segments.bytes_from(first), Ordering::Relaxed);
+            self.queue.recount(self.store.segments.bytes_from(first));
         }
         for piece in pieces {
             self.queue.reuse(piece);
@@ -248,8 +258,8 @@ impl Writer {
     /// Discards whole segments that retention has no place for.
     fn retain(&mut self) -> Result<()> {
         while let Some(first) = self.beyond_retention() {
-            if !self.store.fits(COMMAND_BODY_BYTES) {
-                return Ok(()); // the next append rolls, and this runs again
+            if self.make_room(COMMAND_BODY_BYTES, Purpose::Metadata)?.is_some() {
+                return Ok(()); // no file to be had: again after a while, or after the next append
             }
             match self.sequencer.command(Command::Discard { first }, &self.options) {
                 Decision::Write(block, _) => self.push(block),
@@ -266,8 +276,7 @@ impl Writer {
             return None;
         }
         let oldest = self.store.segments.oldest_full()?;
-        let too_many =
-            self.options.retention_bytes.is_some_and(|max| self.queue.used.load(Ordering::Relaxed) > max);
+        let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
         let too_old = self.aging().is_some_and(|(oldest, age)| {
             let newest = oldest.last_timestamp();
             newest < Timestamp(self.options.clock.now().0.saturating_sub(age))

@@ -45,7 +45,7 @@ impl Map {
             return None;
         }
         // SAFETY: the range was just checked to lie inside the mapping, which lives as long as `self`; the
-        // module's invariants 1 and 2, kept by `store::reading` and `store::prepared`, say that nobody writes
+        // module's invariants 1 and 2, kept by `store::cursor` and `store::prepared`, say that nobody writes
         // to these bytes or shortens the file while the slice lives.
         Some(unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) })
     }

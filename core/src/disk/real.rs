@@ -1,8 +1,12 @@
 //! The real disk: a directory on Linux, through rustix.
 
 use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
-use rustix::fs::{FlockOperation, OFlags, fcntl_getfl, fcntl_setfl, flock};
-use std::fs::{self, File, OpenOptions};
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, flock,
+    openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,56 +25,75 @@ pub(crate) struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory; with `create`, makes it first, durably, if it is missing.
+    /// Opens a directory; with `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
-        if create && !path.is_dir() {
+        if create {
             fs::create_dir_all(path)?;
-            if let Some(parent) = path.canonicalize()?.parent() {
-                File::open(parent)?.sync_all()?;
-            }
         }
         if !path.is_dir() {
             let kind = if path.exists() { io::ErrorKind::NotADirectory } else { io::ErrorKind::NotFound };
             return Err(kind.into());
         }
-        Ok(Self { path: path.to_path_buf(), dir: File::open(path)? })
+        Ok(Self { path: std::path::absolute(path)?, dir: File::open(path)? })
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?.into())
     }
 }
 
+/// All names are looked up in the directory that was opened, wherever the process or the directory moves.
 impl Disk for RealDisk {
     fn path(&self) -> &Path {
         &self.path
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.path)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.dir)? {
+            match entry?.file_name().to_string_lossy().into_owned() {
+                name if name == "." || name == ".." => {}
+                name => names.push(name),
+            }
+        }
+        Ok(names)
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file }))
+        Ok(Arc::new(RealFile { file: self.open_at(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)? }))
     }
 
     fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(write).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file }))
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        Ok(Arc::new(RealFile { file: self.open_at(name, access)? }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        Ok(renameat(&self.dir, from, &self.dir, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        Ok(unlinkat(&self.dir, name, AtFlags::empty())?)
     }
 
     fn sync_dir(&self) -> io::Result<()> {
         self.dir.sync_all()
     }
 
+    fn sync_ancestors(&self) -> io::Result<()> {
+        for directory in self.path.canonicalize()?.ancestors().skip(1) {
+            match File::open(directory) {
+                Ok(directory) => directory.sync_all()?,
+                // Whose names we may not even list was not made by us.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
-        let file = options.open(self.path.join(name))?;
+        let file = self.open_at(name, OFlags::RDWR | OFlags::CREATE)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(RealLock { file }))
     }
@@ -84,10 +107,9 @@ struct RealLock {
 impl Lock for RealLock {}
 
 impl Drop for RealLock {
-    /// Unlocks by name. Closing alone would not do at once: while this process is starting another one, the
-    /// child has a copy of every descriptor until it executes its program, and the lock lives as long as any.
+    /// By itself the lock would last until the last copy of the descriptor is closed, and a forked child has
+    /// one.
     fn drop(&mut self) {
-        // What else could be done about it? The descriptor is closed in any case.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -117,6 +139,11 @@ impl DiskFile for RealFile {
     /// Past the page cache where the file system can: zeros need no memory of their own, and their way to the
     /// disk does not delay the syncs of appends.
     fn fill_with_zeros(&self, bytes: u64) -> io::Result<()> {
+        // First the space alone: where there is not enough this fails at once, with nothing written.
+        match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(e.into()),
+        }
         let flags = fcntl_getfl(&self.file)?;
         let direct = fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_ok();
         let filled = fill(&self.file, bytes);
@@ -125,7 +152,7 @@ impl DiskFile for RealFile {
         }
         match filled {
             // Some file systems take the flag and refuse the write.
-            Err(e) if direct && e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            Err(e) if direct && e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 fill(&self.file, bytes)
             }
             other => other,
@@ -160,7 +187,7 @@ fn write_chunk(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<u64
     let total: usize = bufs.iter().map(|b| b.len()).sum();
     let mut written = loop {
         match rustix::io::pwritev(file, bufs, offset) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             other => break other?,
         }
     };

@@ -126,7 +126,8 @@ impl BlockHeader {
         if (header.length as usize) < BLOCK_HEADER_BYTES {
             return Err("block length is out of bounds");
         }
-        if (kind == Kind::Data) != (header.batch_count > 0) || header.record_count < header.batch_count {
+        let counts = (header.batch_count > 0, header.record_count > 0);
+        if counts != (kind == Kind::Data, kind == Kind::Data) || header.record_count < header.batch_count {
             return Err("block's batch and record counts contradict its kind");
         }
         Ok(header)

@@ -1,5 +1,5 @@
-//! The file `chiplog.id`: which log this directory holds. Written once, last of all when a log is made; also
-//! the file that is locked. One sector, so it is there whole or not at all.
+//! The file `chiplog.id`: which log this directory holds. Written last of all when a log is made (and
+//! again by openings until it has an entry); also the file that is locked. One sector, so it is there whole or not at all.
 //!
 //! ```text
 //! 0          8        12        16           20  24       40             56           64      512
@@ -74,6 +74,9 @@ impl Identity {
         let reader_min = u32_at(&b, 16);
         if reader_min > FORMAT_VERSION {
             return Err(newer(&path, reader_min));
+        }
+        if b[20..24] != [0; 4] || b[64..].iter().any(|b| *b != 0) {
+            return Err(Error::corrupt(&path, 0, "the identity has fields of a newer format"));
         }
         let (mut log, mut directory) = ([0; 16], [0; 16]);
         log.copy_from_slice(&b[24..40]);

@@ -219,6 +219,17 @@ impl Footer {
     }
 }
 
+impl Footer {
+    /// Whether its offsets lie where they can in a segment of this size.
+    pub(crate) fn fits(&self, segment_bytes: usize) -> bool {
+        let blocks = SEGMENT_HEADER_BYTES..=data_limit(segment_bytes);
+        let index_bytes = self.index_count as u64 * INDEX_ENTRY_BYTES as u64;
+        blocks.contains(&(self.data_end as usize))
+            && self.index_offset as usize >= data_limit(segment_bytes)
+            && u64::from(self.index_offset) + index_bytes <= (segment_bytes - FOOTER_BYTES) as u64
+    }
+}
+
 /// The index's bytes and their checksum, as the footer records it.
 pub(crate) fn encode_index(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
     let bytes: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();

@@ -14,12 +14,16 @@
 
 pub(crate) mod block;
 pub(crate) mod cursor;
+pub(crate) mod decision;
+pub(crate) mod files;
+pub(crate) mod follow;
 pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod prepared;
 pub(crate) mod recovery;
 pub(crate) mod scan;
 pub(crate) mod segment;
+pub(crate) mod walk;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};

@@ -9,12 +9,13 @@
 //!
 //! Invariants:
 //! - a file named `*.seg` has its full size, really allocated, and a valid header, all durable;
-//! - a file is reused only when no reader holds it (nobody else has its [`Segment`]);
+//! - a file is reused only when no reader holds it: this handle began it, and nobody else has its [`Segment`];
 //! - [`AHEAD`] files are kept ready; an append of data never takes the last one, so that commands (discard
 //!   above all) find a place when the disk is full.
 
 use super::layout::{
-    Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index, tail_reserve,
+    FOOTER_BYTES, Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index,
+    tail_reserve,
 };
 use super::segment::{Segment, file_name};
 use crate::disk::{Disk, DiskFile};
@@ -23,9 +24,14 @@ use crate::types::{LogId, SegmentId};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Files kept ready.
 pub(crate) const AHEAD: usize = 2;
+
+/// After a failure nobody has a file made for this long, unless one comes free: each attempt on a full disk
+/// would fill it to the brim again.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A segment file that waits for its first block.
 #[derive(Debug)]
@@ -51,6 +57,9 @@ pub(crate) struct Preparer {
     disk: Arc<dyn Disk>,
     log: LogId,
     segment_bytes: u32,
+    /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
+    /// an earlier handle of this process left behind.
+    own_from: u64,
     state: Mutex<State>,
     /// The helper waits here for work.
     work: Condvar,
@@ -66,10 +75,9 @@ struct State {
     spare: Vec<String>,
     seal: VecDeque<Arc<Segment>>,
     dropped: VecDeque<Arc<Segment>>,
-    /// Why the last attempt to prepare failed; attempts pause until somebody asks or a file comes free.
+    /// Why the last attempt to prepare failed, and when; attempts pause until somebody asks or a file comes free.
     failed: Option<Error>,
-    /// Attempts so far, so that who asks can tell a fresh failure from an old one.
-    attempts: u64,
+    failed_at: Option<Instant>,
     busy: bool,
     stop: bool,
 }
@@ -88,6 +96,7 @@ impl Preparer {
             disk,
             log,
             segment_bytes,
+            own_from: next,
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -111,8 +120,7 @@ impl Preparer {
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
         let needed = if purpose == Purpose::Data { 2 } else { 1 };
         let mut state = self.lock();
-        let asked_at = state.attempts;
-        if state.ready.len() < needed {
+        if state.ready.len() < needed && state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
             state.failed = None; // try again, now
         }
         loop {
@@ -126,7 +134,7 @@ impl Preparer {
             if state.stop {
                 return Err(Error::new(ErrorKind::Closed, "the log is being closed"));
             }
-            if let Some(error) = state.failed.clone().filter(|_| state.attempts > asked_at) {
+            if let Some(error) = state.failed.clone() {
                 return Err(error);
             }
             self.work.notify_one();
@@ -273,7 +281,7 @@ impl Preparer {
         let (index, index_crc) = encode_index(&entries);
         let size = segment.bytes as usize;
         let index_offset = data_limit(size);
-        assert!(index.len() <= tail_reserve(size), "the index fits its reserve");
+        assert!(index.len() + FOOTER_BYTES <= tail_reserve(size), "the index fits its reserve");
         let end = segment.end();
         let footer = Footer {
             number: segment.number,
@@ -295,8 +303,7 @@ impl Preparer {
         let path = self.disk.path().join(file_name(segment.number));
         let write = || -> io::Result<()> {
             let file = self.disk.open(&file_name(segment.number), true)?;
-            // One call, so that a crash between them cannot leave a footer without its index in most cases;
-            // where it does, the index's own checksum tells.
+            // A crash can leave the footer without its index: the index's own checksum tells.
             file.write_at(index_offset as u64, &[IoSlice::new(&index)])?;
             file.write_at((size - bytes.len()) as u64, &[IoSlice::new(&bytes)])?;
             file.sync()
@@ -310,12 +317,13 @@ impl Preparer {
     fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
         let name = file_name(segment.number);
         let right_size = segment.bytes == self.segment_bytes;
+        let own = segment.number >= self.own_from;
         let unread = Arc::try_unwrap(segment).is_ok();
         let wanted = {
             let state = self.lock();
             state.ready.len() + state.spare.len() < AHEAD
         };
-        if right_size && unread && wanted {
+        if right_size && own && unread && wanted {
             return Outcome::Spare(name);
         }
         let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
@@ -368,12 +376,11 @@ impl State {
             Outcome::Prepared(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
                 self.ready.push_back(prepared);
-                self.attempts += 1;
             }
             Outcome::Prepared(Err(error)) => {
                 tracing::warn!(%error, "no segment could be prepared");
                 self.failed = Some(error);
-                self.attempts += 1;
+                self.failed_at = Some(Instant::now());
             }
             Outcome::Spare(name) => self.spare.push(name),
             Outcome::Nothing => {}

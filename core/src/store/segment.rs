@@ -298,6 +298,12 @@ impl Segments {
         self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
     }
 
+    /// Replaces the whole list, for a read-only handle that was left behind.
+    pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        lock(&self.recent).clear();
+    }
+
     /// Takes out the segments that hold no record from `first` on; never the last one.
     pub(crate) fn drop_below(&self, first: Index) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();

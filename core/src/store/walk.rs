@@ -1,0 +1,125 @@
+//! Walk: goes along the blocks of one segment, from its opening block, as far as they are sound and follow each
+//! other; keeps apart what is proven durable and what is not.
+
+use super::block::{BlockHeader, Kind};
+use super::files::Opened;
+use super::layout::{IndexEntry, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::scan::{Found, Scanner};
+use super::segment::{Base, Segment};
+use crate::batch::Malformed;
+use crate::error::Result;
+use crate::types::Index;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Who learns the blocks of the last segment, in order, and knows what they mean.
+pub(crate) trait Learn {
+    /// Takes the next block; says what comes after it, or why it cannot follow.
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
+    /// The log's first index as of the blocks learnt.
+    fn first(&self) -> Index;
+}
+
+/// Walks a segment's blocks from its opening block on.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    pub(crate) header: SegmentHeader,
+    pub(crate) segment: Option<Arc<Segment>>,
+    pub(crate) at: usize,
+    pub(crate) end: Base,
+    /// What is known durable.
+    pub(crate) proven: Proven,
+    /// Blocks not known durable.
+    pub(crate) unproven: VecDeque<Unproven>,
+}
+
+/// What is known durable of a log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Proven {
+    /// What comes after the last block.
+    pub(crate) end: Base,
+    /// The log's first index as of that block.
+    pub(crate) first: Index,
+}
+
+/// A block that nothing behind it says was durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unproven {
+    pub(crate) from: usize,
+    to: usize,
+    /// What is known once it is.
+    then: Proven,
+    /// A marker needs no marker. But it has to stay if blocks are to follow it, so it is no less unproven.
+    pub(crate) marker: bool,
+}
+
+impl Walk {
+    pub(crate) fn new(opened: &Opened) -> Self {
+        Self {
+            header: opened.header,
+            segment: None,
+            at: SEGMENT_HEADER_BYTES,
+            end: Base::default(),
+            proven: Proven::default(),
+            unproven: VecDeque::new(),
+        }
+    }
+
+    /// Goes as far as blocks are sound and follow each other. Returns why it stopped; `None` at the limit.
+    pub(crate) fn run(
+        &mut self,
+        scanner: &mut Scanner,
+        learner: &mut dyn Learn,
+    ) -> Result<Option<Malformed>> {
+        loop {
+            let (header, then) = match scanner.block(self.at)? {
+                Found::Block(header, _) if (header.kind == Kind::Opening) != self.segment.is_none() => {
+                    return Ok(Some("opening block out of place"));
+                }
+                Found::Block(header, body) => match learner.learn(&header, body) {
+                    Ok(end) => (header, Proven { end, first: learner.first() }),
+                    Err(why) => return Ok(Some(why)),
+                },
+                Found::Nothing(why) => return Ok(Some(why)),
+                Found::Limit => return Ok(None),
+            };
+            self.take(&header, then);
+        }
+    }
+
+    /// All that was walked is durable, as the next segment's beginning says.
+    pub(crate) fn prove_all(&mut self) {
+        self.proven = self.unproven.pop_back().map_or(self.proven, |last| last.then);
+        self.unproven.clear();
+        if let Some(segment) = &self.segment {
+            segment.publish(self.at);
+        }
+    }
+
+    pub(crate) fn take(&mut self, header: &BlockHeader, then: Proven) {
+        let end = then.end;
+        let SegmentHeader { number, id, bytes, .. } = self.header;
+        let segment = self.segment.get_or_insert_with(|| {
+            // What lies before this segment is durable, or it would not have begun.
+            self.proven = then;
+            Arc::new(Segment::growing(number, id, bytes, end, header.timestamp))
+        });
+        let entry = IndexEntry {
+            first: header.first,
+            raft_index: header.raft_index,
+            timestamp: header.timestamp,
+            offset: self.at as u32,
+        };
+        segment.grow(entry, header.stride(), end);
+        while let Some(block) = self.unproven.front().filter(|u| u.to <= header.durable_upto as usize) {
+            self.proven = block.then;
+            segment.publish(block.to);
+            self.unproven.pop_front();
+        }
+        let from = self.at;
+        self.at += header.stride();
+        self.end = end;
+        let marker = header.kind == Kind::Marker;
+        self.unproven.push_back(Unproven { from, to: self.at, then, marker });
+    }
+}
