@@ -13,8 +13,8 @@
 mod support;
 
 use chiplog::Codec;
-use chiplog::disk::sim::{Call, Fault, SimDisk, Trouble};
-use std::sync::atomic::Ordering;
+use chiplog::disk::sim::{Call, Fault, History, Op, SimDisk, Trouble};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::explore::{Effort, Tally, explore};
 use support::{Mix, Step, record, run, script};
@@ -60,6 +60,7 @@ fn every_power_cut_leaves_what_was_acknowledged() {
     let wanted = number("CHIPLOG_CRASH_STATES", 100_000) as usize;
     let first = number("CHIPLOG_SEED", 1);
     let tally = Tally::default();
+    let mut happened = Happened::default();
     let mut workloads = 0;
     let mut scripts = std::iter::once(plain_script()).chain((first..).map(workload));
     while tally.states() < wanted {
@@ -73,18 +74,54 @@ fn every_power_cut_leaves_what_was_acknowledged() {
         if let Err(wrong) = explore(&name, &disk.history(), &trace, THOROUGH, &tally, wanted) {
             panic!("{wrong}");
         }
+        happened.add(&disk.history());
         workloads += 1;
     }
+    let count = |n: &AtomicUsize| n.load(Ordering::Relaxed);
     println!(
-        "crash: {} different states, {} recoveries at {} points of {workloads} workloads, {} second crashes, {} kills",
+        "crash: {} different states, {} recoveries at {} points ({} of them completely) of {workloads} workloads, \
+         {} second crashes, {} kills, {happened:?}",
         tally.states(),
-        tally.recoveries.load(Ordering::Relaxed),
-        tally.points.load(Ordering::Relaxed),
-        tally.second_crashes.load(Ordering::Relaxed),
-        tally.kills.load(Ordering::Relaxed),
+        count(&tally.recoveries),
+        count(&tally.points),
+        count(&tally.exhaustive),
+        count(&tally.second_crashes),
+        count(&tally.kills),
     );
     assert!(tally.states() >= wanted);
-    assert!(tally.second_crashes.load(Ordering::Relaxed) > 0);
+    // What never happened was not tested. (A short run does not get to the larger workloads.)
+    let Happened { rolls, reuses, removals, shared_writes } = happened;
+    let ways = [&tally.exhaustive, &tally.sampled, &tally.second_crashes, &tally.kills].map(count);
+    let all = ways.iter().chain(&[rolls, reuses, removals, shared_writes]).all(|n| *n > 0);
+    assert!(all || wanted < 50_000, "something never happened: {ways:?}, {happened:?}");
+}
+
+/// What the workloads made the log do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Happened {
+    rolls: usize,
+    /// Files of discarded segments that became new ones.
+    reuses: usize,
+    removals: usize,
+    /// Writes of more than one block.
+    shared_writes: usize,
+}
+
+impl Happened {
+    fn add(&mut self, history: &History) {
+        for op in &history.ops {
+            match op {
+                Op::Rename { to, .. } if to.ends_with(".seg") => self.rolls += 1,
+                Op::Rename { from, .. } if from.ends_with(".seg") => self.reuses += 1,
+                Op::Remove { .. } => self.removals += 1,
+                // A block's header begins with these bytes, at a multiple of 64.
+                Op::Write { data, .. } if data.chunks(64).filter(|c| c.starts_with(b"CLB1")).count() > 1 => {
+                    self.shared_writes += 1;
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A judge must be shown to judge: disks that break their word, each of which has to be noticed.

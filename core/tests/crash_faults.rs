@@ -42,7 +42,7 @@ fn full_life() -> Vec<Step> {
             steps.push(Step::Wait);
         }
         if n == 7 {
-            steps.extend([Step::Discard { records: 21 }, Step::Reopen]);
+            steps.extend([Step::Discard { records: 21 }, Step::Reopen { segment_kib: 64 }]);
         }
     }
     steps.extend([
@@ -57,8 +57,8 @@ fn full_life() -> Vec<Step> {
 }
 
 /// Carries on after a failure: opens the log on the same disk, judges it, appends, cuts the power so that
-/// only what was really synced is left, judges again.
-fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>) -> Result<(), Wrong> {
+/// only what was really synced is left (or, by `luck`, some more), judges again.
+fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>, luck: u64) -> Result<(), Wrong> {
     disk.heal();
     let log = open(disk).map_err(|e| format!("it does not open once the disk is sound: {e:?}"))?;
     let ks = trace.judge(&log, legal)?;
@@ -69,7 +69,8 @@ fn survives(disk: &SimDisk, trace: &Trace, legal: RangeInclusive<usize>) -> Resu
     let next = after.snapshots[k].next;
     let lost = |n: u64| trace.records.get(&next.plus(n)).map_or(30, Vec::len);
     after.extend(disk, &log, &[record(1_000_001, lost(0)), record(1_000_002, lost(1))])?;
-    let cut = disk.crash(|_| 0);
+    let mut rng = Rng::new(luck);
+    let cut = disk.crash(|versions| if luck % 2 == 1 { rng.below(versions) } else { 0 });
     drop(log);
     let log = open(&cut).map_err(|e| format!("it does not open after the power cut: {e:?}"))?;
     after
@@ -119,7 +120,8 @@ fn a_failure_of_any_call_loses_nothing() {
                     assert!(named.contains(&error.kind()), "{what}: {error:?}");
                     seen.lock().unwrap().push((error.kind().name(), trace.acknowledged));
                 }
-                if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted) {
+                if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted, nth)
+                {
                     panic!("{what} ({:?}): {wrong}", trace.error);
                 }
                 true
@@ -167,7 +169,7 @@ fn a_failure_of_any_call_of_recovery_loses_nothing() {
                         Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Full) => {}
                         Err(e) => panic!("{what}: {e:?}"),
                     }
-                    if let Err(Wrong(wrong)) = survives(&disk, &trace, legal.clone()) {
+                    if let Err(Wrong(wrong)) = survives(&disk, &trace, legal.clone(), nth) {
                         panic!("{what}: {wrong}");
                     }
                     disk.faults_fired() > 0
@@ -226,18 +228,81 @@ fn what_is_shown_after_a_failed_sync_is_durable() {
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
 }
 
+/// A disk on which a log could not be made because such a call failed for its identity.
+fn first_failure_at_identity(call: Call, trouble: Trouble) -> SimDisk {
+    (1..20)
+        .find_map(|nth| {
+            let disk = SimDisk::default();
+            disk.plan(fault(call, nth, trouble));
+            let error = open(&disk).err()?;
+            disk.heal();
+            error.to_string().contains("chiplog.id").then_some(disk)
+        })
+        .expect("the identity is written and synced")
+}
+
+/// The identity of a new log was written, its sync failed, and the next opening saw it in the page cache and
+/// trusted it. Records were acknowledged; a power cut took the identity alone, and the log refused to open.
+#[test]
+fn an_identity_that_was_seen_and_not_durable_is_written_again() {
+    let disk = first_failure_at_identity(Call::Sync, Trouble::Eio(Landed::Nothing));
+    assert!(disk.visible().file("chiplog.id").is_some_and(|f| f.starts_with(b"chiplogI")));
+    let log = open(&disk).unwrap();
+    log.append(b"acknowledged").unwrap();
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after).unwrap();
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], b"acknowledged");
+}
+
+/// A failed write left the first bytes of an identity, and the directory counted as a damaged log for ever,
+/// though no log had been made.
+#[test]
+fn half_an_identity_is_no_log() {
+    for part in 0..8 {
+        let disk = first_failure_at_identity(Call::Write, Trouble::Enospc(Landed::Some(part)));
+        open(&disk).unwrap().append(b"x").unwrap();
+    }
+}
+
+/// The sync of the marker behind the last record failed. After a restart the page cache still showed the
+/// marker, everything before it counted as proven, and new records went behind it. The power cut left a hole
+/// in its place, with acknowledged records on the far side.
+#[test]
+fn a_marker_that_was_seen_and_not_durable_is_written_again() {
+    let disk = SimDisk::default();
+    let log = open(&disk).unwrap();
+    std::thread::sleep(Duration::from_millis(30)); // the helper is done
+    log.append(&record(1, 250)).unwrap(); // ends within a sector: the first marker fills that up
+    disk.plan(fault(Call::Sync, 1, Trouble::Eio(Landed::Nothing)));
+    let poisoned = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        log.poison_cause().is_some()
+    });
+    assert!(poisoned, "an idle log writes its marker, and its sync fails");
+    drop(log);
+    disk.heal();
+    let log = open(&disk).unwrap();
+    for n in 2..=8 {
+        log.append(&record(n, 300)).unwrap();
+    }
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after).unwrap();
+    assert_eq!(log.info().last, Index(8));
+    assert_eq!(&log.read(Index(1)).unwrap().data[..], record(1, 250));
+}
+
 /// Three blocks went in one write; the power cut took the first and left the others. Recovery cuts them off,
 /// but the sync of its zeros fails, so they are in the page cache only. The log opened next appends as many
 /// bytes as were lost. On the disk the old blocks now stand just behind the new ones, and fit.
 #[test]
 fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
     const FRAME_BYTES: usize = 64 + 44; // what a block of one record has besides
-    const SHORT_BYTES: usize = 128; // a command's block, or the one that begins a term
-    let end_of_last_write = |disk: &SimDisk| {
-        let end = |op: &Op| {
-            if let Op::Write { offset, data, .. } = op { Some(*offset as usize + data.len()) } else { None }
-        };
-        disk.history().ops.iter().rev().find_map(end).unwrap()
+    const SHORT_BYTES: usize = 128; // the block of a few bytes, of a command, or of a term's beginning
+    let writes = |disk: &SimDisk| {
+        let write = |op: &Op| if let Op::Write { offset, .. } = op { Some(*offset as usize) } else { None };
+        disk.history().ops.iter().filter_map(write).collect::<Vec<_>>()
     };
     // Which appends go together is up to the threads.
     let (state, offset, lost_bytes) = (0..20)
@@ -245,23 +310,26 @@ fn a_block_that_was_cut_off_never_comes_back_behind_a_new_one() {
             let disk = SimDisk::default();
             let log = open(&disk).unwrap();
             log.append(b"first").unwrap();
-            std::thread::sleep(Duration::from_millis(30)); // the helper is done, the marker written
-            disk.set_sync_time(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(50)); // the helper is done, the marker written
+            disk.set_sync_time(Duration::from_millis(40));
+            let before = writes(&disk).len();
             let busy = log.submit(b"busy").unwrap();
-            std::thread::sleep(Duration::from_millis(1));
-            // The lost block ends where a sector does: what is written there later leaves the next one alone.
-            let offset = end_of_last_write(&disk);
-            let lost_bytes = (offset + 1536).next_multiple_of(512) - offset;
+            while writes(&disk).len() == before && busy.poll().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // The lost block ends where a page does: a write fills its last page with zeros.
+            let offset = writes(&disk)[before] + SHORT_BYTES;
+            let lost_bytes = (offset + 1000).next_multiple_of(4096) - offset;
             std::thread::scope(|scope| {
                 let lost = log.submit(&record(1, lost_bytes - FRAME_BYTES)).unwrap();
                 scope.spawn(|| log.open_session());
-                std::thread::sleep(Duration::from_millis(1));
-                let left = log.submit(&record(2, 1500)).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+                let left = log.submit(b"left").unwrap();
                 let _ = [busy, lost, left].map(|t| t.wait().unwrap());
             });
             let history = disk.history();
             let together = |op: &Op| {
-                matches!(op, Op::Write { offset: at, data, .. } if *at == offset as u64 && data.len() > lost_bytes + SHORT_BYTES)
+                matches!(op, Op::Write { offset: at, data, .. } if *at == offset as u64 && data.len() > lost_bytes)
             };
             let n = history.ops.iter().position(together)?;
             history.states().nth(n + 1).map(|state| (state, offset, lost_bytes))
@@ -367,7 +435,7 @@ fn a_footer_or_a_removal_that_fails_is_made_up_for() {
             (0..60).map(|n| append(n, 4000)).chain([Step::Discard { records: 50 }]).collect();
         disk.plan(Fault { call: Some(call), nth: 3, lasting: false, trouble: Trouble::Eio(Landed::Nothing) });
         let trace = run(&disk, &steps).unwrap();
-        if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted) {
+        if let Err(Wrong(wrong)) = survives(&disk, &trace, trace.acknowledged..=trace.submitted, 0) {
             panic!("{call:?}: {wrong}");
         }
     }

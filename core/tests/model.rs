@@ -9,6 +9,7 @@ mod support;
 use chiplog::Codec;
 use chiplog::disk::sim::SimDisk;
 use proptest::prelude::*;
+use std::time::Duration;
 use support::{Step, record, run};
 
 /// A step before its records have their numbers and its sessions are known to exist.
@@ -41,7 +42,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => (100..10_000u64).prop_map(|records| Wish::Plain(Step::Discard { records })),
         4 => plain(Step::Wait),
         1 => plain(Step::Idle),
-        2 => plain(Step::Reopen),
+        2 => prop_oneof![Just(64), Just(64), Just(128)].prop_map(|segment_kib| Wish::Plain(Step::Reopen { segment_kib })),
         4 => plain(Step::Read),
         4 => (any::<u64>(), 0..=8usize).prop_map(|(seed, keep)| Wish::Plain(Step::Crash { seed, keep })),
     ]
@@ -70,8 +71,11 @@ proptest! {
         std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)) })]
 
     #[test]
-    fn the_log_is_a_list(wishes in proptest::collection::vec(wish(), 1..60)) {
-        match run(&SimDisk::default(), &steps(wishes)) {
+    fn the_log_is_a_list(wishes in proptest::collection::vec(wish(), 1..60), sync_micros in prop_oneof![Just(0), Just(200)]) {
+        let disk = SimDisk::default();
+        // On a disk that takes its time appends gather.
+        disk.set_sync_time(Duration::from_micros(sync_micros));
+        match run(&disk, &steps(wishes)) {
             Err(wrong) => prop_assert!(false, "{}", wrong),
             Ok(trace) => prop_assert!(trace.error.is_none(), "{:?}", trace.error),
         }

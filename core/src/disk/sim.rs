@@ -145,8 +145,10 @@ impl SimDisk {
     /// returned that holds what `choose` keeps (see [`DiskState::crash`]). No lock is held on it.
     pub fn crash(&self, choose: impl FnMut(usize) -> usize) -> Self {
         self.power_off();
-        let image = self.lock_inner().state.crash(choose);
-        Self::new(image)
+        let inner = self.lock_inner();
+        let after = Self::new(inner.state.crash(choose));
+        after.set_sync_time(inner.sync_time);
+        after
     }
 
     /// [`crash`](Self::crash) with a fair choice for every unit.

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 /// Files kept ready.
 pub(crate) const AHEAD: usize = 2;
 
+/// A new file is filled in pieces of this size, and left when the log is closed.
+const FILL_BYTES: u64 = 4 << 20;
 /// After a failure nobody has a file made for this long, unless one comes free: each attempt on a full disk
 /// would fill it to the brim again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -79,6 +81,8 @@ struct State {
     failed: Option<Error>,
     failed_at: Option<Instant>,
     busy: bool,
+    /// The log is being closed: no more files ahead.
+    ending: bool,
     stop: bool,
 }
 
@@ -132,7 +136,8 @@ impl Preparer {
                 }
             }
             if state.stop {
-                return Err(Error::new(ErrorKind::Closed, "the log is being closed"));
+                let what = "the thread that prepares segments has ended; close the log and open it again";
+                return Err(Error::new(ErrorKind::Closed, what));
             }
             if let Some(error) = state.failed.clone() {
                 return Err(error);
@@ -156,9 +161,10 @@ impl Preparer {
         self.work.notify_one();
     }
 
-    /// Waits until nothing is left to seal or delete.
+    /// Waits until nothing is left to seal or delete; prepares no more.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
+        state.ending = true;
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -249,7 +255,7 @@ impl Preparer {
                         }
                         other => other?,
                     };
-                    file.fill_with_zeros(u64::from(self.segment_bytes))?;
+                    self.fill(&*file)?;
                     file
                 }
             };
@@ -273,6 +279,19 @@ impl Preparer {
                 Error::io("prepare segment", &path, e)
             }
         })
+    }
+
+    /// Really allocates a new file. Gives up when the log is closed: nobody needs it then.
+    fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
+        let bytes = u64::from(self.segment_bytes);
+        file.allocate(bytes)?;
+        for from in (0..bytes).step_by(FILL_BYTES as usize) {
+            if self.lock().ending {
+                return Err(io::Error::other("the log is being closed"));
+            }
+            file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
+        }
+        Ok(())
     }
 
     /// Stores the block index and the footer of a full segment.
@@ -357,7 +376,7 @@ impl State {
         if let Some(segment) = self.dropped.pop_front() {
             return Some(Job::Drop(segment));
         }
-        let wanted = self.ready.len() < AHEAD && self.failed.is_none();
+        let wanted = self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
         wanted.then(|| Job::Prepare(self.next_number, self.take_spare(self.next_number)))
     }
 

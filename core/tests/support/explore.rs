@@ -21,7 +21,7 @@ pub struct Effort {
 }
 
 /// What was found.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Tally {
     seen: Mutex<HashSet<(u64, usize, usize)>>,
     images: Mutex<HashSet<u64>>,
@@ -29,6 +29,9 @@ pub struct Tally {
     pub recoveries: AtomicUsize,
     /// Points of histories at which the power was cut.
     pub points: AtomicUsize,
+    /// Those of them at which every legal image was tried, and those where a sample was.
+    pub exhaustive: AtomicUsize,
+    pub sampled: AtomicUsize,
     /// Crashes in the middle of a recovery or just after it.
     pub second_crashes: AtomicUsize,
     /// Openings after a kill, with what was not synced still in the page cache.
@@ -105,7 +108,10 @@ pub fn explore(
         if effort.kills {
             killed(state, trace, legal, tally, point as u64).map_err(|w| w.within("killed"))?;
         }
-        for (n, image) in state.crashes(effort.exhaustive, effort.samples, point as u64).enumerate() {
+        let crashes = state.crashes(effort.exhaustive, effort.samples, point as u64);
+        let kind = if crashes.is_exhaustive() { &tally.exhaustive } else { &tally.sampled };
+        kind.fetch_add(1, Ordering::Relaxed);
+        for (n, image) in crashes.enumerate() {
             let print = image.fingerprint();
             if !lock(&tally.seen).insert((print, *legal.start(), *legal.end())) {
                 continue;

@@ -43,11 +43,15 @@ impl Clock for StepClock {
 
 /// Small segments, so that a short script rolls; small blocks, so that one write holds many; reads by `pread`, for there is nothing to map.
 pub fn options() -> Options {
+    options_for(64)
+}
+
+fn options_for(segment_kib: u32) -> Options {
     Options {
         read_mode: ReadMode::Read,
         block_bytes_max: 4096,
         clock: Arc::new(StepClock::default()),
-        ..Options::with_segment_bytes(64 << 10)
+        ..Options::with_segment_bytes(segment_kib << 10)
     }
 }
 
@@ -73,8 +77,8 @@ pub enum Step {
     Wait,
     /// Waits for everything and then long enough for the log to prove its tail.
     Idle,
-    /// Closes the log and opens it again.
-    Reopen,
+    /// Closes the log and opens it again, with segments of this size from now on.
+    Reopen { segment_kib: u32 },
     /// Waits for everything, and reads in every way.
     Read,
     /// Cuts the power, waiting for nothing; of what was not synced each unit is kept with odds `keep` in 8.
@@ -122,7 +126,7 @@ pub fn script(seed: u64, mix: Mix) -> Vec<Step> {
             16..=20 if mix.discards => Step::Discard { records: rng.below(12) as u64 },
             21 if mix.discards && rng.below(4) == 0 => Step::Discard { records: 1000 },
             22 => Step::Idle,
-            23 => Step::Reopen,
+            23 => Step::Reopen { segment_kib: [64, 64, 128][rng.below(3)] },
             _ if rng.below(mix.in_flight.max(1)) == 0 => Step::Wait,
             _ => {
                 let count = if rng.below(3) == 0 { 1 + rng.below(5) } else { 1 };
@@ -294,10 +298,10 @@ impl Runner {
                 self.wait_all()?;
                 std::thread::sleep(Duration::from_millis(25));
             }
-            Step::Reopen => {
+            Step::Reopen { segment_kib } => {
                 self.wait_all()?;
                 self.log.close()?;
-                self.log = open(&self.disk)?;
+                self.log = Log::open_on(Arc::new(self.disk.clone()), options_for(*segment_kib))?;
                 self.judge()?;
             }
             Step::Read => {

@@ -1,0 +1,267 @@
+//! Power cuts while many threads append, each in a session of its own, and another one discards.
+//!
+//! Which appends share a block is up to the threads, so there is no model beforehand. But there is one order
+//! of events: once all is acknowledged, every index has one record for good, and whatever a crash at an earlier
+//! moment leaves has to be a piece of that, from a first index that was asked for to a last one that lies
+//! between what was acknowledged and what was submitted, ending with a whole batch. What was lost is sent
+//! again under the same numbers, and comes in once.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+mod support;
+
+use chiplog::disk::sim::{History, Image, Op, Rng, SimDisk};
+use chiplog::{Appended, Batch, BatchBuilder, Index, Log, Sequence, SessionId, Start};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::explore::at_every_point;
+use support::{Wrong, open, record};
+
+const THREADS: usize = 4;
+const BATCHES: usize = 40;
+
+/// What one thread sent, and where it went.
+type Sent = Vec<(Batch, Appended)>;
+
+/// The whole run.
+struct Run {
+    history: History,
+    sent: Vec<Sent>,
+    records: BTreeMap<Index, Vec<u8>>,
+    /// Where batches end: one beyond their last records.
+    ends: BTreeSet<Index>,
+}
+
+/// What happened, as a note in the history.
+#[derive(Clone, Copy)]
+enum Event {
+    Submitted { thread: usize, batch: usize },
+    Acknowledged { thread: usize, batch: usize },
+    DiscardAsked(Index),
+    Discarded(Index),
+}
+
+impl Event {
+    fn note(self) -> u64 {
+        let (kind, a, b) = match self {
+            Self::Submitted { thread, batch } => (0, thread as u64, batch as u64),
+            Self::Acknowledged { thread, batch } => (1, thread as u64, batch as u64),
+            Self::DiscardAsked(first) => (2, 0, first.0),
+            Self::Discarded(first) => (3, 0, first.0),
+        };
+        kind << 56 | a << 48 | b
+    }
+
+    fn of(note: u64) -> Self {
+        let (thread, low) = ((note >> 48 & 0xff) as usize, note & 0xffff_ffff);
+        match note >> 56 {
+            0 => Self::Submitted { thread, batch: low as usize },
+            1 => Self::Acknowledged { thread, batch: low as usize },
+            2 => Self::DiscardAsked(Index(low)),
+            _ => Self::Discarded(Index(low)),
+        }
+    }
+}
+
+/// The bounds within which a crash at some moment may leave the log.
+#[derive(Clone, Debug)]
+struct Bounds {
+    submitted: [usize; THREADS],
+    acknowledged: [usize; THREADS],
+    first_min: Index,
+    first_asked: BTreeSet<Index>,
+}
+
+fn bounds(history: &History) -> Vec<Bounds> {
+    let mut now = Bounds {
+        submitted: [0; THREADS],
+        acknowledged: [0; THREADS],
+        first_min: Index(1),
+        first_asked: BTreeSet::from([Index(1)]),
+    };
+    let mut all = vec![now.clone()];
+    for op in &history.ops {
+        if let Op::Mark(note) = op {
+            match Event::of(*note) {
+                Event::Submitted { thread, batch } => now.submitted[thread] = batch + 1,
+                Event::Acknowledged { thread, batch } => now.acknowledged[thread] = batch + 1,
+                Event::DiscardAsked(first) => drop(now.first_asked.insert(first)),
+                Event::Discarded(first) => now.first_min = first,
+            }
+        }
+        all.push(now.clone());
+    }
+    all
+}
+
+/// A run of all threads on a fresh disk; ends in good order.
+fn run(seed: u64) -> Run {
+    let disk = SimDisk::default();
+    disk.set_sync_time(Duration::from_micros(100));
+    let log = open(&disk).unwrap();
+    let sessions: Vec<SessionId> = (0..THREADS).map(|_| log.open_session().unwrap().id()).collect();
+    let newest = AtomicUsize::new(0);
+    let sent: Vec<Sent> = std::thread::scope(|scope| {
+        let appenders: Vec<_> = sessions
+            .iter()
+            .enumerate()
+            .map(|(thread, session)| {
+                let (disk, log, newest) = (&disk, &log, &newest);
+                scope.spawn(move || append_all(disk, log, thread, *session, seed, newest))
+            })
+            .collect();
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(2));
+            let first = Index(newest.load(Ordering::Relaxed) as u64 * 2 / 3);
+            if first > log.info().first {
+                disk.mark(Event::DiscardAsked(first).note());
+                log.discard(first).unwrap();
+                disk.mark(Event::Discarded(first).note());
+            }
+        }
+        appenders.into_iter().map(|a| a.join().unwrap()).collect()
+    });
+    log.close().unwrap();
+    let mut records = BTreeMap::new();
+    let mut ends = BTreeSet::from([Index(1)]);
+    for (batch, appended) in sent.iter().flatten() {
+        for (n, bytes) in batch.records().unwrap().into_iter().enumerate() {
+            let old = records.insert(appended.first.plus(n as u64), bytes);
+            assert!(old.is_none(), "two records got index {}", appended.first.plus(n as u64));
+        }
+        ends.insert(appended.last().next());
+    }
+    assert_eq!(
+        records.keys().copied().collect::<Vec<_>>(),
+        (1..=records.len() as u64).map(Index).collect::<Vec<_>>()
+    );
+    Run { history: disk.history(), sent, records, ends }
+}
+
+/// One thread's appends, a few in flight.
+fn append_all(
+    disk: &SimDisk,
+    log: &Log,
+    thread: usize,
+    session: SessionId,
+    seed: u64,
+    newest: &AtomicUsize,
+) -> Sent {
+    let mut rng = Rng::new(seed << 8 | thread as u64);
+    let (mut batches, mut waiting) = (Vec::new(), VecDeque::new());
+    let mut answered: Vec<Appended> = Vec::new();
+    for n in 0..BATCHES {
+        let mut builder = BatchBuilder::new();
+        builder.session(session, Sequence(n as u64 + 1), waiting.len() as u16);
+        for part in 0..1 + rng.below(3) {
+            let number = (thread * 1_000_000 + n * 1000 + part) as u64 + 1;
+            builder.push(&record(number, rng.below(900))).unwrap();
+        }
+        let batch = builder.build().unwrap();
+        disk.mark(Event::Submitted { thread, batch: n }.note());
+        waiting.push_back(log.submit_batch(&batch).unwrap());
+        batches.push(batch);
+        while waiting.len() > 3 || n + 1 == BATCHES && !waiting.is_empty() {
+            let appended = waiting.pop_front().unwrap().wait().unwrap();
+            disk.mark(Event::Acknowledged { thread, batch: answered.len() }.note());
+            newest.fetch_max(appended.last().0 as usize, Ordering::Relaxed);
+            answered.push(appended);
+        }
+    }
+    batches.into_iter().zip(answered).collect()
+}
+
+/// The judge: see the head of this file.
+fn judge(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
+    let info = log.info();
+    ensure!(
+        bounds.first_asked.contains(&info.first) && info.first >= bounds.first_min,
+        "the first record is {}, of {bounds:?}",
+        info.first
+    );
+    ensure!(run.ends.contains(&info.last.next()), "the last record {} ends no batch", info.last);
+    for (thread, sent) in run.sent.iter().enumerate() {
+        for (n, (_, appended)) in sent.iter().enumerate() {
+            let there = appended.last() <= info.last;
+            ensure!(
+                there || n >= bounds.acknowledged[thread],
+                "batch {n} of thread {thread} is lost: {bounds:?}"
+            );
+            ensure!(!there || n < bounds.submitted[thread], "batch {n} of thread {thread} is of the future");
+        }
+    }
+    let mut reader = log.reader(Start::First)?;
+    let mut next = info.first;
+    while let Some(record) = reader.next_record()? {
+        ensure!(record.index == next, "record {} comes where {next} should", record.index);
+        ensure!(
+            run.records.get(&next).map(Vec::as_slice) == Some(record.data),
+            "record {next} has other bytes"
+        );
+        next = next.next();
+    }
+    ensure!(next == info.last.next(), "the reader stops before {next}, the last is {}", info.last);
+    Ok(())
+}
+
+/// Each thread sends again what it has no answer for; all of that is in the log once then.
+fn resend(run: &Run, log: &Log, bounds: &Bounds) -> Result<(), Wrong> {
+    let last = log.info().last;
+    let mut next = last.next();
+    for (thread, sent) in run.sent.iter().enumerate() {
+        for (batch, appended) in &sent[bounds.acknowledged[thread]..bounds.submitted[thread]] {
+            let got = log.append_batch(batch)?;
+            let there = appended.last() <= last;
+            let wanted = if there { *appended } else { Appended { first: next, count: batch.count() } };
+            ensure!(got == wanted, "thread {thread} got {got:?}, not {wanted:?}");
+            next = next.max(got.last().next());
+        }
+    }
+    ensure!(log.info().last.next() == next, "something came in twice");
+    Ok(())
+}
+
+fn recover(run: &Run, image: Image, bounds: &Bounds) -> Result<(), Wrong> {
+    let disk = SimDisk::new(image);
+    let log = open(&disk)?;
+    judge(run, &log, bounds)?;
+    resend(run, &log, bounds)?;
+    let (first, last) = (log.info().first, log.info().last);
+    let after = disk.crash(|_| 0);
+    drop(log);
+    let log = open(&after)?;
+    ensure!((log.info().first, log.info().last) == (first, last), "what was sent again is lost again");
+    Ok(log.close()?)
+}
+
+#[test]
+fn threads_and_power_cuts() {
+    let rounds = std::env::var("CHIPLOG_CRASH_ROUNDS").ok().map_or(3, |v| v.parse().unwrap());
+    let seen = Mutex::new(BTreeSet::new());
+    let mut shared = 0;
+    for seed in 0..rounds {
+        let run = run(seed);
+        let bounds = bounds(&run.history);
+        shared += run
+            .history
+            .ops
+            .iter()
+            .filter(|op| matches!(op, Op::Write { data, .. } if data.len() > 2500 && data.len() < 5000))
+            .count();
+        let explored = at_every_point(&format!("run {seed}"), &run.history, |point, state| {
+            for image in state.crashes(64, 12, seed << 32 | point as u64) {
+                if seen.lock().unwrap().insert((image.fingerprint(), bounds[point].acknowledged)) {
+                    recover(&run, image, &bounds[point])?;
+                }
+            }
+            Ok(true)
+        });
+        if let Err(wrong) = explored {
+            panic!("{wrong}");
+        }
+    }
+    let states = seen.into_inner().unwrap().len();
+    println!("concurrent: {states} states of {rounds} runs, {shared} writes shared by several appends");
+    assert!(states > 1000 && shared > 0, "{states} states, {shared} shared writes");
+}
