@@ -1,7 +1,7 @@
 //! The seam to storage: one directory of files, with just the calls whose crash behaviour is known.
 //!
-//! Two implementations: [`real`] (rustix on Linux) and [`sim`] (in memory: sectors, crashes, faults). The
-//! engine above is the same over both.
+//! Two implementations: `real` (rustix on Linux) and `sim` (in memory: sectors, crashes, faults; feature `sim`).
+//! The engine above is the same over both.
 //!
 //! What holds for every implementation, and all that the engine relies on after a crash:
 //!

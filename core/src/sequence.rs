@@ -364,7 +364,8 @@ impl Sequencer {
     }
 }
 
-const COMMAND_BYTES: usize = 16;
+/// Bytes of a command block's body.
+pub(crate) const COMMAND_BYTES: usize = 16;
 
 /// A command block's body: the operation, then its operand.
 fn encode_command(command: Command) -> [u8; COMMAND_BYTES] {

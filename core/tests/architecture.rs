@@ -51,6 +51,10 @@ const ORDER: &[&str] = &[
     "store::walk",
     "store::follow",
     "store",
+    "store::decision",
+    "store::files",
+    "store::walk",
+    "store::follow",
     "store::recovery",
     // The writer: gathers, decides, writes, publishes.
     "gather",
