@@ -6,7 +6,7 @@
 use crate::cases::{Bench, options};
 use crate::engine::{Index, Log, Options, ScratchLog, Start, fill};
 use crate::measure::{Latencies, Memory, Percentiles, Usage, interleave, timed};
-use crate::raw::{self, Dropped};
+use crate::raw::{self, Ahead, Dropped};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -60,6 +60,11 @@ pub(crate) struct Scans {
     pub(crate) dropped: Option<Dropped>,
 }
 
+/// The highest of several rates.
+fn best(rates: impl IntoIterator<Item = Result<f64>>) -> Result<f64> {
+    rates.into_iter().try_fold(0.0, |best: f64, rate| Ok(best.max(rate?)))
+}
+
 /// A log of single 2 KiB appends (the hardest to scan: a checksum a record), or of batches.
 pub(crate) fn log_to_read(bench: &Bench, bytes: u64, record_bytes: usize, batch: u32) -> Result<ScratchLog> {
     let log = ScratchLog::create(bench.dir(), "log-read", options())?;
@@ -70,7 +75,7 @@ pub(crate) fn log_to_read(bench: &Bench, bytes: u64, record_bytes: usize, batch:
 /// Scans what lies in the page cache; both sides have been through all of it once before.
 pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;
-    raw::read_files(&files, PIECE_UNCACHED)?;
+    raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
     let expected = scan(log, by)?;
     let (figures, limits) = interleave(
         bench.rounds,
@@ -79,10 +84,7 @@ pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Sca
             ensure!(seen == expected, "a scan saw {seen:?}, another {expected:?}");
             Ok(seen.1 as f64 / time.as_secs_f64())
         },
-        || {
-            let rates = PIECES.map(|piece| raw::read_files(&files, piece));
-            rates.into_iter().try_fold(0.0, |best: f64, rate| Ok(best.max(rate?)))
-        },
+        || best(PIECES.map(|piece| raw::read_files(&files, piece, Ahead::Kernel))),
     )?;
     Ok(Scans { figures, limits, dropped: None })
 }
@@ -105,8 +107,10 @@ pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Resu
         },
         || {
             log.borrow_mut().shut()?;
-            raw::drop_caches(&files)?;
-            raw::read_files(&files, PIECE_UNCACHED)
+            best(Ahead::ALL.map(|ahead| {
+                raw::drop_caches(&files)?;
+                raw::read_files(&files, PIECE_UNCACHED, ahead)
+            }))
         },
     )?;
     log.into_inner().open_again(options())?;
@@ -122,7 +126,7 @@ pub(crate) struct Random {
 
 pub(crate) fn random(bench: &Bench, log: &ScratchLog, record_bytes: usize) -> Result<Random> {
     let files = log.files()?;
-    raw::read_files(&files, PIECE_UNCACHED)?;
+    raw::read_files(&files, PIECE_UNCACHED, Ahead::Kernel)?;
     let info = log.info();
     let mut latencies = Latencies::new()?;
     let mut unused = Latencies::new()?;
@@ -224,7 +228,7 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
         },
         || {
             raw::drop_caches(&files)?;
-            Ok(last_bytes / raw::read_files(last, PIECE_UNCACHED)? * 1e3)
+            Ok(last_bytes / raw::read_files(last, PIECE_UNCACHED, Ahead::Window)? * 1e3)
         },
     )?;
     let mut warm_millis = Vec::new();
