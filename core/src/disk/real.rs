@@ -84,7 +84,11 @@ impl Disk for RealDisk {
     fn sync_ancestors(&self) -> io::Result<()> {
         for directory in self.path.canonicalize()?.ancestors().skip(1) {
             match File::open(directory) {
-                Ok(directory) => directory.sync_all()?,
+                Ok(directory) => match directory.sync_all() {
+                    // Not made by us, in a file system that cannot sync directories, or is read-only.
+                    Err(e) if not_ours(&e) => {}
+                    synced => synced?,
+                },
                 // Whose names we may not even list was not made by us.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(e) => return Err(e),
@@ -174,6 +178,10 @@ impl DiskFile for RealFile {
     fn map(&self) -> io::Result<Map> {
         Map::new(&self.file)
     }
+}
+
+fn not_ours(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Writes zeros over a range, from a buffer that suits direct writes.

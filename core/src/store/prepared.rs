@@ -340,7 +340,7 @@ impl Preparer {
         let unread = Arc::try_unwrap(segment).is_ok();
         let wanted = {
             let state = self.lock();
-            state.ready.len() + state.spare.len() < AHEAD
+            state.spare.len() < AHEAD
         };
         if right_size && own && unread && wanted {
             return Outcome::Spare(name);
