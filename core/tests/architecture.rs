@@ -46,10 +46,6 @@ const ORDER: &[&str] = &[
     "store::follow",
     "store::decision",
     "store::cursor",
-    "store::decision",
-    "store::files",
-    "store::walk",
-    "store::follow",
     "store",
     "store::recovery",
     // The writer: gathers, decides, writes, publishes.
