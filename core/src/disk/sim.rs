@@ -58,6 +58,22 @@ use std::time::Duration;
 
 /// A disk in memory. Cheap to clone: clones are the same disk. `Send + Sync`; calls take turns and never block
 /// for longer than the work takes.
+///
+/// ```
+/// use chiplog::disk::sim::SimDisk;
+/// use chiplog::{Log, Options};
+/// use std::sync::Arc;
+///
+/// let disk = SimDisk::default();
+/// let options = Options::with_segment_bytes(64 << 10);
+/// let log = Log::open_on(Arc::new(disk.clone()), options.clone())?;
+/// let index = log.append(b"acknowledged")?;
+/// // The power fails at once, and of what was not synced nothing is left.
+/// let after = disk.crash(|_versions| 0);
+/// let log = Log::open_on(Arc::new(after), options)?;
+/// assert_eq!(log.read(index)?.data, "acknowledged");
+/// # Ok::<(), chiplog::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     shared: Arc<Shared>,

@@ -5,6 +5,19 @@ use super::rng::Rng;
 use super::state::{DiskState, Image};
 
 /// The images that a power cut at one moment can leave; made by [`DiskState::crashes`].
+///
+/// ```
+/// use chiplog::disk::Disk;
+/// use chiplog::disk::sim::SimDisk;
+/// let disk = SimDisk::default();
+/// disk.create("a")?;
+/// disk.create("b")?;
+/// let state = disk.state();
+/// let crashes = state.crashes(4096, 100, 1);
+/// assert!(crashes.is_exhaustive());
+/// assert_eq!(crashes.count(), 4);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Crashes<'a> {
     state: &'a DiskState,

@@ -7,6 +7,15 @@ use super::state::Landed;
 use std::io;
 
 /// The calls of [`Disk`](crate::disk::Disk) and [`DiskFile`](crate::disk::DiskFile).
+///
+/// ```
+/// use chiplog::disk::Disk;
+/// use chiplog::disk::sim::{Call, SimDisk};
+/// let disk = SimDisk::default();
+/// disk.list()?;
+/// assert_eq!((disk.calls(Some(Call::List)), disk.calls(None)), (1, 1));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Call {
@@ -51,7 +60,12 @@ impl Call {
     ];
 }
 
-/// What goes wrong with a call.
+/// What goes wrong with a call. See [`Fault`].
+///
+/// ```
+/// use chiplog::disk::sim::{Landed, Trouble};
+/// assert_ne!(Trouble::Eio(Landed::All), Trouble::Enospc(Landed::All));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
     /// It fails with `EIO`. What of a write or of what a sync was to make durable landed all the same.

@@ -320,10 +320,32 @@ impl Image {
 }
 
 /// Names a file independently of its names, like an inode number.
+///
+/// ```
+/// use chiplog::disk::sim::{Op, SimDisk};
+/// use chiplog::disk::{Disk, DiskFile};
+/// let disk = SimDisk::default();
+/// disk.create("a")?.sync()?;
+/// disk.rename("a", "b")?;
+/// disk.open("b", true)?.sync()?;
+/// let ops = disk.history().ops;
+/// assert_eq!(ops[1], ops[3], "both syncs were of the same file");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
 /// Something that changed the disk. Public so that a test can tell where in a history it stands.
+///
+/// ```
+/// use chiplog::disk::Disk;
+/// use chiplog::disk::sim::{Op, SimDisk};
+/// let disk = SimDisk::default();
+/// disk.create("a")?;
+/// disk.mark(7);
+/// assert_eq!(disk.history().ops, [Op::Create { name: "a".into() }, Op::Mark(7)]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A name was made for a new, empty file.
@@ -371,6 +393,11 @@ pub enum Op {
 }
 
 /// What of a failed write or sync took effect all the same.
+///
+/// ```
+/// use chiplog::disk::sim::Landed;
+/// assert_eq!(Landed::default(), Landed::Nothing);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Landed {
     /// Nothing.
@@ -521,6 +548,18 @@ impl NameOp {
 }
 
 /// A disk between two operations: what reads see and what a power cut may leave. Cheap to clone.
+///
+/// ```
+/// use chiplog::disk::Disk;
+/// use chiplog::disk::sim::SimDisk;
+/// let disk = SimDisk::default();
+/// disk.create("a")?;
+/// let state = disk.state();
+/// assert_eq!(state.visible().names().collect::<Vec<_>>(), ["a"]);
+/// assert_eq!(state.dirty_units(), 1);
+/// assert_eq!(state.crash(|_versions| 0).names().count(), 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct DiskState {
     nodes: Vec<Node>,
