@@ -138,7 +138,7 @@ fn verify_beside_a_busy_writer_finds_nothing() {
     let options = chiplog::Options::with_segment_bytes(64 << 10);
     let writer = chiplog::Log::open(&log, options).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let verified: Vec<Ran> = std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1u64.. {
                 if stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -150,12 +150,13 @@ fn verify_beside_a_busy_writer_finds_nothing() {
                 }
             }
         });
-        for _ in 0..40 {
-            let verified = place.run("verify", &["--json"]).ok().json();
-            assert_eq!(verified["faults"], serde_json::json!([]));
-        }
+        let verified = (0..20).map(|_| place.run("verify", &["--json"])).collect();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        verified
     });
+    for ran in verified {
+        assert_eq!(ran.ok().json()["faults"], serde_json::json!([]));
+    }
 }
 
 #[test]
