@@ -139,7 +139,9 @@ impl Preparer {
                 let what = "the thread that prepares segments has ended; close the log and open it again";
                 return Err(Error::new(ErrorKind::Closed, what));
             }
-            if let Some(error) = state.failed.clone() {
+            // A discarded file on its way out can be the room that was missing.
+            let settled = !state.busy && state.dropped.is_empty();
+            if let Some(error) = state.failed.clone().filter(|_| settled) {
                 return Err(error);
             }
             self.work.notify_one();
@@ -349,7 +351,7 @@ impl Preparer {
         if let Err(error) = removed {
             tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening does it");
         }
-        Outcome::Nothing
+        Outcome::Removed
     }
 }
 
@@ -364,6 +366,7 @@ enum Job {
 enum Outcome {
     Prepared(Result<Prepared>),
     Spare(String),
+    Removed,
     Nothing,
 }
 
@@ -401,7 +404,12 @@ impl State {
                 self.failed = Some(error);
                 self.failed_at = Some(Instant::now());
             }
-            Outcome::Spare(name) => self.spare.push(name),
+            // What failed for want of room may have been under way when the discard came: try anew.
+            Outcome::Spare(name) => {
+                self.spare.push(name);
+                self.failed = None;
+            }
+            Outcome::Removed => self.failed = None,
             Outcome::Nothing => {}
         }
     }
