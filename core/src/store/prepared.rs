@@ -440,3 +440,22 @@ fn is_no_space(e: &io::Error) -> bool {
 }
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a full disk the helper was in the midst of an attempt when a discard came. The attempt failed after
+    /// that, its failure stayed, and the append that followed the discard was refused as `Full` although the
+    /// discarded file had made room meanwhile.
+    #[test]
+    fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
+        for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
+            let mut state = State { next_number: 9, ..State::default() };
+            state.note(Outcome::Prepared(Err(Error::new(ErrorKind::Full, "no space"))));
+            assert!(state.next_job().is_none(), "it tries again although nothing has changed");
+            state.note(room);
+            assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
+        }
+    }
+}
