@@ -139,7 +139,9 @@ impl Preparer {
                 let what = "the thread that prepares segments has ended; close the log and open it again";
                 return Err(Error::new(ErrorKind::Closed, what));
             }
-            if let Some(error) = state.failed.clone() {
+            // A discarded file on its way out can be the room that was missing.
+            let settled = !state.busy && state.dropped.is_empty();
+            if let Some(error) = state.failed.clone().filter(|_| settled) {
                 return Err(error);
             }
             self.work.notify_one();
@@ -349,7 +351,7 @@ impl Preparer {
         if let Err(error) = removed {
             tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening does it");
         }
-        Outcome::Nothing
+        Outcome::Removed
     }
 }
 
@@ -364,6 +366,7 @@ enum Job {
 enum Outcome {
     Prepared(Result<Prepared>),
     Spare(String),
+    Removed,
     Nothing,
 }
 
@@ -401,7 +404,12 @@ impl State {
                 self.failed = Some(error);
                 self.failed_at = Some(Instant::now());
             }
-            Outcome::Spare(name) => self.spare.push(name),
+            // What failed for want of room may have been under way when the discard came: try anew.
+            Outcome::Spare(name) => {
+                self.spare.push(name);
+                self.failed = None;
+            }
+            Outcome::Removed => self.failed = None,
             Outcome::Nothing => {}
         }
     }
@@ -432,3 +440,22 @@ fn is_no_space(e: &io::Error) -> bool {
 }
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a full disk the helper was in the midst of an attempt when a discard came. The attempt failed after
+    /// that, its failure stayed, and the append that followed the discard was refused as `Full` although the
+    /// discarded file had made room meanwhile.
+    #[test]
+    fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
+        for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
+            let mut state = State { next_number: 9, ..State::default() };
+            state.note(Outcome::Prepared(Err(Error::new(ErrorKind::Full, "no space"))));
+            assert!(state.next_job().is_none(), "it tries again although nothing has changed");
+            state.note(room);
+            assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
+        }
+    }
+}
