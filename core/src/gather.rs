@@ -21,11 +21,15 @@ use crate::completion::{Completion, Outcome, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::positions::closed;
 use crate::types::{Index, SessionId};
+use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::time::{Duration, Instant};
 
 /// Batches above this size are not copied under the lock.
@@ -445,7 +449,10 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,0 +1,237 @@
+//! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here. Time does not
+//! pass in a model: who waits is woken by somebody else or never.
+
+use super::*;
+use crate::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use loom::thread::{self, JoinHandle};
+
+const FOREVER: Patience = Patience::For(Duration::MAX);
+/// What a record of one byte takes.
+const ONE: usize = BATCH_HEADER_BYTES + 1 + RECORD_OVERHEAD_BYTES;
+
+/// A queue where `appends` appends may wait.
+fn queue(appends: usize) -> Arc<Queue> {
+    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None };
+    Arc::new(Queue::new(limits, 0))
+}
+
+fn push(queue: &Queue, record: u8, patience: Patience) -> Result<Ticket> {
+    queue.push_record(&[record], Stamp::default(), patience)
+}
+
+/// A caller on a thread of its own.
+fn caller<T: 'static>(queue: &Arc<Queue>, run: impl FnOnce(&Queue) -> T + 'static) -> JoinHandle<T> {
+    let queue = queue.clone();
+    thread::spawn(move || run(&queue))
+}
+
+/// The records of what was taken, in order; a command counts as a 0.
+fn records(items: VecDeque<Item>) -> Vec<u8> {
+    let mut records = Vec::new();
+    for item in items {
+        match item {
+            Item::Command(..) => records.push(0),
+            Item::Data(gathered) => {
+                let bytes: Vec<u8> = gathered.into_pieces(None).0.concat();
+                records.extend(bytes.chunks(ONE).map(|frame| frame[BATCH_HEADER_BYTES]));
+            }
+        }
+    }
+    records
+}
+
+/// Takes as the writer does until `count` appends came.
+fn take(queue: &Queue, count: usize) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        let Taken::Items(items) = queue.take(None) else { panic!("the queue is open") };
+        taken.extend(records(items));
+    }
+    taken
+}
+
+/// Takes as the writer does until the queue is closed and empty.
+fn drain(queue: &Queue) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while let Taken::Items(items) = queue.take(None) {
+        taken.extend(records(items));
+    }
+    taken
+}
+
+fn refusal(result: Result<Ticket>) -> ErrorKind {
+    result.map(drop).unwrap_err().kind()
+}
+
+/// The second append may find the writer asleep, awake, or on its way to sleep.
+#[test]
+fn loom_append_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).unwrap()));
+        assert_eq!(take(&queue, 2), [1, 2]);
+        drop(caller.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_two_callers_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let first = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).unwrap()));
+        let second = caller(&queue, |queue| push(queue, 3, Patience::None).unwrap());
+        let taken = take(&queue, 3);
+        let position = |n| taken.iter().position(|t| *t == n);
+        assert!(position(1) < position(2) && position(1).is_some() && position(3).is_some(), "{taken:?}");
+        drop(first.join().unwrap());
+        drop(second.join().unwrap());
+    });
+}
+
+/// A command stands where it was called, and wakes as an append does.
+#[test]
+fn loom_command_between_appends_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| {
+            let before = push(queue, 1, Patience::None).unwrap();
+            let command = queue.push_command(Command::Discard { first: Index(1) }).unwrap();
+            [before, command, push(queue, 2, Patience::None).unwrap()]
+        });
+        assert_eq!(take(&queue, 3), [1, 0, 2]);
+        drop(caller.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_append_waits_for_room_and_take() {
+    loom::model(|| {
+        let queue = queue(1);
+        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, FOREVER).unwrap()));
+        assert_eq!(take(&queue, 2), [1, 2]);
+        drop(caller.join().unwrap());
+    });
+}
+
+/// Both may wait at once; one finds the room taken by the other and waits again.
+#[test]
+fn loom_two_appends_wait_for_room_and_take() {
+    loom::model(|| {
+        let queue = queue(1);
+        let _first = push(&queue, 1, FOREVER).unwrap();
+        let callers = [2, 3].map(|n| caller(&queue, move |queue| push(queue, n, FOREVER).unwrap()));
+        let mut taken = take(&queue, 3);
+        assert_eq!(taken[0], 1);
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 3]);
+        for caller in callers {
+            drop(caller.join().unwrap());
+        }
+    });
+}
+
+/// The room that one `take` makes is for all who wait: nobody else will tell them.
+#[test]
+fn loom_one_take_makes_room_for_all() {
+    loom::model(|| {
+        let queue = queue(2);
+        let _waiting = [1, 2].map(|n| push(&queue, n, FOREVER).unwrap());
+        let callers = [3, 4].map(|n| caller(&queue, move |queue| push(queue, n, FOREVER).unwrap()));
+        assert_eq!(take(&queue, 2), [1, 2]);
+        for caller in callers {
+            drop(caller.join().unwrap());
+        }
+    });
+}
+
+#[test]
+fn loom_close_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let closer = caller(&queue, |queue| {
+            let ticket = push(queue, 1, Patience::None).unwrap();
+            queue.close();
+            ticket
+        });
+        assert_eq!(drain(&queue), [1]);
+        drop(closer.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_close_and_append_that_waits_for_room() {
+    loom::model(|| {
+        let queue = queue(1);
+        let _first = push(&queue, 1, FOREVER).unwrap();
+        let caller = caller(&queue, |queue| refusal(push(queue, 2, FOREVER)));
+        queue.close();
+        assert_eq!(caller.join().unwrap(), ErrorKind::Closed);
+        assert_eq!(drain(&queue), [1]);
+    });
+}
+
+/// The writer poisons the log and leaves: an append is refused, or admitted and then answered. One that slipped
+/// in behind it would wait for ever.
+#[test]
+fn loom_refuse_and_append() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| match push(queue, 1, Patience::None) {
+            Ok(ticket) => ticket.wait().unwrap_err().kind(),
+            Err(error) => error.kind(),
+        });
+        queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
+        drain(&queue);
+        assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
+        assert!(matches!(queue.take(Some(Duration::ZERO)), Taken::Closed));
+    });
+}
+
+/// One reason for all, whoever asks, and it stays.
+#[test]
+fn loom_refuse_close_and_append() {
+    loom::model(|| {
+        let queue = queue(10);
+        let closer = caller(&queue, |queue| {
+            queue.close();
+            refusal(push(queue, 1, Patience::None))
+        });
+        queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
+        let seen = refusal(push(&queue, 2, Patience::None));
+        assert_eq!(closer.join().unwrap(), seen);
+    });
+}
+
+/// Taken bytes turn into used ones in one step: a caller that looks between the two would be refused (they
+/// count twice) or admitted beyond the capacity (they do not count).
+#[test]
+fn loom_account_and_append() {
+    for (capacity, fits) in [(2 * ONE, true), (2 * ONE - 1, false)] {
+        loom::model(move || {
+            let capacity = Some(capacity as u64);
+            let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity };
+            let queue = Arc::new(Queue::new(limits, 0));
+            let _first = push(&queue, 1, Patience::None).unwrap();
+            let caller = caller(&queue, |queue| push(queue, 2, Patience::None));
+            let taken = take(&queue, 1);
+            queue.account(ONE, ONE as u64);
+            let second = caller.join().unwrap();
+            assert_eq!(second.is_ok(), fits);
+            assert_eq!(second.err().map(|e| e.kind()), (!fits).then_some(ErrorKind::Full));
+            assert_eq!(taken[0], 1);
+        });
+    }
+}
+
+/// A discard makes room for one append, whichever comes first.
+#[test]
+fn loom_recount_and_append() {
+    loom::model(|| {
+        let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: Some(ONE as u64) };
+        let queue = Arc::new(Queue::new(limits, ONE as u64));
+        let caller = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        queue.recount(0);
+        let admitted = caller.join().unwrap();
+        assert!(push(&queue, 2, Patience::None).is_ok() != admitted, "room for one");
+    });
+}
