@@ -218,7 +218,7 @@ impl Preparer {
         };
         let outcome = self.prepare(number, spare);
         let mut state = self.lock();
-        let result = outcome.as_ref().map(|_| ()).map_err(Error::clone);
+        let result = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
         state.note(Outcome::Prepared(outcome));
         result
     }
@@ -236,8 +236,8 @@ impl Preparer {
         }
     }
 
-    /// Makes `number.seg` from an old file or a new one.
-    fn prepare(&self, number: u64, spare: Option<String>) -> Result<Prepared> {
+    /// Makes `number.seg` from an old file or a new one. With the error comes the old file if it is still there.
+    fn prepare(&self, number: u64, spare: Option<String>) -> Result<Prepared, (Error, Option<String>)> {
         let (tmp, name) = (format!("{number:020}.tmp"), file_name(number));
         let path = self.disk.path().join(&name);
         let make = || -> io::Result<Prepared> {
@@ -271,7 +271,9 @@ impl Preparer {
         make().map_err(|e| {
             // Without this the rest of a full disk stays taken. If it fails the next opening removes it.
             let _ = self.disk.remove(&tmp);
-            if is_no_space(&e) {
+            // A rename can fail and be done all the same.
+            let kept = spare.filter(|old| self.disk.open(old, false).is_ok());
+            let error = if is_no_space(&e) {
                 let what = format!(
                     "no space left for segment {}; discard a prefix or free disk space",
                     path.display()
@@ -279,7 +281,8 @@ impl Preparer {
                 Error::new(ErrorKind::Full, what)
             } else {
                 Error::io("prepare segment", &path, e)
-            }
+            };
+            (error, kept)
         })
     }
 
@@ -364,7 +367,7 @@ enum Job {
 
 #[derive(Debug)]
 enum Outcome {
-    Prepared(Result<Prepared>),
+    Prepared(Result<Prepared, (Error, Option<String>)>),
     Spare(String),
     Removed,
     Nothing,
@@ -399,8 +402,10 @@ impl State {
                 self.next_number = prepared.number + 1;
                 self.ready.push_back(prepared);
             }
-            Outcome::Prepared(Err(error)) => {
+            Outcome::Prepared(Err((error, spare))) => {
                 tracing::warn!(%error, "no segment could be prepared");
+                // First in the list, so last in line, lest one bad file stand in the way of the others.
+                self.spare.splice(..0, spare);
                 self.failed = Some(error);
                 self.failed_at = Some(Instant::now());
             }
@@ -444,6 +449,7 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BY
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 
     /// On a full disk the helper was in the midst of an attempt when a discard came. The attempt failed after
     /// that, its failure stayed, and the append that followed the discard was refused as `Full` although the
@@ -452,10 +458,32 @@ mod tests {
     fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = State { next_number: 9, ..State::default() };
-            state.note(Outcome::Prepared(Err(Error::new(ErrorKind::Full, "no space"))));
+            state.note(Outcome::Prepared(Err((Error::new(ErrorKind::Full, "no space"), None))));
             assert!(state.next_job().is_none(), "it tries again although nothing has changed");
             state.note(room);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
+        }
+    }
+
+    /// A rename that failed took the old file out of the list. It stayed on the disk unused, and a later attempt
+    /// at its number replaced it.
+    #[test]
+    fn an_old_file_whose_rename_failed_is_used_by_the_next_attempt() {
+        let (name, log) = (file_name(5), LogId(1));
+        for landed in [Landed::Nothing, Landed::All] {
+            let disk = Arc::new(SimDisk::default());
+            let disks: Arc<dyn Disk> = disk.clone();
+            Preparer::new(disks.clone(), log, 1 << 16, 5, Vec::new()).prepare_first().unwrap();
+            let preparer = Preparer::new(disks, log, 1 << 16, 5, vec![name.clone()]);
+            let trouble = Trouble::Eio(landed);
+            disk.plan(Fault { call: Some(Call::Rename), nth: 1, lasting: false, trouble });
+            assert_eq!(preparer.prepare_first().unwrap_err().kind(), ErrorKind::Io);
+            let kept = landed == Landed::Nothing;
+            assert_eq!(preparer.lock().spare.contains(&name), kept);
+            let created = disk.calls(Some(Call::Create));
+            preparer.prepare_first().unwrap();
+            assert_eq!(disk.list().unwrap(), [name.as_str()]);
+            assert_eq!(disk.calls(Some(Call::Create)) == created, kept, "the old file is used");
         }
     }
 }

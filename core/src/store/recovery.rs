@@ -13,6 +13,10 @@
 //! So where the chain of sound blocks breaks, the [`DECISIONS`] table tells a torn write, which nobody was
 //! promised, from rot of what may have been acknowledged.
 //!
+//! What cannot be seen: the last segment's file is removed by hand while the one after it is prepared and not
+//! begun. The segment before it has no footer yet, so nothing says that it was followed. Recovery warns of the gap
+//! in the numbers, and goes on, for a crash can leave such a gap as well.
+//!
 //! The unproven end of a log (what was written in the last moments before a crash) is written again and
 //! synced before anything else happens: after a failed sync and a restart of the process the page cache can
 //! show bytes that the disk lacks, and they must not be served before they are durable.
@@ -30,7 +34,7 @@ use crate::batch::Malformed;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Index;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,6 +100,7 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
             }
             Begun::Yes => {
                 check_successor(number, &opened, above)?;
+                warn_of_gap(files.disk, number, leftovers);
                 return Ok((number, opened));
             }
         }
@@ -106,6 +111,21 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
         0,
         "no segment holds the log's beginning: its files are missing or damaged",
     ))
+}
+
+/// Prepared files follow the last segment without a gap, but for a crash (or a look from outside) while the
+/// lowest of them is being made of an old file. So a gap proves nothing: it cannot be refused.
+fn warn_of_gap(disk: &dyn Disk, last: u64, leftovers: &[Leftover]) {
+    let prepared: BTreeSet<u64> =
+        leftovers.iter().filter(|l| l.bytes > 0).filter_map(|l| file_number(&l.name)).collect();
+    let missing = prepared.iter().zip(0..).map(|(number, n)| (*number, last + 1 + n)).find(|(a, b)| a != b);
+    if let Some((_, missing)) = missing {
+        tracing::warn!(
+            path = %disk.path().display(), missing, last,
+            "a segment file is missing above the last one in use; harmless after a crash while it was prepared, \
+             but if it was removed by hand, the records in it are gone"
+        );
+    }
 }
 
 /// The last segment that has begun must really be the last one.
