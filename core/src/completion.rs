@@ -207,6 +207,9 @@ fn guarded(what: &str, run: impl FnOnce()) {
 /// tickets of a block become ready at the same moment. Dropping a ticket does not cancel the append; nothing
 /// does. `Send` and `Sync`: many threads may wait for one ticket.
 ///
+/// Of no use in a forked child: the thread that settles it is in the parent, so one that was under way at the
+/// fork stays so in the child for ever. Drop it there.
+///
 /// ```
 /// use chiplog::{Log, Options};
 /// let dir = tempfile::tempdir()?;
@@ -237,7 +240,8 @@ impl Ticket {
     }
 
     /// Blocks until the append is durable or has failed. At once if it is settled; the answer stays and can
-    /// be asked for again.
+    /// be asked for again. Not to be called in a forked child: if the ticket was not settled at the fork, this
+    /// never returns there.
     ///
     /// # Errors
     /// Why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, or one of the

@@ -26,7 +26,8 @@ pub enum ReadMode {
     Read,
 }
 
-/// Where timestamps come from. The log makes them monotone itself. Tests replace it.
+/// Where timestamps come from. The log makes them monotone itself. Tests replace it. For what a wrong clock does
+/// see [`Options::clock`].
 pub trait Clock: Debug + Send + Sync {
     /// Now, in milliseconds since 1970.
     fn now(&self) -> Timestamp;
@@ -81,15 +82,26 @@ pub struct Options {
     /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
     pub retention_bytes: Option<u64>,
     /// Discard segments whose newest record is older than this. Default: keep all.
+    ///
+    /// Trusts the clock: while it shows the far future, every full segment is that old and is discarded, for
+    /// good. See [`clock`](Self::clock).
     pub retention_age: Option<Duration>,
     /// The most exactly-once sessions open at a time, default 4,096. With `session_window` it bounds the table
     /// that each segment begins with, which may take an eighth of the segment.
     pub sessions_max: u32,
     /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
     pub session_window: u16,
-    /// A session that sends nothing for so long (by the log's timestamps) expires. Default 24 h.
+    /// A session that sends nothing for so long (by the log's timestamps) expires. Default 24 h. A clock that
+    /// jumps ahead by more than this expires all that are open: see [`clock`](Self::clock).
     pub session_idle_max: Duration,
     /// Where timestamps come from. Default: the wall clock.
+    ///
+    /// The log's time never goes back and has no upper bound, so **one look at a clock that shows the far
+    /// future** (an unset hardware clock, a bad time server) stays in the log. Its time then stands there until
+    /// the real time catches up: all new records get that one timestamp, so that [`crate::Start::Timestamp`]
+    /// cannot tell them apart; no session expires any more, after all that were open expired at the jump; and
+    /// `retention_age` keeps what is written from then on, after discarding what was there. Records and their
+    /// order are not touched. Where that matters, give a clock that checks itself.
     pub clock: Arc<dyn Clock>,
 }
 

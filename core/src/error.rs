@@ -52,7 +52,9 @@ pub enum ErrorKind {
     SessionExpired = 16,
     /// A sequence number skips one or more that the log has not seen.
     SequenceGap = 17,
-    /// The sequence number was used so long ago that the log no longer remembers its indexes.
+    /// The sequence number was used so long ago that the log no longer remembers its indexes. Where an append is
+    /// repeated this is good news: the record **is in the log**, once, and durable; only where it stands is
+    /// forgotten. Do not append it again under another number; go on with the next one.
     SequenceForgotten = 18,
     /// As many sessions are open as the log allows.
     TooManySessions = 19,

@@ -4,7 +4,7 @@
 
 use crate::batch::{BatchBuilder, Stamp};
 use crate::completion::{Appended, Ticket};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gather::Patience;
 use crate::log::Log;
 use crate::types::{Index, Sequence, SessionId};
@@ -13,6 +13,11 @@ use std::collections::VecDeque;
 /// Appends that happen once each, in order, however often they are tried. Number and id are all that a
 /// client has to remember over a crash: with [`Log::resume_session`] it goes on, and an append that it
 /// repeats under the same number gets the indexes that it got the first time.
+///
+/// The log remembers the indexes of the latest `options.session_window` numbers, or of the last one only if the
+/// client waited for each append. For an older number the answer is `SequenceForgotten`: that record **is in the
+/// log**, once and durable, and only its indexes are gone. A client that repeats what it is unsure of takes it
+/// for a success and goes on with the next number.
 ///
 /// `Send`; one thread at a time, which is what keeps the order. Many appends can be in flight.
 ///
@@ -50,9 +55,9 @@ impl Log {
     }
 
     /// Takes a session up again, in this process or another one: `next` is the sequence number that the
-    /// client will use next. To repeat an append whose outcome is not known, use its number again: a record
-    /// that is there already gets the indexes it has. Does not look whether the session is known; the first
-    /// append does.
+    /// client will use next, from 1. To repeat an append whose outcome is not known, use its number again: a
+    /// record that is there already gets the indexes it has. Does not look whether the session is known; the
+    /// first append does.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
         Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false }
     }
@@ -72,7 +77,9 @@ impl Session {
     /// Appends one record, once, and waits until it is durable.
     ///
     /// # Errors
-    /// `SessionExpired`, `SequenceGap`, `SequenceForgotten`, and those of [`Log::append`].
+    /// `SequenceForgotten`: the record is in the log already, its indexes are forgotten; the session has gone on
+    /// to the next number. `SessionExpired`, `SequenceGap`; `InvalidArgument` for number 0; and those of
+    /// [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
         Ok(self.send(record)?.wait()?.first)
     }
@@ -88,14 +95,15 @@ impl Session {
     /// Submits one record. Waits while as many appends as the session's window allows are in flight.
     ///
     /// # Errors
-    /// Those of [`Log::submit`]: the record was not taken, and its number goes to the next append.
+    /// Those of [`Log::submit`] and, for number 0, `InvalidArgument`: the record was not taken, and its number
+    /// goes to the next append. The ticket can hold the other errors of [`Session::append`].
     pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
         self.pipelined = true;
         self.send(record)
     }
 
     fn send(&mut self, record: &[u8]) -> Result<Ticket> {
-        let stamp = self.stamp();
+        let stamp = self.stamp()?;
         let patience = Patience::For(self.log.queue_timeout());
         let ticket = self.log.push_record(record, stamp, patience)?;
         Ok(self.sent(ticket))
@@ -111,7 +119,7 @@ impl Session {
     }
 
     fn send_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
-        let Stamp { session, sequence, inflight } = self.stamp();
+        let Stamp { session, sequence, inflight } = self.stamp()?;
         let batch = batch.session(session, sequence, inflight).build()?;
         let ticket = self.log.submit_batch(&batch)?;
         Ok(self.sent(ticket))
@@ -127,13 +135,17 @@ impl Session {
     }
 
     /// The next stamp, once there is room for one more in flight.
-    fn stamp(&mut self) -> Stamp {
+    fn stamp(&mut self) -> Result<Stamp> {
+        // No number of any record: the table would answer that its record is in the log.
+        if self.next == Sequence(0) {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a session's sequence numbers start at 1"));
+        }
         self.settle(usize::from(self.log.session_window()) - 1);
         // Which answers the program has seen of those it did not wait for is not known here: it may ask again
         // for any number in the window. Of those it waited for, only for the last.
         let before = self.next.0.saturating_sub(1).min(u64::from(self.log.session_window()) - 1);
         let inflight = if self.pipelined { before as u16 } else { 0 };
-        Stamp { session: self.id, sequence: self.next, inflight }
+        Ok(Stamp { session: self.id, sequence: self.next, inflight })
     }
 
     fn sent(&mut self, ticket: Ticket) -> Ticket {

@@ -35,6 +35,11 @@ use std::time::Duration;
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
 /// closed when [`Log::close`] is called or the last clone is dropped.
 ///
+/// After a `fork` the log is the parent's alone: in the child every call that appends, reads or commands is
+/// refused as `Forked`. What was made before the fork is not guarded: in the child nobody may wait for a
+/// [`Ticket`] (it would wait for ever) nor use a [`Reader`] (its files are used again without regard to the
+/// child). Dropping the handle there is fine.
+///
 /// ```
 /// use chiplog::{Log, Options, Start};
 ///
