@@ -62,7 +62,8 @@ fuzz:
 fuzz-short:
 	$(CARGO) run --quiet --package chiplog-fuzz -- --seconds 3
 
-# Every interleaving of the completion that a block's waiters share. Own target directory: other flags.
+# Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions.
+# Own target directory: other flags.
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 

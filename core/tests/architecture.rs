@@ -159,7 +159,7 @@ fn modules() -> BTreeMap<String, String> {
         parts.join("::")
     };
     // Files that are tests as a whole may use anything.
-    let files = files.iter().filter(|f| !name(f).split("::").any(|p| p == "tests"));
+    let files = files.iter().filter(|f| !name(f).split("::").any(|p| p == "tests" || p == "models"));
     files.map(|f| (name(f), strip(&fs::read_to_string(f).unwrap()))).collect()
 }
 

@@ -257,3 +257,17 @@ fn what_the_application_has_not_asked_for_can_be_repeated() {
     }
     assert_eq!((next, log.info().last), (Sequence(12), Index(11)));
 }
+
+/// It was answered with `SequenceForgotten`: that the record is in the log.
+#[test]
+fn there_is_no_number_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let id = log.open_session().unwrap().id();
+    let mut session = log.resume_session(id, Sequence(0));
+    assert_eq!(session.append(b"x").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let batch = session.append_batch(BatchBuilder::new().push(b"x").unwrap());
+    assert_eq!(batch.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(log.info().last, Index(0));
+    assert_eq!(log.resume_session(id, Sequence(1)).append(b"x").unwrap(), Index(1));
+}
