@@ -90,15 +90,15 @@ fn loom_two_callers_and_take() {
 
 /// A command stands where it was called, and wakes as an append does.
 #[test]
-fn loom_command_between_appends_and_take() {
+fn loom_commands_between_appends_and_take() {
     loom::model(|| {
         let queue = queue(10);
         let caller = caller(&queue, |queue| {
-            let before = push(queue, 1, Patience::None).unwrap();
-            let command = queue.push_command(Command::Discard { first: Index(1) }).unwrap();
-            [before, command, push(queue, 2, Patience::None).unwrap()]
+            let discard = || queue.push_command(Command::Discard { first: Index(1) }).unwrap();
+            let append = |n| push(queue, n, Patience::None).unwrap();
+            [append(1), discard(), append(2), discard()]
         });
-        assert_eq!(take(&queue, 3), [1, 0, 2]);
+        assert_eq!(take(&queue, 4), [1, 0, 2, 0]);
         drop(caller.join().unwrap());
     });
 }
