@@ -3,7 +3,7 @@
 //!
 //! After each failure the log is opened again *on the same disk*, whose page cache shows what a failed sync
 //! lost (the false `Ok`): whatever the reopened log shows has to survive the power cut that follows.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod support;
 
