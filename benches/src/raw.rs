@@ -10,6 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io::{ErrorKind, Read};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -96,26 +97,51 @@ pub struct Syncs {
     pub latencies: Latencies,
 }
 
+/// How plain reading asks the kernel to read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Not at all: the kernel sees for itself that the reads are sequential.
+    Kernel,
+    /// `POSIX_FADV_SEQUENTIAL` on each file: twice the kernel's own window.
+    Sequential,
+    /// `POSIX_FADV_WILLNEED` for the next two pieces all the time.
+    Window,
+}
+
+impl Ahead {
+    /// All of them, to find the best.
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Sequential, Self::Window];
+}
+
 /// Reads all `files`, one after the other, in pieces of `piece` bytes, and returns bytes a second. The one
 /// buffer is reused, as `cat` does, so that what is timed is the kernel's copy (and the device).
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub fn read_files(files: &[PathBuf], piece: usize) -> Result<f64> {
+pub fn read_files(files: &[PathBuf], piece: usize, ahead: Ahead) -> Result<f64> {
     let mut buffer = vec![0; piece];
     let mut total = 0u64;
     let start = Instant::now();
     for path in files {
         let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        if ahead == Ahead::Sequential {
+            fadvise(&file, 0, None, Advice::Sequential)?;
+        }
+        let window = NonZeroU64::new(2 * piece as u64);
+        let mut at = 0;
         loop {
+            if ahead == Ahead::Window {
+                fadvise(&file, at, window, Advice::WillNeed)?;
+            }
             match file.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(n) => total += n as u64,
+                Ok(n) => at += n as u64,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
             }
             black_box(&buffer);
         }
+        total += at;
     }
     ensure!(total > 0, "there is nothing to read");
     Ok(total as f64 / start.elapsed().as_secs_f64())
@@ -226,10 +252,12 @@ mod tests {
 
         let files = [dir.path().join("raw.zeros")];
         drop_caches(&files).unwrap();
-        assert!(read_files(&files, 1 << 16).unwrap() > 0.0);
+        for ahead in Ahead::ALL {
+            assert!(read_files(&files, 1 << 16, ahead).unwrap() > 0.0);
+        }
         let mut latencies = Latencies::new().unwrap();
         assert!(read_random(&files, 2048, Duration::from_millis(5), &mut latencies).unwrap() > 0.0);
         assert!(latencies.count() > 0);
-        assert!(read_files(&[dir.path().join("none")], 1).is_err());
+        assert!(read_files(&[dir.path().join("none")], 1, Ahead::Kernel).is_err());
     }
 }

@@ -194,7 +194,9 @@ fn scan_row(case: String, scans: &Scans) -> Row {
     let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
     let limit_is = match scans.dropped {
         None => "plain read of the same cached files, best of 128 KiB and 8 MiB pieces".into(),
-        Some(dropped) => format!("plain read of the same files in 8 MiB pieces; cache emptied by {dropped}"),
+        Some(dropped) => format!(
+            "plain read of the same files in 8 MiB pieces, best of three ways to read ahead; cache emptied by {dropped}"
+        ),
     };
     let workload = if scans.dropped.is_some() { "scan_uncached" } else { "scan_cached" };
     Row {

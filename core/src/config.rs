@@ -60,7 +60,7 @@ pub struct Options {
     /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk.
     pub segment_bytes: u32,
     /// The most bytes of retained blocks; an append beyond it is refused as `Full`. None (the default) means
-    /// until the disk is full. At least two segments. The files can take three segments more.
+    /// until the disk is full. At least two segments. The files can take five segments more.
     pub capacity_bytes: Option<u64>,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,

@@ -1,7 +1,7 @@
 //! The seam to storage: one directory of files, with just the calls whose crash behaviour is known.
 //!
-//! Two implementations: [`real`] (rustix on Linux) and [`sim`] (in memory: sectors, crashes, faults). The
-//! engine above is the same over both.
+//! Two implementations: `real` (rustix on Linux) and `sim` (in memory: sectors, crashes, faults; feature `sim`).
+//! The engine above is the same over both.
 //!
 //! What holds for every implementation, and all that the engine relies on after a crash:
 //!
@@ -13,6 +13,7 @@
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -79,17 +80,28 @@ pub trait DiskFile: Debug + Send + Sync {
     /// any part may have been written.
     fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Makes an empty file `bytes` long, of zeros that are really allocated, so that no later write inside has
-    /// to change where the file lies on the disk. Not durable before `sync`.
-    fn fill_with_zeros(&self, bytes: u64) -> io::Result<()> {
+    /// Takes the space for `bytes` bytes, where that can be asked for: fails at once if there is not enough.
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Writes zeros over a range, so that no later write inside has to change where the file lies on the disk.
+    /// Not durable before `sync`.
+    fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
         let zeros = vec![0; ZERO_PIECE_BYTES];
-        let mut at = 0;
-        while at < bytes {
-            let n = usize::try_from(bytes - at).map_or(zeros.len(), |left| left.min(zeros.len()));
+        let mut at = range.start;
+        while at < range.end {
+            let n = usize::try_from(range.end - at).map_or(zeros.len(), |left| left.min(zeros.len()));
             self.write_at(at, &[IoSlice::new(&zeros[..n])])?;
             at += n as u64;
         }
         Ok(())
+    }
+
+    /// Asks for a range to be read ahead. Advice only.
+    fn will_need(&self, range: Range<u64>) {
+        let _ = range;
     }
 
     /// Makes the file's contents and length durable (`fdatasync`).

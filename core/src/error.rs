@@ -56,8 +56,6 @@ pub enum ErrorKind {
     SequenceForgotten = 18,
     /// As many sessions are open as the log allows.
     TooManySessions = 19,
-    /// The handle is read-only.
-    ReadOnly = 20,
 }
 
 impl ErrorKind {
@@ -88,7 +86,6 @@ impl ErrorKind {
             Self::SequenceGap => "sequence_gap",
             Self::SequenceForgotten => "sequence_forgotten",
             Self::TooManySessions => "too_many_sessions",
-            Self::ReadOnly => "read_only",
         }
     }
 
@@ -99,7 +96,7 @@ impl ErrorKind {
 
     /// Whether the handle is of no more use for appending.
     pub const fn is_fatal(self) -> bool {
-        matches!(self, Self::Poisoned | Self::Corrupt | Self::Closed | Self::Forked | Self::Unsupported)
+        matches!(self, Self::Poisoned | Self::Closed | Self::Forked | Self::Unsupported)
     }
 }
 

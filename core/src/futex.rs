@@ -1,5 +1,6 @@
-//! Futex: one 32-bit word that threads can sleep on. The only way in which this crate blocks a thread until
-//! another one says so; everything that waits is built on it.
+//! Futex: one 32-bit word that threads can sleep on. What waits in crowds is built on it: the waiters of a block
+//! and the readers at the tail. (The writer's queue and the helper thread have few waiters and use condition
+//! variables.)
 //!
 //! Owns: the system calls, their interruptions and time-outs. Must not know: what the word means.
 //!

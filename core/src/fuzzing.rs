@@ -1,14 +1,18 @@
-//! The decoders of everything that is read from a disk, open to the fuzz targets and to the golden bytes.
-//! Built with the feature `sim` only, and no part of the public interface.
+//! The decoders of everything that is read from a disk, open to the fuzz targets and to the golden bytes; and
+//! the format's numbers and the decision table, to hold `docs/format.md` against. Built with the feature `sim` only, and no part of the public interface.
 //!
 //! Each function takes any bytes. What a decoder accepts it must also give back: the answer is the encoding
 //! of what was understood, so that a caller can compare it with the input. None means "refused".
 
 use crate::batch::{self, BATCH_HEADER_BYTES, BatchHeader, Body};
 use crate::checksum;
-use crate::session::Sessions;
+use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::disk::SECTOR_BYTES;
+use crate::sequence::COMMAND_BYTES;
+use crate::session::{self, Sessions};
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
-use crate::store::layout::{FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::store::decision::{DECISIONS, Verdict};
+use crate::store::layout::{self, FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::types::SegmentId;
 
 /// The format's checksum, so that a fuzz target can mend one and get past it.
@@ -92,4 +96,57 @@ pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
 /// The table of exactly-once sessions, with all that it can remember.
 pub fn sessions(bytes: &[u8]) -> Option<Vec<u8>> {
     Sessions::decode(bytes, u32::MAX, 1024).ok().map(|table| table.encode())
+}
+
+/// The format's numbers, by the names they have in `docs/format.md`.
+pub fn constants() -> Vec<(&'static str, u64)> {
+    vec![
+        ("FORMAT_VERSION", layout::FORMAT_VERSION.into()),
+        ("SECTOR_BYTES", SECTOR_BYTES as u64),
+        ("IDENTITY_BYTES", SECTOR_BYTES as u64),
+        ("SEGMENT_HEADER_BYTES", SEGMENT_HEADER_BYTES as u64),
+        ("SEGMENT_BYTES_MIN", SEGMENT_BYTES_MIN.into()),
+        ("SEGMENT_BYTES_MAX", SEGMENT_BYTES_MAX.into()),
+        ("BLOCK_HEADER_BYTES", BLOCK_HEADER_BYTES as u64),
+        ("BATCH_HEADER_BYTES", BATCH_HEADER_BYTES as u64),
+        ("BATCH_RECORDS_MAX", batch::BATCH_RECORDS_MAX.into()),
+        ("BATCH_BYTES_MAX", batch::BATCH_BYTES_MAX as u64),
+        ("INDEX_ENTRY_BYTES", layout::INDEX_ENTRY_BYTES as u64),
+        ("INDEX_STRIDE_BYTES", layout::INDEX_STRIDE_BYTES as u64),
+        ("FOOTER_BYTES", FOOTER_BYTES as u64),
+        ("HARD_STATE_BYTES", layout::HARD_STATE_BYTES as u64),
+        ("COMMAND_BYTES", COMMAND_BYTES as u64),
+        ("TABLE_HEADER_BYTES", session::TABLE_HEADER_BYTES as u64),
+        ("SESSION_BYTES", session::SESSION_BYTES as u64),
+        ("REMEMBERED_BYTES", session::REMEMBERED_BYTES as u64),
+        ("REMEMBERED_MAX", session::REMEMBERED_MAX.into()),
+    ]
+}
+
+/// Where blocks have to end in a segment file of so many bytes.
+pub fn data_limit(segment_bytes: usize) -> usize {
+    layout::data_limit(segment_bytes)
+}
+
+/// Every kind of block: its number, its name, and whether it is a raft entry.
+pub fn kinds() -> Vec<(u8, &'static str, bool)> {
+    Kind::ALL.iter().map(|k| (*k as u8, k.name(), k.is_entry())).collect()
+}
+
+/// The decision table of recovery, row by row, in the words of `docs/format.md`.
+pub fn decisions() -> Vec<[&'static str; 6]> {
+    let word = |condition: Option<bool>| condition.map_or("-", |yes| if yes { "yes" } else { "no" });
+    let verdict = |v: Verdict| match v {
+        Verdict::Complete => "complete",
+        Verdict::Torn => "torn",
+        Verdict::Corrupt => "corrupt",
+    };
+    DECISIONS
+        .iter()
+        .map(|r| {
+            let conditions = [r.clean, r.proven_later, r.successor, r.reached].map(word);
+            let [clean, proven_later, successor, reached] = conditions;
+            [clean, proven_later, successor, reached, verdict(r.verdict), r.why]
+        })
+        .collect()
 }

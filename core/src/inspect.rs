@@ -126,11 +126,8 @@ impl Inspector {
                 continue;
             }
             let successor = found[i + 1..].iter().find_map(|f| f.opening);
-            if let Some(before) = before
-                && this.number != before + 1
-            {
-                let fault = missing(before + 1, this, &chain);
-                if sink.fault(fault).is_break() {
+            if let Some(last) = before.filter(|last| this.number != last + 1) {
+                if self.is_gap(last)? && sink.fault(missing(last + 1, this, &chain)).is_break() {
                     return Ok(sink.report);
                 }
                 chain = Chain::default();
@@ -146,6 +143,14 @@ impl Inspector {
             let _ = sink.fault(fault);
         }
         Ok(sink.report)
+    }
+
+    /// Whether segment `last` is there and the one after it is not, now: a live log's files can come and go while
+    /// they are listed and opened one by one.
+    fn is_gap(&self, last: u64) -> Result<bool> {
+        let names = self.disk.list().map_err(|e| Error::io("list", self.disk.path(), e))?;
+        let has = |number| names.contains(&file_name(number));
+        Ok(has(last) && !has(last + 1))
     }
 
     /// The log's name as the identity file says it, or what is wrong with that file.

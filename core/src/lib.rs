@@ -17,6 +17,9 @@
 //! and [`Ticket`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`].
 //!
 //! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
+//!
+//! To read on: every byte of the files and who checks what ([`pages::format`]); how far a log is, and who may see
+//! what ([`pages::positions`]).
 
 mod batch;
 mod checksum;
@@ -55,3 +58,12 @@ pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
 pub use stats::Stats;
 pub use types::{Index, LogId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp};
 pub use viewer::Viewer;
+
+/// Pages about the log as a whole, as they stand in the project's `docs/`. Nothing but text.
+pub mod pages {
+    #[doc = include_str!("../docs/format.md")]
+    pub mod format {}
+
+    #[doc = include_str!("../docs/positions.md")]
+    pub mod positions {}
+}

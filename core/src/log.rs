@@ -29,7 +29,7 @@ use crate::writer::{Published, Writer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
@@ -60,6 +60,7 @@ struct Inner {
     shelf: Shelf,
     published: Arc<Published>,
     fork: ForkGuard,
+    writer_thread: ThreadId,
     /// The threads, until they are joined.
     running: Mutex<Option<Running>>,
 }
@@ -172,8 +173,9 @@ impl Log {
         })
         .inspect_err(|_| preparer.stop())?;
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let writer_thread = writer.thread().id();
         let running = Mutex::new(Some(Running { writer, helper }));
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, running };
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -355,7 +357,7 @@ impl Log {
 
     /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
     /// end, the lock is let go. Blocks for that, except in a callback on the writer thread: there all of it
-    /// happens after the callback. Readers go on. Closing again does nothing.
+    /// happens after the callback. Readers go on. Closing again only waits for the same.
     ///
     /// # Errors
     /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.
@@ -372,11 +374,12 @@ const INDEX_MAX: u64 = 1 << 62;
 impl Inner {
     fn close(&self) {
         self.queue.close();
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Running { writer, helper }) = running else { return };
-        if writer.thread().id() == std::thread::current().id() {
-            return; // a callback had the last handle: the thread cannot wait for its own end, but it will come
+        if std::thread::current().id() == self.writer_thread {
+            return; // a callback has the last handle: the thread cannot wait for its own end, but it will come
         }
+        // Held until the threads have ended, so that whoever closes a second time waits as well.
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Running { writer, helper }) = running.take() else { return };
         let writer_ended = writer.join();
         if writer_ended.is_err() || helper.join().is_err() {
             tracing::error!(log = %self.path.display(), "a thread of the log panicked");

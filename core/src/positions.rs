@@ -19,9 +19,9 @@ use atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
 #[cfg(loom)]
 use loom::sync::{Mutex, atomic};
-use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Mutex, atomic};
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -63,6 +63,7 @@ struct Tail {
     hooked: AtomicUsize,
     owners: AtomicU64,
     closed: AtomicBool,
+    why: OnceLock<Error>,
 }
 
 impl Default for Tail {
@@ -74,6 +75,7 @@ impl Default for Tail {
             hooked: AtomicUsize::new(0),
             owners: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            why: OnceLock::new(),
         }
     }
 }
@@ -142,8 +144,9 @@ impl Positions {
         }
     }
 
-    /// Nothing will move any more: wakes everybody for good.
-    pub(crate) fn close(&self) {
+    /// Nothing will move any more, for this reason: wakes everybody for good.
+    pub(crate) fn close(&self, why: Error) {
+        let _ = self.tail.why.set(why);
         self.tail.closed.store(true, Ordering::Release);
         self.rouse();
         self.run_hooks();
@@ -160,7 +163,7 @@ impl Positions {
     }
 
     /// Blocks until a reader at `next` has something to do (true), the time-out passes (false), or the log
-    /// is closed (`Closed`).
+    /// is closed (`Closed`, or what the log died of).
     pub(crate) fn wait(&self, next: Index, timeout: Option<Duration>) -> Result<bool> {
         if self.reached(next) {
             return Ok(true);
@@ -174,7 +177,7 @@ impl Positions {
                 break Ok(true);
             }
             if self.is_closed() {
-                break Err(closed());
+                break Err(self.tail.why.get().cloned().unwrap_or_else(closed));
             }
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -287,7 +290,7 @@ mod tests {
         });
         let (tx, rx) = mpsc::channel();
         positions.on_reach(positions.hook_owner(), Index(1), Box::new(move || tx.send(()).unwrap()));
-        positions.close();
+        positions.close(closed());
         rx.recv().unwrap();
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     }
@@ -372,7 +375,7 @@ mod models {
                     assert!(positions.wait(Index(1), None).is_err());
                 }
             });
-            positions.close();
+            positions.close(closed());
             called.wait();
             reader.join().unwrap();
         });

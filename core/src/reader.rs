@@ -184,7 +184,11 @@ impl Shelf {
             Start::First => Ok(first),
             Start::Next => Ok(end),
             Start::Last(count) => Ok(Index(end.0.saturating_sub(count)).max(first)),
-            Start::Timestamp(time) => Ok(self.first_since(time)?.max(first)),
+            Start::Timestamp(time) => match self.first_since(time) {
+                // A segment that was discarded under the search: search again in what is left.
+                Err(_) if self.positions.first() > first => self.resolve(start),
+                found => Ok(found?.max(self.positions.first())),
+            },
             Start::Index(index) if index < first => Err(discarded(index, first)),
             Start::Index(index) if index > end => Err(out_of_range(index, end)),
             Start::Index(index) => Ok(index),
@@ -266,6 +270,16 @@ impl Reader {
         self.next
     }
 
+    /// Goes on at another record, which may be the next one to come: back, forward, or past damage.
+    ///
+    /// # Errors
+    /// `Discarded`, `OutOfRange`: the reader stays where it was.
+    pub fn seek(&mut self, index: Index) -> Result<()> {
+        self.next = self.shelf.resolve(Start::Index(index))?;
+        (self.cursor, self.block, self.batch) = (None, None, None);
+        Ok(())
+    }
+
     /// The next record, or `None` at the tail. Blocks for the disk only.
     ///
     /// # Errors
@@ -300,7 +314,7 @@ impl Reader {
     /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
     ///
     /// # Errors
-    /// `Closed` when the log was closed and everything in it was read.
+    /// `Closed` when the log was closed and everything in it was read; `Poisoned` when it was poisoned.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.has_batch() {
             return Ok(true);

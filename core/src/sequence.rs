@@ -293,6 +293,9 @@ impl Sequencer {
         if header.term < self.end.term || (!header.kind.is_entry() && header.term != self.end.term) {
             return Err("block's term does not follow the one before");
         }
+        if header.kind.is_entry() && header.term < self.hard_state.term {
+            return Err("block is of an older term than the log was in");
+        }
         if header.first != self.end.next {
             return Err("block's first record does not follow the one before");
         }
@@ -361,7 +364,8 @@ impl Sequencer {
     }
 }
 
-const COMMAND_BYTES: usize = 16;
+/// Bytes of a command block's body.
+pub(crate) const COMMAND_BYTES: usize = 16;
 
 /// A command block's body: the operation, then its operand.
 fn encode_command(command: Command) -> [u8; COMMAND_BYTES] {

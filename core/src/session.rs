@@ -48,11 +48,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, Sequence, SessionId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 
-const TABLE_HEADER_BYTES: usize = 8;
-const SESSION_BYTES: usize = 40;
-const REMEMBERED_BYTES: usize = 12;
+pub(crate) const TABLE_HEADER_BYTES: usize = 8;
+pub(crate) const SESSION_BYTES: usize = 40;
+pub(crate) const REMEMBERED_BYTES: usize = 12;
 /// The format's bound on the batches remembered of one session; options set lower ones.
-const REMEMBERED_MAX: u16 = 1024;
+pub(crate) const REMEMBERED_MAX: u16 = 1024;
 
 /// The most bytes that a table of so many sessions takes, each remembering so many batches.
 pub(crate) const fn encoded_bytes_max(sessions_max: u32, window: u16) -> usize {

@@ -12,7 +12,7 @@ use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
 use crate::open::Replayed;
-use crate::positions::Positions;
+use crate::positions::{Positions, closed};
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::sequence::Sequencer;
 use crate::store::follow::Follow;
@@ -139,7 +139,7 @@ impl Viewer {
         }
     }
 
-    /// Why the view does not go on, if it met damage; readers' waits end as `Closed` then.
+    /// Why the view does not go on, if it met damage; readers' waits end with it too.
     pub fn failure(&self) -> Option<Error> {
         self.inner.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -223,14 +223,14 @@ impl Follower {
     fn run(mut self, watch: &Watch) {
         loop {
             if let Err(error) = self.advance() {
-                *self.state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                self.shelf.positions.close();
+                *self.state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                self.shelf.positions.close(error);
                 return;
             }
             // What changed during the pause is seen in one look.
             std::thread::sleep(PAUSE);
             if !watch.wait() {
-                self.shelf.positions.close();
+                self.shelf.positions.close(closed());
                 return;
             }
         }

@@ -16,7 +16,7 @@ use crate::completion::Outcome;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Gathered, Item, Promise, Queue, Taken};
-use crate::positions::Positions;
+use crate::positions::{Positions, closed};
 use crate::sequence::{Decision, Sequenced, Sequencer};
 use crate::stats::Counters;
 use crate::store::prepared::Purpose;
@@ -70,7 +70,7 @@ impl Writer {
             self.poison(cause);
         }
         self.store.preparer.settle();
-        self.positions.close();
+        self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
     }
 
     fn work(&mut self) -> Result<()> {

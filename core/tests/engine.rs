@@ -257,3 +257,132 @@ fn the_last_handle_may_be_dropped_in_a_callback() {
     };
     assert_eq!(log.info().last, Index(1));
 }
+
+/// A record that was read holds the mapping of its segment, also when the log is closed then. A second handle on the
+/// same directory knew nothing of it: it discarded the segment and wrote the next ones into the same file.
+#[test]
+fn what_was_read_stays_when_a_later_handle_discards_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || Options::with_segment_bytes(64 << 10);
+    let log = Log::open(dir.path(), options()).unwrap();
+    let held: Vec<_> = (0..200)
+        .map(|_| {
+            let index = log.append(&[7; 4000]).unwrap();
+            log.read(index).unwrap()
+        })
+        .collect();
+    log.close().unwrap();
+    drop(log);
+    let log = Log::open(dir.path(), options()).unwrap();
+    for record in &held {
+        log.append(&[9; 4000]).unwrap();
+        log.discard(record.index.next()).unwrap();
+    }
+    log.close().unwrap();
+    for record in &held {
+        assert!(record.data == [7; 4000][..], "record {}", record.index);
+    }
+}
+
+/// With retention or discard a log goes round in the same files: nothing is filled with zeros any more.
+#[test]
+fn discarded_files_are_used_again() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { retention_bytes: Some(256 << 10), ..small() };
+    let log = Log::open(dir.path(), options).unwrap();
+    let inodes = || -> std::collections::BTreeSet<u64> {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap());
+        names
+            .filter(|e| e.file_name().to_string_lossy().ends_with(".seg"))
+            .map(|e| e.metadata().unwrap().ino())
+            .collect()
+    };
+    let fill = || (0..400).for_each(|_| assert!(log.append(&[5; 4000]).unwrap() > Index(0)));
+    fill();
+    let before = inodes();
+    fill();
+    let common = inodes().intersection(&before).count();
+    assert!(common * 2 > before.len(), "{common} of {} files were used again", before.len());
+}
+
+/// Retention by age had no room for its discard in a full segment, and tried again every millisecond.
+#[test]
+fn retention_by_age_goes_on_without_appends() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { retention_age: Some(Duration::from_millis(300)), ..small() };
+    let log = Log::open(dir.path(), options).unwrap();
+    for i in 1..=300 {
+        log.append(&record(i)).unwrap();
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while log.info().segments > 1 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", log.info());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(log.info().first > Index(1));
+}
+
+/// A reader asks for its wake-up again and again while nothing comes; only the last request is kept.
+#[test]
+fn polling_a_reader_piles_nothing_up() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    struct Count(AtomicU32);
+    impl std::task::Wake for Count {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let reader = log.reader(Start::Next).unwrap();
+    let count = std::sync::Arc::new(Count(AtomicU32::new(0)));
+    let waker = std::task::Waker::from(count.clone());
+    for _ in 0..1000 {
+        assert!(reader.poll_more(&mut std::task::Context::from_waker(&waker)).is_pending());
+    }
+    drop(waker);
+    assert_eq!(std::sync::Arc::strong_count(&count), 2, "one waker is registered");
+    log.append(b"x").unwrap();
+    assert!(reader.wait(None).unwrap());
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_reader_goes_on_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    for i in 1..=20 {
+        log.append(&record(i)).unwrap();
+    }
+    let mut reader = log.reader(Start::First).unwrap();
+    for i in [5, 20, 1, 21] {
+        reader.seek(Index(i)).unwrap();
+        assert_eq!(reader.next_record().unwrap().map(|r| r.index), (i <= 20).then_some(Index(i)));
+    }
+    assert_eq!(reader.seek(Index(22)).unwrap_err().kind(), ErrorKind::OutOfRange);
+}
+
+/// A viewer whose segment was discarded while it did not look was stuck for ever.
+#[test]
+fn a_viewer_that_was_left_behind_catches_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    log.append(&record(1)).unwrap();
+    let viewer = Viewer::open(dir.path()).unwrap();
+    let mut n = 1;
+    for _ in 0..5 {
+        // More than the viewer can take in one look, and gone at once.
+        for _ in 0..300 {
+            n += 1;
+            let _unwatched = log.submit(&record(n)).unwrap();
+        }
+        log.discard(Index(n)).unwrap();
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while viewer.info().last < Index(n) || viewer.info().first < Index(n) {
+        assert!(std::time::Instant::now() < deadline, "{:?} {:?}", viewer.info(), viewer.failure());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(viewer.read(Index(n)).unwrap().data, record(n));
+}

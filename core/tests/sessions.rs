@@ -239,3 +239,21 @@ fn an_idle_session_expires_and_makes_room() {
     assert!(second.id() > first.id());
     assert_eq!((log.info().sessions, log.info().last), (1, Index(2)));
 }
+
+/// A session took an append for answered as soon as it saw the answer itself. The log then forgot the indexes of
+/// appends whose tickets nobody had looked at, and a client that crashed there could not repeat them.
+#[test]
+fn what_the_application_has_not_asked_for_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+    let mut session = log.open_session().unwrap();
+    let tickets: Vec<_> = (0..10).map(|n: u8| session.submit(&[n]).unwrap()).collect();
+    tickets[9].wait().unwrap(); // and so the others are durable too, but their indexes were not asked for
+    session.append(b"one more").unwrap();
+    let (id, next) = (session.id(), session.next_sequence());
+    for (n, ticket) in (1..).zip(&tickets) {
+        let mut again = log.resume_session(id, Sequence(n));
+        assert_eq!(again.append(&[0]).unwrap(), ticket.wait().unwrap().first);
+    }
+    assert_eq!((next, log.info().last), (Sequence(12), Index(11)));
+}

@@ -15,6 +15,9 @@ pub(crate) struct Ui {
     pub(crate) quiet: bool,
 }
 
+const BAR: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+const COUNTER: &str = "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}";
+
 impl Ui {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         Self { json, quiet }
@@ -47,13 +50,7 @@ impl Ui {
             return ProgressBar::hidden();
         }
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
-        let template = match total {
-            Some(_) => {
-                "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
-            }
-            None => "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}",
-        };
-        // The templates are fixed, and a test renders them.
+        let template = if total.is_some() { BAR } else { COUNTER }; // sound, as a test says
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(doing);
@@ -73,4 +70,16 @@ pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<Vec<u8>> {
 pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|e| Failure::output(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_sound() {
+        for template in [BAR, COUNTER] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
 }

@@ -2,12 +2,13 @@
 
 use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, flock,
-    openat, renameat, unlinkat,
+    Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, flock, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,7 +84,11 @@ impl Disk for RealDisk {
     fn sync_ancestors(&self) -> io::Result<()> {
         for directory in self.path.canonicalize()?.ancestors().skip(1) {
             match File::open(directory) {
-                Ok(directory) => directory.sync_all()?,
+                Ok(directory) => match directory.sync_all() {
+                    // Not made by us, in a file system that cannot sync directories, or is read-only.
+                    Err(e) if not_ours(&e) => {}
+                    synced => synced?,
+                },
                 // Whose names we may not even list was not made by us.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(e) => return Err(e),
@@ -136,27 +141,34 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Past the page cache where the file system can: zeros need no memory of their own, and their way to the
     /// disk does not delay the syncs of appends.
-    fn fill_with_zeros(&self, bytes: u64) -> io::Result<()> {
-        // First the space alone: where there is not enough this fails at once, with nothing written.
-        match fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(e) => return Err(e.into()),
-        }
+    fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
         let flags = fcntl_getfl(&self.file)?;
         let direct = fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_ok();
-        let filled = fill(&self.file, bytes);
+        let filled = fill(&self.file, range.clone());
         if direct {
             fcntl_setfl(&self.file, flags)?;
         }
         match filled {
             // Some file systems take the flag and refuse the write.
             Err(e) if direct && e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                fill(&self.file, bytes)
+                fill(&self.file, range)
             }
             other => other,
         }
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        let length = std::num::NonZeroU64::new(range.end - range.start);
+        let _ = fadvise(&self.file, range.start, length, Advice::WillNeed);
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -168,14 +180,18 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Writes zeros over the file's first `bytes` bytes, from a buffer that suits direct writes.
-fn fill(file: &File, bytes: u64) -> io::Result<()> {
+fn not_ours(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// Writes zeros over a range, from a buffer that suits direct writes.
+fn fill(file: &File, range: Range<u64>) -> io::Result<()> {
     let buffer = vec![0; ZERO_PIECE_BYTES + PAGE_BYTES];
     let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
     let zeros = &buffer[start..start + ZERO_PIECE_BYTES];
-    let mut at = 0;
-    while at < bytes {
-        let n = usize::try_from(bytes - at).map_or(zeros.len(), |left| left.min(zeros.len()));
+    let mut at = range.start;
+    while at < range.end {
+        let n = usize::try_from(range.end - at).map_or(zeros.len(), |left| left.min(zeros.len()));
         file.write_all_at(&zeros[..n], at)?;
         at += n as u64;
     }

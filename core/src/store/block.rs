@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Data,
         Self::NoOp,
         Self::Configuration,

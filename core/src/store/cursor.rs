@@ -8,7 +8,6 @@ use super::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body};
 use super::layout::SEGMENT_HEADER_BYTES;
 use super::segment::{Segment, SegmentData, Segments, Source};
 use crate::batch::Malformed;
-use crate::disk::Map;
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use std::ops::{Deref, Range};
@@ -192,16 +191,14 @@ impl Prefetch {
     /// The reader is at `at` now.
     fn reach(&mut self, data: &SegmentData, at: usize) {
         self.found = self.found.saturating_add(1);
-        let Source::Map(map) = &data.source else { return };
         if self.bytes == 0 || self.found < 2 || at + self.bytes / 2 <= self.asked {
             return;
         }
-        let end = (at + self.bytes).min(map.len());
-        self.ask(map, at.max(self.asked)..end);
-    }
-
-    fn ask(&mut self, map: &Map, range: Range<usize>) {
+        let range = at.max(self.asked)..(at + self.bytes).min(data.segment.bytes as usize);
         self.asked = range.end;
-        map.will_need(range);
+        match &data.source {
+            Source::Map(map) => map.will_need(range),
+            Source::File(file) => file.will_need(range.start as u64..range.end as u64),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The file `chiplog.id`: which log this directory holds. Written last of all when a log is made (and
-//! again by openings until it has an entry); also the file that is locked. One sector, so it is there whole or not at all.
+//! again by openings until it has an entry); also the file that is locked. One sector, so it is there whole or
+//! not at all.
 //!
 //! ```text
 //! 0          8        12        16           20  24       40             56           64      512

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 /// Files kept ready.
 pub(crate) const AHEAD: usize = 2;
 
+/// A new file is filled in pieces of this size, and left when the log is closed.
+const FILL_BYTES: u64 = 4 << 20;
 /// After a failure nobody has a file made for this long, unless one comes free: each attempt on a full disk
 /// would fill it to the brim again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -79,6 +81,8 @@ struct State {
     failed: Option<Error>,
     failed_at: Option<Instant>,
     busy: bool,
+    /// The log is being closed: no more files ahead.
+    ending: bool,
     stop: bool,
 }
 
@@ -132,9 +136,12 @@ impl Preparer {
                 }
             }
             if state.stop {
-                return Err(Error::new(ErrorKind::Closed, "the log is being closed"));
+                let what = "the thread that prepares segments has ended; close the log and open it again";
+                return Err(Error::new(ErrorKind::Closed, what));
             }
-            if let Some(error) = state.failed.clone() {
+            // A discarded file on its way out can be the room that was missing.
+            let settled = !state.busy && state.dropped.is_empty();
+            if let Some(error) = state.failed.clone().filter(|_| settled) {
                 return Err(error);
             }
             self.work.notify_one();
@@ -156,9 +163,10 @@ impl Preparer {
         self.work.notify_one();
     }
 
-    /// Waits until nothing is left to seal or delete.
+    /// Waits until nothing is left to seal or delete; prepares no more.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
+        state.ending = true;
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -249,7 +257,7 @@ impl Preparer {
                         }
                         other => other?,
                     };
-                    file.fill_with_zeros(u64::from(self.segment_bytes))?;
+                    self.fill(&*file)?;
                     file
                 }
             };
@@ -273,6 +281,19 @@ impl Preparer {
                 Error::io("prepare segment", &path, e)
             }
         })
+    }
+
+    /// Really allocates a new file. Gives up when the log is closed: nobody needs it then.
+    fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
+        let bytes = u64::from(self.segment_bytes);
+        file.allocate(bytes)?;
+        for from in (0..bytes).step_by(FILL_BYTES as usize) {
+            if self.lock().ending {
+                return Err(io::Error::other("the log is being closed"));
+            }
+            file.fill_with_zeros(from..bytes.min(from + FILL_BYTES))?;
+        }
+        Ok(())
     }
 
     /// Stores the block index and the footer of a full segment.
@@ -321,7 +342,7 @@ impl Preparer {
         let unread = Arc::try_unwrap(segment).is_ok();
         let wanted = {
             let state = self.lock();
-            state.ready.len() + state.spare.len() < AHEAD
+            state.spare.len() < AHEAD
         };
         if right_size && own && unread && wanted {
             return Outcome::Spare(name);
@@ -330,7 +351,7 @@ impl Preparer {
         if let Err(error) = removed {
             tracing::warn!(%error, file = name, "a discarded segment could not be removed; the next opening does it");
         }
-        Outcome::Nothing
+        Outcome::Removed
     }
 }
 
@@ -345,6 +366,7 @@ enum Job {
 enum Outcome {
     Prepared(Result<Prepared>),
     Spare(String),
+    Removed,
     Nothing,
 }
 
@@ -357,7 +379,7 @@ impl State {
         if let Some(segment) = self.dropped.pop_front() {
             return Some(Job::Drop(segment));
         }
-        let wanted = self.ready.len() < AHEAD && self.failed.is_none();
+        let wanted = self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
         wanted.then(|| Job::Prepare(self.next_number, self.take_spare(self.next_number)))
     }
 
@@ -382,7 +404,12 @@ impl State {
                 self.failed = Some(error);
                 self.failed_at = Some(Instant::now());
             }
-            Outcome::Spare(name) => self.spare.push(name),
+            // What failed for want of room may have been under way when the discard came: try anew.
+            Outcome::Spare(name) => {
+                self.spare.push(name);
+                self.failed = None;
+            }
+            Outcome::Removed => self.failed = None,
             Outcome::Nothing => {}
         }
     }
@@ -413,3 +440,22 @@ fn is_no_space(e: &io::Error) -> bool {
 }
 
 const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(crate::disk::SECTOR_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a full disk the helper was in the midst of an attempt when a discard came. The attempt failed after
+    /// that, its failure stayed, and the append that followed the discard was refused as `Full` although the
+    /// discarded file had made room meanwhile.
+    #[test]
+    fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
+        for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
+            let mut state = State { next_number: 9, ..State::default() };
+            state.note(Outcome::Prepared(Err(Error::new(ErrorKind::Full, "no space"))));
+            assert!(state.next_job().is_none(), "it tries again although nothing has changed");
+            state.note(room);
+            assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
+        }
+    }
+}

@@ -220,6 +220,9 @@ fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
     let why = walk.run(&mut scanner, &mut chain)?.unwrap_or("the segment ends here");
     let reached = (walk.end.raft, walk.end.term, walk.end.next) == (next.raft, next.term, next.next);
     let row = decide(Break { clean: false, proven_later: false, successor: true, reached });
+    if reached {
+        walk.prove_all(); // its successor has begun: its last block is as durable as the others
+    }
     match walk.segment {
         Some(segment) if row.verdict == Verdict::Complete => Ok(segment),
         _ => {

@@ -1,0 +1,157 @@
+//! The inspector held against the engine: two readers of one format, written apart. Whatever happens to a
+//! log's files, what one calls sound the other serves, and what one calls lost the other does not serve.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::inspect::{Event, Fault, Inspector, Report};
+use chiplog::{BatchBuilder, Codec, ErrorKind, Index, Log, Options, Start, Viewer};
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Its records, and the directory they are in.
+struct Sample {
+    dir: TempDir,
+    first: u64,
+    records: Vec<Vec<u8>>,
+}
+
+impl Sample {
+    /// Several small segments: single records, batches of each codec, sessions, discards, a reopening.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut records: Vec<Vec<u8>> = Vec::new();
+        for round in 0..3u8 {
+            let log = Log::open(dir.path(), Options::with_segment_bytes(64 << 10)).unwrap();
+            let mut session = log.open_session().unwrap();
+            for n in 0..40u8 {
+                let record = vec![round ^ n; 700];
+                log.append(&record).unwrap();
+                records.push(record);
+                session.append(&[n; 10]).unwrap();
+                records.push(vec![n; 10]);
+                let mut batch = BatchBuilder::new();
+                batch.codec([Codec::None, Codec::Lz4, Codec::Zstd][usize::from(n % 3)]);
+                for i in 0..5u8 {
+                    let record = vec![n ^ i; 100];
+                    batch.push(&record).unwrap();
+                    records.push(record);
+                }
+                log.append_batch(&batch.build().unwrap()).unwrap();
+            }
+            session.close().unwrap();
+            log.discard(Index(u64::from(round) * 25 + 1)).unwrap();
+            log.close().unwrap();
+        }
+        Self { dir, first: 51, records }
+    }
+
+    /// A copy with one bit changed.
+    fn spoilt(&self, file: &str, at: usize, bit: u8) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(self.dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let path = copy.path().join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[at] ^= 1 << bit;
+        fs::write(&path, bytes).unwrap();
+        copy
+    }
+
+    /// Which records the engine serves from `dir`, each checked against what was appended. None: it does not
+    /// open the log.
+    fn served(&self, dir: &Path) -> Option<Vec<u64>> {
+        let viewer = match Viewer::open(dir) {
+            Ok(viewer) => viewer,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{error:?}");
+                return None;
+            }
+        };
+        let mut served = Vec::new();
+        for index in self.first..=self.records.len() as u64 {
+            if let Ok(record) = viewer.read(Index(index)) {
+                assert_eq!(record.data, self.records[index as usize - 1], "record {index} is another one");
+                served.push(index);
+            }
+        }
+        Some(served)
+    }
+}
+
+fn inspect(dir: &Path) -> (Report, Vec<Fault>) {
+    let mut faults = Vec::new();
+    let report = Inspector::open(dir).unwrap().walk(&mut |event| {
+        if let Event::Fault(fault) = event {
+            faults.push(fault.clone());
+        }
+        ControlFlow::Continue(())
+    });
+    (report.unwrap(), faults)
+}
+
+#[test]
+fn what_the_engine_writes_is_sound() {
+    let sample = Sample::new();
+    let (report, faults) = inspect(sample.dir.path());
+    assert_eq!(faults, []);
+    assert!(report.segments > 3 && report.tail.is_none(), "{report:?}");
+    assert_eq!(report.last, Some(Index(sample.records.len() as u64)));
+    assert_eq!(
+        sample.served(sample.dir.path()).unwrap().len() as u64,
+        report.last.unwrap().get() - sample.first + 1
+    );
+}
+
+/// Bytes all over every file, a different bit each time.
+#[test]
+fn inspector_and_engine_agree_about_every_damage() {
+    let sample = Sample::new();
+    let all: Vec<u64> = (sample.first..=sample.records.len() as u64).collect();
+    let (mut refused, mut partly, mut untouched) = (0, 0, 0);
+    for entry in fs::read_dir(sample.dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        let (name, bytes) = (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap());
+        let written: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        for at in written.iter().step_by((written.len() / 16).max(1)).copied() {
+            let copy = sample.spoilt(&name, at, (at % 8) as u8);
+            let (report, faults) = inspect(copy.path());
+            let told = format!("{name} byte {at}: {faults:?} {report:?}");
+            let Some(served) = sample.served(copy.path()) else {
+                refused += 1;
+                assert!(report.corrupt > 0, "the engine refuses what the inspector calls sound: {told}");
+                continue;
+            };
+            if served == all {
+                untouched += 1;
+                continue;
+            }
+            partly += 1;
+            assert!(report.corrupt > 0, "{} of {} served; {told}", served.len(), all.len());
+            for (first, last) in faults.iter().filter_map(|f| f.records) {
+                let lost = served.iter().find(|i| (first.get()..=last.get()).contains(*i));
+                assert_eq!(lost, None, "served, and called unreadable: {told}");
+            }
+        }
+    }
+    // Each kind of damage was met.
+    assert!(refused > 0 && partly > 0 && untouched > 0, "{refused} {partly} {untouched}");
+}
+
+/// Before the first record, and with the log open.
+#[test]
+fn an_empty_log_is_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(64 << 10)).unwrap();
+    let (report, faults) = inspect(dir.path());
+    assert_eq!((report.records, report.first, report.last), (0, None, None));
+    assert_eq!(faults, []);
+    log.append(b"one").unwrap();
+    log.close().unwrap();
+    assert_eq!(inspect(dir.path()).0.last, Some(Index(1)));
+    let mut reader = Viewer::open(dir.path()).unwrap().reader(Start::First).unwrap();
+    assert_eq!(reader.next_record().unwrap().unwrap().data, b"one");
+}

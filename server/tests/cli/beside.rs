@@ -1,0 +1,172 @@
+//! Commands beside a process that appends, and signals.
+
+use crate::harness::{Place, Ran, command, finish, has_fields, is_error, numbered, run};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// A `chiplog append` that stays open.
+struct Appender {
+    child: Child,
+}
+
+impl Appender {
+    /// Starts one and waits until it has the log open.
+    fn start(place: &Place) -> Self {
+        let child = command(&["append", &place.log(), "--segment-bytes", "64KiB"]).spawn().unwrap();
+        let mut appender = Self { child };
+        appender.write(b"opening\n");
+        wait_until("the appender has the log open", || {
+            place.run("read", &["--count"]).text().trim().parse::<u64>().is_ok_and(|n| n > 0)
+        });
+        appender
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    fn signal(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+    }
+
+    /// Ends the input and waits.
+    fn finish(mut self) -> Ran {
+        drop(self.child.stdin.take());
+        finish(self.child)
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_second_appender_is_refused_and_readers_are_not() {
+    let place = Place::empty();
+    let appender = Appender::start(&place);
+    is_error(&place.run("append", &["--json"]).fails(5), "locked", 11);
+    is_error(&place.run("discard", &["1", "--json"]).fails(5), "locked", 11);
+    let words = place.run("append", &[]).fails(5);
+    assert!(words.err.contains("open for writing"), "{}", words.err);
+    let info = place.run("info", &["--json"]).ok().json();
+    has_fields(&info["writer"], &["pid", "command"]);
+    assert_eq!(info["writer"]["pid"], appender.child.id());
+    assert_eq!(place.run("read", &[]).ok().text(), "opening\n");
+    place.run("verify", &[]).ok();
+    place.run("dump", &[]).ok();
+    assert!(appender.finish().ok().text().contains("appended 1 record"));
+    assert_eq!(place.run("info", &["--json"]).ok().json()["writer"], Value::Null);
+}
+
+/// Each line is durable, and seen by a follower, while the appender's input stays open: it waits for no company.
+#[test]
+fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
+    let place = Place::empty();
+    let mut appender = Appender::start(&place);
+    let mut follower = command(&["read", &place.log(), "--follow"]).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "opening");
+    for n in 0..20 {
+        appender.write(format!("line {n}\n").as_bytes());
+        assert_eq!(lines.next().unwrap().unwrap(), format!("line {n}"));
+    }
+    // Over the ends of several segments.
+    appender.write(&numbered(1, 20_000));
+    for n in 1..=20_000 {
+        assert_eq!(lines.next().unwrap().unwrap(), format!("record {n}"));
+    }
+    kill_process(Pid::from_child(&follower), Signal::INT).unwrap();
+    assert!(lines.next().is_none());
+    let ran = finish(follower).ok();
+    assert_eq!(ran.err, "");
+    appender.finish().ok();
+}
+
+#[test]
+fn a_follower_can_start_before_the_end_and_stop_at_a_limit() {
+    let place = Place::with(10);
+    let follower = command(&["read", &place.log(), "-f", "--last", "1", "--limit", "3"]).spawn().unwrap();
+    let appended = place.append(b"new 11\nnew 12\nnew 13\n").ok();
+    assert_eq!(appended.json()["last"], 13);
+    // Where it starts depends on who was first; three records it is in any case.
+    assert_eq!(finish(follower).ok().text().lines().count(), 3);
+}
+
+#[test]
+fn ctrl_c_ends_an_append_in_order() {
+    let place = Place::empty();
+    let mut appender = Appender::start(&place);
+    appender.write(b"more\n");
+    wait_until("the second record", || place.run("read", &["--count"]).text() == "2\n");
+    appender.signal();
+    // The input is still open: it ends all the same.
+    let mut out = String::new();
+    appender.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(out.contains("appended 2 records"), "{out}");
+    assert_eq!(appender.child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.run("read", &[]).ok().text(), "opening\nmore\n");
+}
+
+#[test]
+fn a_closed_pipe_ends_reading_quietly() {
+    let place = Place::with(50_000);
+    for args in [&["read"][..], &["read", "--json"], &["dump"], &["dump", "--records", "--json"]] {
+        let log = place.log();
+        let args = [&args[..1], &[log.as_str()], &args[1..]].concat();
+        let mut child = command(&args).spawn().unwrap();
+        let mut some = [0; 100];
+        child.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
+        drop(child.stdout.take());
+        let ran = finish(child);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{args:?}");
+    }
+}
+
+/// Verifying a log while it grows and is discarded from the front finds nothing: what is under way is no fault.
+#[test]
+fn verify_beside_a_busy_writer_finds_nothing() {
+    let place = Place::empty();
+    let log = place.log();
+    let options = chiplog::Options::with_segment_bytes(64 << 10);
+    let writer = chiplog::Log::open(&log, options).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let verified: Vec<Ran> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1u64.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let index = writer.append(&[n as u8; 3000]).unwrap();
+                if n % 100 == 0 {
+                    writer.discard(chiplog::Index(index.get().saturating_sub(150).max(1))).unwrap();
+                }
+            }
+        });
+        let verified = (0..20).map(|_| place.run("verify", &["--json"])).collect();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        verified
+    });
+    for ran in verified {
+        assert_eq!(ran.ok().json()["faults"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn logging_goes_to_standard_error_and_can_be_turned_up() {
+    let place = Place::with(1);
+    assert_eq!(
+        place.run("append", &["-vv", "--json"]).ok().lines().len(),
+        1,
+        "standard output is for results"
+    );
+    let wrong = run(&["info", &place.log(), "--log", "loud", "--json"]).fails(2);
+    assert_eq!(wrong.error()["error"]["kind"], "invalid_argument");
+}
