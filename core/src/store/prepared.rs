@@ -400,7 +400,9 @@ impl State {
                 self.ready.push_back(prepared);
             }
             Outcome::Prepared(Err(error)) => {
-                tracing::warn!(%error, "no segment could be prepared");
+                if !self.ending {
+                    tracing::warn!(%error, "no segment could be prepared");
+                }
                 self.failed = Some(error);
                 self.failed_at = Some(Instant::now());
             }
