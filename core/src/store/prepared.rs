@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
-            let mut state = State { next_number: 9, ..State::default() };
+            let mut state = State { next_number: 9, wanted: true, ..State::default() };
             state.note(Outcome::Prepared(Err(Error::new(ErrorKind::Full, "no space"))));
             assert!(state.next_job().is_none(), "it tries again although nothing has changed");
             state.note(room);
