@@ -24,7 +24,8 @@ unit:
 	$(CARGO) test --workspace --features chiplog/sim
 
 bench: ## the benchmark of the command line, on a directory below target/ (DIR=path for another disk)
-	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") $(BENCH_FLAGS)
+	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
+	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
 bars: ## figures beside the machine's own limits, each measured in the same run
 	$(CARGO) run --quiet --release --package chiplog-bench -- bars $(BARS_FLAGS)
@@ -67,7 +68,8 @@ fuzz-short:
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test --package chiplog --lib --target-dir target/loom -- loom_
 
-# What is unsafe and can run without system calls, under an interpreter that knows undefined behaviour.
+# The codecs, under an interpreter that knows undefined behaviour. Mappings and futexes are beyond it.
+MIRI_TESTS ?= store::block store::layout session::tests types
 miri:
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
 	  MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test --package chiplog --lib --target-dir target/miri -- $(MIRI_TESTS); \

@@ -32,6 +32,7 @@ const ORDER: &[&str] = &[
     "disk",
     "disk::real",
     "disk::sim::rng",
+    "disk::sim::file",
     "disk::sim::state",
     "disk::sim::faults",
     "disk::sim::crashes",

@@ -35,18 +35,20 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! This file owns the handle: calls, locks, recording. `sim/state.rs` is what is on the disk, `sim/faults.rs`
+//! This file owns the handle: calls, locks, recording. `sim/state.rs` is what is on the disk, `sim/file.rs` what is in a file, `sim/faults.rs`
 //! when it fails, `sim/crashes.rs` which images a crash can leave, `sim/rng.rs` chance.
 
 mod crashes;
 mod faults;
+mod file;
 mod rng;
 mod state;
 
 pub use crashes::Crashes;
 pub use faults::{Call, Fault, Trouble};
+pub use file::Damage;
 pub use rng::Rng;
-pub use state::{Damage, DiskState, Image, Landed, NodeId, Op};
+pub use state::{DiskState, Image, Landed, NodeId, Op};
 
 use super::{Disk, DiskFile, Lock};
 use faults::{Faults, eio, enospc};

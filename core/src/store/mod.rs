@@ -92,6 +92,8 @@ struct Active {
     /// Whether a block with meaning was pushed since the last marker.
     unproven: bool,
     limit: usize,
+    /// Whether the helper was told that another segment will be needed.
+    wants_successor: bool,
     pending: Vec<Pending>,
 }
 
@@ -117,6 +119,10 @@ pub(crate) struct Resume {
 /// Room for the markers of [`Store::proof`].
 const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
+
+/// Files are prepared ahead once so much of a segment is full: an eighth. A log that never gets there costs one
+/// file.
+const SUCCESSOR_WANTED_AT: usize = 8;
 
 /// The unit of the kernel's page cache.
 const PAGE_BYTES: usize = 4096;
@@ -252,6 +258,10 @@ impl Store {
             end: block.end,
         });
         active.end += stride;
+        if !active.wants_successor && active.end > active.limit / SUCCESSOR_WANTED_AT {
+            active.wants_successor = true;
+            self.preparer.want();
+        }
         active.unproven = block.kind != Kind::Marker;
         stride
     }
@@ -326,6 +336,7 @@ impl Active {
             written: SEGMENT_HEADER_BYTES,
             synced: SEGMENT_HEADER_BYTES,
             unproven: false,
+            wants_successor: false,
             pending: Vec::new(),
         }
     }

@@ -10,7 +10,7 @@
 //! Invariants:
 //! - a file named `*.seg` has its full size, really allocated, and a valid header, all durable;
 //! - a file is reused only when no reader holds it: this handle began it, and nobody else has its [`Segment`];
-//! - [`AHEAD`] files are kept ready; an append of data never takes the last one, so that commands (discard
+//! - [`AHEAD`] files are kept ready once the log fills up; an append of data never takes the last one, so that commands (discard
 //!   above all) find a place when the disk is full.
 
 use super::layout::{
@@ -81,6 +81,8 @@ struct State {
     failed: Option<Error>,
     failed_at: Option<Instant>,
     busy: bool,
+    /// Whether the log has shown that it will need files: many never fill their first one.
+    wanted: bool,
     /// The log is being closed: no more files ahead.
     ending: bool,
     stop: bool,
@@ -127,6 +129,7 @@ impl Preparer {
         if state.ready.len() < needed && state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
             state.failed = None; // try again, now
         }
+        state.wanted = true;
         loop {
             if state.ready.len() >= needed {
                 let taken = state.ready.pop_front();
@@ -146,6 +149,15 @@ impl Preparer {
             }
             self.work.notify_one();
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The segment that grows is filling up: files ahead will be needed.
+    pub(crate) fn want(&self) {
+        let mut state = self.lock();
+        if !state.wanted {
+            state.wanted = true;
+            self.work.notify_one();
         }
     }
 
@@ -382,7 +394,7 @@ impl State {
         if let Some(segment) = self.dropped.pop_front() {
             return Some(Job::Drop(segment));
         }
-        let wanted = self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
+        let wanted = self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
         wanted.then(|| Job::Prepare(self.next_number, self.take_spare(self.next_number)))
     }
 
@@ -403,7 +415,9 @@ impl State {
                 self.ready.push_back(prepared);
             }
             Outcome::Prepared(Err((error, spare))) => {
-                tracing::warn!(%error, "no segment could be prepared");
+                if !self.ending {
+                    tracing::warn!(%error, "no segment could be prepared");
+                }
                 // First in the list, so last in line, lest one bad file stand in the way of the others.
                 self.spare.splice(..0, spare);
                 self.failed = Some(error);
@@ -457,7 +471,7 @@ mod tests {
     #[test]
     fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
-            let mut state = State { next_number: 9, ..State::default() };
+            let mut state = State { next_number: 9, wanted: true, ..State::default() };
             state.note(Outcome::Prepared(Err((Error::new(ErrorKind::Full, "no space"), None))));
             assert!(state.next_job().is_none(), "it tries again although nothing has changed");
             state.note(room);

@@ -4,10 +4,13 @@
 //! [`SimDisk`] and writes a note into the disk's history when a command is submitted and when it is
 //! acknowledged. At any point of that history the log may hold the effect of the first `k` commands, for any
 //! `k` from the last acknowledged to the last submitted, and nothing else: [`Trace::judge`].
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
 pub mod explore;
+mod script;
+
+pub use script::{Mix, Step, record, script};
 
 use chiplog::disk::sim::{History, Op, Rng, SimDisk};
 use chiplog::{
@@ -58,96 +61,6 @@ fn options_for(segment_kib: u32) -> Options {
 /// Opens the log on a simulated disk.
 pub fn open(disk: &SimDisk) -> chiplog::Result<Log> {
     Log::open_on(Arc::new(disk.clone()), options())
-}
-
-/// One line of a script.
-#[derive(Clone, Debug)]
-pub enum Step {
-    /// Submits a batch; with a session, as its next sequence number.
-    Append { session: Option<usize>, records: Vec<Vec<u8>>, codec: Codec },
-    /// Submits a session's latest batch once more.
-    Retry { session: usize },
-    /// Opens session number n of the script (0, 1, …).
-    OpenSession,
-    /// Closes a session.
-    CloseSession { session: usize },
-    /// Discards so many records from the front; more than there are fast-forwards.
-    Discard { records: u64 },
-    /// Waits for everything submitted.
-    Wait,
-    /// Waits for everything and then long enough for the log to prove its tail.
-    Idle,
-    /// Closes the log and opens it again, with segments of this size from now on.
-    Reopen { segment_kib: u32 },
-    /// Waits for everything, and reads in every way.
-    Read,
-    /// Cuts the power, waiting for nothing; of what was not synced each unit is kept with odds `keep` in 8.
-    Crash { seed: u64, keep: usize },
-}
-
-/// How a script is put together.
-#[derive(Clone, Copy, Debug)]
-pub struct Mix {
-    pub steps: usize,
-    /// The largest record.
-    pub record_bytes: usize,
-    /// Commands in flight before a wait, about.
-    pub in_flight: usize,
-    pub sessions: bool,
-    pub discards: bool,
-}
-
-/// Bytes of record `n` of a script: no two are alike, and each says which it is.
-pub fn record(n: u64, length: usize) -> Vec<u8> {
-    let mut rng = Rng::new(n);
-    let mut bytes = format!("<{n}>").into_bytes();
-    while bytes.len() < length {
-        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    bytes.truncate(length.max(3 + n.max(1).ilog10() as usize));
-    bytes
-}
-
-/// A random script.
-pub fn script(seed: u64, mix: Mix) -> Vec<Step> {
-    let mut rng = Rng::new(seed);
-    let (mut n, mut open, mut opened) = (0, Vec::new(), 0);
-    let mut steps = Vec::new();
-    while steps.len() < mix.steps {
-        let pick = rng.below(100);
-        steps.push(match pick {
-            0..=4 if mix.sessions && opened < 3 => {
-                open.push(opened);
-                opened += 1;
-                Step::OpenSession
-            }
-            5..=14 if !open.is_empty() => Step::Retry { session: open[rng.below(open.len())] },
-            15 if !open.is_empty() => Step::CloseSession { session: open.swap_remove(rng.below(open.len())) },
-            16..=20 if mix.discards => Step::Discard { records: rng.below(12) as u64 },
-            21 if mix.discards && rng.below(4) == 0 => Step::Discard { records: 1000 },
-            22 => Step::Idle,
-            23 => Step::Reopen { segment_kib: [64, 64, 128][rng.below(3)] },
-            _ if rng.below(mix.in_flight.max(1)) == 0 => Step::Wait,
-            _ => {
-                let count = if rng.below(3) == 0 { 1 + rng.below(5) } else { 1 };
-                let records = (0..count)
-                    .map(|_| {
-                        n += 1;
-                        let length = match rng.below(4) {
-                            0 => rng.below(10),
-                            1 | 2 => rng.below(200),
-                            _ => rng.below(mix.record_bytes),
-                        };
-                        record(n, length)
-                    })
-                    .collect();
-                let session = (!open.is_empty() && rng.below(2) == 0).then(|| open[rng.below(open.len())]);
-                let codec = [Codec::None, Codec::None, Codec::Lz4, Codec::Zstd][rng.below(4)];
-                Step::Append { session, records, codec }
-            }
-        });
-    }
-    steps
 }
 
 /// What a session should remember.
