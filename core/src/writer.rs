@@ -179,8 +179,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for a block with such a body, by a flush or a roll. Returns the reason when no file is to be had; the log
-    /// is as it was then.
+    /// Makes room for a block with such a body, by a flush or a roll. Returns the reason when no file is to be
+    /// had; the log is as it was then.
     fn make_room(&mut self, body: usize, purpose: Purpose) -> Result<Option<Error>> {
         if self.store.fits(body) {
             // What waits for this sync should not wait for much more than its own bytes.
@@ -226,6 +226,8 @@ impl Writer {
 
     fn write_and_sync(&mut self) -> Result<()> {
         if !self.store.has_pending() {
+            // Nothing but what sessions sent twice: it takes no room.
+            self.queue.account(std::mem::take(&mut self.gathered), 0);
             return Ok(());
         }
         let last = self.sequencer.end().next.previous();
