@@ -40,12 +40,14 @@ fn records(items: VecDeque<Item>) -> Vec<u8> {
     records
 }
 
-/// Takes as the writer does until `count` appends came.
+/// Takes as the writer does until `count` appends came, never more at a time than may wait.
 fn take(queue: &Queue, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
         let Taken::Items(items) = queue.take(None) else { panic!("the queue is open") };
-        taken.extend(records(items));
+        let came = records(items);
+        assert!(came.iter().filter(|n| **n != 0).count() <= queue.limits.appends, "{came:?} waited");
+        taken.extend(came);
     }
     taken
 }
@@ -77,9 +79,9 @@ fn loom_append_and_take() {
 #[test]
 fn loom_two_callers_and_take() {
     loom::model(|| {
-        let queue = queue(10);
-        let first = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).unwrap()));
-        let second = caller(&queue, |queue| push(queue, 3, Patience::None).unwrap());
+        let queue = queue(2);
+        let first = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, FOREVER).unwrap()));
+        let second = caller(&queue, |queue| push(queue, 3, FOREVER).unwrap());
         let taken = take(&queue, 3);
         let position = |n| taken.iter().position(|t| *t == n);
         assert!(position(1) < position(2) && position(1).is_some() && position(3).is_some(), "{taken:?}");
