@@ -1,5 +1,6 @@
 //! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here. Time does not
-//! pass in a model: who waits is woken by somebody else or never.
+//! pass in a model: who waits is woken by somebody else or never. (A model that fails can end in an abort: the
+//! queue still answers its promises while it is torn down.)
 
 use super::*;
 use crate::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
@@ -108,9 +109,9 @@ fn loom_commands_between_appends_and_take() {
 #[test]
 fn loom_append_waits_for_room_and_take() {
     loom::model(|| {
-        let queue = queue(1);
-        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, FOREVER).unwrap()));
-        assert_eq!(take(&queue, 2), [1, 2]);
+        let queue = queue(2);
+        let caller = caller(&queue, |queue| [1, 2, 3, 4].map(|n| push(queue, n, FOREVER).unwrap()));
+        assert_eq!(take(&queue, 4), [1, 2, 3, 4]);
         drop(caller.join().unwrap());
     });
 }
