@@ -6,7 +6,7 @@
 //!
 //! Must not know: how anything is measured.
 
-use crate::cases::{Bench, options};
+use crate::cases::{Bench, Versus, options};
 use crate::engine::Options;
 use crate::machine::Machine;
 use crate::measure::{median, ratio};
@@ -149,16 +149,22 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsStri
     }
 }
 
+/// Bars of a log that grows, and of one whose oldest segments are discarded: it goes round in the same files and
+/// has none to fill with zeros.
 fn append_pipelined(bench: &Bench) -> Result<Vec<Bar>> {
-    let seen = bench.pipelined(4, 32, RECORD_BYTES)?;
+    let growing = bench.pipelined(4, 32, RECORD_BYTES, &options())?;
+    let round = bench.pipelined(4, 32, RECORD_BYTES, &going_round())?;
+    Ok(vec![pipelined_bar("append_pipelined", &growing), pipelined_bar("append_pipelined_reusing", &round)])
+}
+
+fn pipelined_bar(name: &'static str, seen: &Versus) -> Bar {
     let note = format!(
         "limit: raw writes of blocks of {:.0} KiB; p50 {} us, p99.9 {} us",
         seen.block_bytes / 1024.0,
         number(seen.latency.p50),
         number(seen.latency.p999),
     );
-    let values = (seen.figure(), seen.limit());
-    Ok(vec![bar("append_pipelined", values, "/s", seen.ratio(), Side::AtLeast(0.7), note)])
+    bar(name, (seen.figure(), seen.limit()), "/s", seen.ratio(), Side::AtLeast(0.7), note)
 }
 
 fn append_blocking(bench: &Bench) -> Result<Vec<Bar>> {
@@ -169,14 +175,9 @@ fn append_blocking(bench: &Bench) -> Result<Vec<Bar>> {
     }
     let mut bars = Vec::new();
     if let Some((threads, seen)) = curve.last() {
-        let note = format!(
-            "limit: the bare loop with {threads} threads; p50 {} us, p99.9 {} us; {} us of processor an append",
-            number(seen.latency.p50),
-            number(seen.latency.p999),
-            number(seen.cpu_micros),
-        );
-        let values = (seen.figure(), seen.limit());
-        bars.push(bar("append_blocking_128", values, "/s", seen.ratio(), Side::AtLeast(0.9), note));
+        bars.push(blocking_bar("append_blocking_128", seen));
+        let round = bench.blocking(*threads, RECORD_BYTES, &going_round())?;
+        bars.push(blocking_bar("append_blocking_128_reusing", &round));
     }
     let figures: Vec<f64> = curve.iter().map(|(_, seen)| seen.figure()).collect();
     let (at, before) = worst_fall(&figures);
@@ -185,6 +186,21 @@ fn append_blocking(bench: &Bench) -> Result<Vec<Bar>> {
     let note = format!("worst of each to the best with fewer threads; {}", points.join(", "));
     bars.push(bar("append_flat_1_to_128", (figure, limit), "/s", figure / limit, Side::AtLeast(0.9), note));
     Ok(bars)
+}
+
+fn blocking_bar(name: &'static str, seen: &Versus) -> Bar {
+    let note = format!(
+        "limit: the bare loop with as many threads; p50 {} us, p99.9 {} us; {} us of processor an append",
+        number(seen.latency.p50),
+        number(seen.latency.p999),
+        number(seen.cpu_micros),
+    );
+    bar(name, (seen.figure(), seen.limit()), "/s", seen.ratio(), Side::AtLeast(0.9), note)
+}
+
+/// Options of a log that keeps its newest 64 MiB.
+fn going_round() -> Options {
+    Options { retention_bytes: Some(64 << 20), ..Options::with_segment_bytes(16 << 20) }
 }
 
 /// Where a later figure is the smallest part of the best one before it: both places.
@@ -242,7 +258,7 @@ fn append_small(bench: &Bench) -> Result<Vec<Bar>> {
     let note = format!("records; limit: 5 million or the disk's {} whichever is lower", number(disk));
     let batched =
         bar("append_small_batches", (records, limit), "/s", records / limit, Side::AtLeast(1.0), note);
-    let seen = bench.pipelined(4, 256, 10)?;
+    let seen = bench.pipelined(4, 256, 10, &options())?;
     let note =
         format!("4 x 256 under way; limit: 500,000; raw writes of the same blocks: {}", number(seen.limit()));
     let values = (seen.figure(), SINGLE_MIN);

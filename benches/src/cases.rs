@@ -144,8 +144,14 @@ impl Bench {
     }
 
     /// `threads` threads with `depth` records each under way.
-    pub(crate) fn pipelined(&self, threads: usize, depth: usize, record_bytes: usize) -> Result<Versus> {
-        self.against_blocks(&options(), |log| {
+    pub(crate) fn pipelined(
+        &self,
+        threads: usize,
+        depth: usize,
+        record_bytes: usize,
+        options: &Options,
+    ) -> Result<Versus> {
+        self.against_blocks(options, |log| {
             workload::pipelined(log, &self.pool, threads, depth, record_bytes, self.window)
         })
     }

@@ -144,7 +144,7 @@ const RAW_BLOCKS: &str = "raw pwrite + fdatasync of blocks of the same mean size
 fn append_pipelined(bench: &Bench) -> Result<Vec<Row>> {
     let one = |(threads, depth): (usize, usize)| {
         eprintln!("  {threads} threads x {depth}");
-        let seen = bench.pipelined(threads, depth, RECORD_BYTES)?;
+        let seen = bench.pipelined(threads, depth, RECORD_BYTES, &options())?;
         let case = format!("{threads} threads x {depth} x 2 KiB");
         Ok(versus("append_pipelined", case, (threads * depth) as f64, "appends/s", &seen, 1.0, RAW_BLOCKS))
     };
@@ -156,7 +156,7 @@ fn append_small(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for bytes in [10, 100] {
         eprintln!("  {bytes} B");
-        let seen = bench.pipelined(4, 256, bytes)?;
+        let seen = bench.pipelined(4, 256, bytes, &options())?;
         let case = format!("4 threads x 256 x {bytes} B");
         rows.push(versus(WORKLOAD, case, bytes as f64, "records/s", &seen, 1.0, RAW_BLOCKS));
         let seen = bench.batches(4, 1000, bytes)?;
@@ -170,7 +170,7 @@ fn append_small(bench: &Bench) -> Result<Vec<Row>> {
 const LOADS: [f64; 6] = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9];
 
 fn append_open_loop(bench: &Bench) -> Result<Vec<Row>> {
-    let most = bench.pipelined(4, 32, RECORD_BYTES)?.figure();
+    let most = bench.pipelined(4, 32, RECORD_BYTES, &options())?.figure();
     let one = |load: f64| {
         let offered = most * load;
         eprintln!("  {offered:.0}/s");
