@@ -15,6 +15,8 @@ TOOLS := $(CURDIR)/target/tools
 all: check test
 
 demo: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
+	@echo "building the release binary; the first time this takes a minute or two"
+	@$(CARGO) build --quiet --release --package chiplog-server
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 

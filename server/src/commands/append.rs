@@ -166,7 +166,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
 fn durable(tally: &Tally) -> String {
     let ranges = tally.ranges();
     if ranges.is_empty() {
-        return "no record was appended for sure".into();
+        return "no record was confirmed".into();
     }
     let spans: Vec<String> = ranges.iter().take(5).map(|(a, b)| format!("{a} to {b}")).collect();
     let more = if ranges.len() > spans.len() { " and further ones" } else { "" };

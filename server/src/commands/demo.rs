@@ -537,14 +537,21 @@ impl Story {
     }
 
     fn beside_the_disk(&self, s: &Summary) -> Result<()> {
+        let between = if s.log_bytes_per_second >= s.disk_bytes_per_second_in_such_blocks {
+            "The disk was slower at that moment: others use it too.".to_owned()
+        } else {
+            format!(
+                "What lies between is mostly the work of\n   the witness and the two readers, who look at every \
+                 record, on {} processors; `chiplog bench` measures alone.",
+                thread::available_parallelism().map_or(1, usize::from)
+            )
+        };
         self.say(&format!(
             "   In bytes: the log wrote {}/s, in blocks of {} on average. The bare disk, the same blocks each\n   \
-             followed by fdatasync, measured just now: {}/s (median). What lies between is mostly the work of\n   \
-             the witness and the two readers, who look at every record, on {} processors; `chiplog bench` measures alone.",
+             followed by fdatasync, measured just now: {}/s (median). {between}",
             bytes(s.log_bytes_per_second as u64),
             bytes(s.block_bytes_mean),
             bytes(s.disk_bytes_per_second_in_such_blocks as u64),
-            thread::available_parallelism().map_or(1, usize::from),
         ))
     }
 

@@ -14,6 +14,7 @@ use crate::ui::{Ui, json_line};
 use chiplog::{Index, Reader, Record, Start, Timestamp, Viewer};
 use clap::Args;
 use format::Format;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
@@ -209,6 +210,14 @@ fn start(args: &Read) -> Result<Start> {
     })
 }
 
+/// Whether nobody reads the pipe behind standard output any more: with nothing to write, no error says so.
+fn output_is_gone() -> bool {
+    let out = io::stdout();
+    let mut fds = [PollFd::new(&out, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+}
+
 /// Writes records until the end, the limit, or a signal; how many there were.
 fn copy(args: &Read, reader: &mut Reader, form: &Form<'_>, stop: &AtomicBool) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -232,7 +241,10 @@ fn copy(args: &Read, reader: &mut Reader, form: &Form<'_>, stop: &AtomicBool) ->
         if !args.follow {
             break;
         }
-        while !stop.load(Relaxed) && !reader.wait(Some(STOP_CHECK))? {}
+        while !stop.load(Relaxed) && !output_is_gone() && !reader.wait(Some(STOP_CHECK))? {}
+        if output_is_gone() {
+            break;
+        }
     }
     out.flush().map_err(|e| Failure::output(&e))?;
     Ok(count)

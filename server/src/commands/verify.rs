@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   chiplog verify ./log && echo sound
-  chiplog verify ./log --json | jq '.faults[] | {file, offset, records}'";
+  chiplog verify ./log --json | jq '.faults[] | {file, offset, record_first, record_last}'";
 
 /// Check every byte of a log's files; go on past what is bad and report all of it.
 ///
@@ -139,7 +139,7 @@ impl Verified {
             human::many(self.records, "record", "records"),
             human::many(self.batches, "batch", "batches"),
             human::many(self.blocks, "block", "blocks"),
-            human::many(self.segments, "segment", "segments"),
+            human::many(self.segments, "segment file", "segment files"),
             human::bytes(self.bytes),
             human::duration(time),
         );

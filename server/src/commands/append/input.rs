@@ -98,7 +98,10 @@ impl Input {
             let part = &buffer[..end.unwrap_or(buffer.len())];
             let bytes = (record.len() + part.len()) as u64;
             if bytes > u64::from(self.record_bytes_max) {
-                return Err(too_large(&self.name, self.records + 1, bytes, self.record_bytes_max));
+                let (n, max) = (self.records + 1, self.record_bytes_max);
+                let why =
+                    format!("record {n} of {} is longer than the {max} bytes a record can have", self.name);
+                return Err(Failure::new(chiplog::ErrorKind::TooLarge, why));
             }
             record.extend_from_slice(part);
             let used = part.len() + usize::from(end.is_some());
