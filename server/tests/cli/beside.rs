@@ -90,6 +90,17 @@ fn a_follower_sees_what_is_appended_beside_it_and_ends_well_on_ctrl_c() {
     appender.finish().ok();
 }
 
+/// With nothing to write a follower never saw the error of a closed pipe, and `read -f | head` stayed for ever.
+#[test]
+fn an_idle_follower_ends_with_its_pipe() {
+    let place = Place::with(3);
+    let mut follower = command(&["read", &place.log(), "-f"]).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().is_ok());
+    drop(lines);
+    assert_eq!(finish(follower).ok().err, "");
+}
+
 #[test]
 fn a_follower_can_start_before_the_end_and_stop_at_a_limit() {
     let place = Place::with(10);
