@@ -351,7 +351,7 @@ impl Preparer {
 
     /// A dropped segment's file becomes a spare if nobody reads it, one is needed and the size is right.
     fn reuse_or_remove(&self, segment: Arc<Segment>) -> Outcome {
-        let name = file_name(segment.number);
+        let (name, spare) = (file_name(segment.number), format!("{:020}.tmp", segment.number));
         let right_size = segment.bytes == self.segment_bytes;
         let own = segment.number >= self.own_from;
         let unread = Arc::try_unwrap(segment).is_ok();
@@ -359,8 +359,9 @@ impl Preparer {
             let state = self.lock();
             state.spare.len() < AHEAD
         };
-        if right_size && own && unread && wanted {
-            return Outcome::Spare(name);
+        // Out of the sequence of segments at once: who looks at the directory would miss those after it.
+        if right_size && own && unread && wanted && self.disk.rename(&name, &spare).is_ok() {
+            return Outcome::Spare(spare);
         }
         let removed = self.disk.remove(&name).and_then(|()| self.disk.sync_dir());
         if let Err(error) = removed {
