@@ -51,7 +51,9 @@ fn every_bar_is_measured() {
         all["bars"].as_array().unwrap().iter().map(|bar| bar["name"].as_str().unwrap()).collect();
     let expected = [
         "append_pipelined",
+        "append_pipelined_reusing",
         "append_blocking_128",
+        "append_blocking_128_reusing",
         "append_flat_1_to_128",
         "append_alone",
         "append_alone_tail",
@@ -75,7 +77,7 @@ fn bars_are_selected_by_name_and_printed_as_lines() {
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("append_")).collect();
-    assert_eq!(lines.len(), 3, "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
     assert!(lines.iter().all(|line| line.contains(" met") || line.contains(" short")), "{text}");
 }
 
