@@ -1,6 +1,7 @@
 //! Options of a log: every limit and time-out, with its default and its bounds.
 
 use crate::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use crate::cluster::Cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::encoded_bytes_max;
 use crate::store::block::BLOCK_HEADER_BYTES;
@@ -103,6 +104,9 @@ pub struct Options {
     /// `retention_age` keeps what is written from then on, after discarding what was there. Records and their
     /// order are not touched. Where that matters, give a clock that checks itself.
     pub clock: Arc<dyn Clock>,
+    /// The replica's place in its cluster. None, the default: a log on its own, the only voter of a cluster of
+    /// one.
+    pub cluster: Option<Cluster>,
 }
 
 /// The smallest segment that still has room for its fixed parts and some blocks.
@@ -130,6 +134,7 @@ impl Default for Options {
             session_window: 128,
             session_idle_max: Duration::from_secs(24 * 3600),
             clock: Arc::new(SystemClock),
+            cluster: None,
         }
     }
 }
@@ -192,7 +197,7 @@ impl Options {
         if let Some(bytes) = self.retention_bytes {
             within("retention_bytes", bytes, segments, u64::MAX)?;
         }
-        Ok(())
+        self.cluster.as_ref().map_or(Ok(()), Cluster::check)
     }
 }
 

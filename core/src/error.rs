@@ -58,6 +58,16 @@ pub enum ErrorKind {
     SequenceForgotten = 18,
     /// As many sessions are open as the log allows.
     TooManySessions = 19,
+    /// This replica is not the leader, or ceased to be it before the append was committed; the message says who
+    /// is, if that is known. The append is not in the log.
+    NotLeader = 20,
+    /// No answer could be had from a majority in time: an election is under way, or too many replicas are down.
+    Unavailable = 21,
+    /// This replica was removed from the cluster, or its directory is not the one the cluster knows. Its data
+    /// can still be read.
+    Removed = 22,
+    /// A change of membership that cannot be made now or at all; the message says why.
+    Membership = 23,
 }
 
 impl ErrorKind {
@@ -88,17 +98,30 @@ impl ErrorKind {
             Self::SequenceGap => "sequence_gap",
             Self::SequenceForgotten => "sequence_forgotten",
             Self::TooManySessions => "too_many_sessions",
+            Self::NotLeader => "not_leader",
+            Self::Unavailable => "unavailable",
+            Self::Removed => "removed",
+            Self::Membership => "membership",
         }
     }
 
     /// Whether the same call can succeed later without anybody mending anything but room or load.
     pub const fn is_retryable(self) -> bool {
-        matches!(self, Self::Full | Self::Busy | Self::Timeout | Self::Locked | Self::TooManySessions)
+        matches!(
+            self,
+            Self::Full
+                | Self::Busy
+                | Self::Timeout
+                | Self::Locked
+                | Self::TooManySessions
+                | Self::NotLeader
+                | Self::Unavailable
+        )
     }
 
     /// Whether the handle is of no more use for appending.
     pub const fn is_fatal(self) -> bool {
-        matches!(self, Self::Poisoned | Self::Closed | Self::Forked | Self::Unsupported)
+        matches!(self, Self::Poisoned | Self::Closed | Self::Forked | Self::Unsupported | Self::Removed)
     }
 }
 

@@ -23,6 +23,7 @@
 
 mod batch;
 mod checksum;
+mod cluster;
 mod codec;
 mod completion;
 mod config;
@@ -36,6 +37,7 @@ pub mod fuzzing;
 mod gather;
 pub mod inspect;
 mod log;
+mod membership;
 mod open;
 mod positions;
 mod reader;
@@ -43,20 +45,23 @@ mod sequence;
 mod session;
 mod stats;
 mod store;
+pub mod transport;
 mod types;
 mod viewer;
 mod writer;
 
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
+pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
 pub use log::{Info, Log};
+pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
 pub use stats::Stats;
-pub use types::{Index, LogId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp};
+pub use types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp};
 pub use viewer::Viewer;
 
 /// Pages about the log as a whole, as they stand in the project's `docs/`. Nothing but text.

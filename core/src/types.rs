@@ -108,6 +108,32 @@ number! {
     SegmentId(u64)
 }
 
+number! {
+    /// A replica's name in its cluster, from 1; never given twice. 0 means "nobody". A log of its own is node 1.
+    ///
+    /// ```
+    /// assert!(chiplog::NodeId(0).is_none());
+    /// ```
+    NodeId(u64)
+}
+
+number! {
+    /// Names one copy of the log: random, made with the directory. A replica is (node, directory): an emptied
+    /// disk is told by it.
+    ///
+    /// ```
+    /// assert_ne!(chiplog::DirectoryId(1), chiplog::DirectoryId(2));
+    /// ```
+    DirectoryId(u128)
+}
+
+impl NodeId {
+    /// Whether this stands for "nobody".
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl Index {
     /// The index after this one. Saturates at `u64::MAX`, which no log reaches.
     pub const fn next(self) -> Self {

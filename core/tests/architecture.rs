@@ -26,6 +26,10 @@ const ORDER: &[&str] = &[
     "session",
     "store::block",
     "store::layout",
+    // The cluster, as values.
+    "membership",
+    "transport",
+    "cluster",
     "config",
     // The seam to storage.
     "disk::map",

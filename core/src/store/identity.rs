@@ -13,7 +13,7 @@ use crate::batch::{u32_at, u64_at};
 use crate::checksum::crc32c;
 use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{LogId, Timestamp};
+use crate::types::{DirectoryId, LogId, Timestamp};
 use std::io::{self, IoSlice};
 
 /// The file's name.
@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"chiplogI";
 pub(crate) struct Identity {
     pub(crate) log: LogId,
     /// Names this copy of the log: replication tells an emptied or replaced disk by it.
-    pub(crate) directory: u128,
+    pub(crate) directory: DirectoryId,
     pub(crate) created: Timestamp,
 }
 
@@ -35,7 +35,7 @@ impl Identity {
         let (mut log, mut directory) = ([0; 16], [0; 16]);
         random(&mut log)?;
         random(&mut directory)?;
-        Ok(Self { log: LogId(u128::from_le_bytes(log)), directory: u128::from_le_bytes(directory), created })
+        Ok(Self { log: LogId(u128::from_le_bytes(log)), directory: DirectoryId(u128::from_le_bytes(directory)), created })
     }
 
     pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
@@ -44,7 +44,7 @@ impl Identity {
         b[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         b[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         b[24..40].copy_from_slice(&self.log.0.to_le_bytes());
-        b[40..56].copy_from_slice(&self.directory.to_le_bytes());
+        b[40..56].copy_from_slice(&self.directory.0.to_le_bytes());
         b[56..64].copy_from_slice(&self.created.0.to_le_bytes());
         let crc = crc32c(&b[12..]);
         b[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -84,7 +84,7 @@ impl Identity {
         directory.copy_from_slice(&b[40..56]);
         Ok(Some(Self {
             log: LogId(u128::from_le_bytes(log)),
-            directory: u128::from_le_bytes(directory),
+            directory: DirectoryId(u128::from_le_bytes(directory)),
             created: Timestamp(u64_at(&b, 56)),
         }))
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn newer_is_named_and_the_bytes_are_stable() {
-        let id = Identity { log: LogId(1), directory: 2, created: Timestamp(3) };
+        let id = Identity { log: LogId(1), directory: DirectoryId(2), created: Timestamp(3) };
         let b = id.encode();
         assert_eq!((b[24], b[40], b[56]), (1, 2, 3));
         assert_eq!(newer(Path::new("x"), 9).kind(), ErrorKind::Unsupported);
