@@ -43,6 +43,7 @@ const ORDER: &[&str] = &[
     "disk::sim::crashes",
     "disk::sim",
     // The store: segments, and what gets them ready, reads and writes them.
+    "store::places",
     "store::segment",
     "store::prepared",
     "store::identity",

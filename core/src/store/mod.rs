@@ -19,6 +19,7 @@ pub(crate) mod files;
 pub(crate) mod follow;
 pub(crate) mod identity;
 pub(crate) mod layout;
+pub(crate) mod places;
 pub(crate) mod prepared;
 pub(crate) mod recovery;
 pub(crate) mod scan;

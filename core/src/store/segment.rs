@@ -10,6 +10,7 @@
 
 use super::block::BLOCK_HEADER_BYTES;
 use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
+use super::places::{Places, Remembered};
 use crate::checksum::crc32c;
 use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
@@ -274,16 +275,18 @@ pub(crate) struct Segments {
     list: RwLock<VecDeque<Arc<Segment>>>,
     /// Segments used of late stay open, so that random reads do not map a file each time.
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
+    /// What look-ups learnt of blocks.
+    places: Mutex<Remembered>,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
 
 /// How many segments stay open without a reader.
-const RECENT_MAX: usize = 32;
+const RECENT_MAX: usize = 64;
 
 impl Segments {
     pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
-        Self { list: RwLock::new(list), recent: Mutex::default(), disk, mode }
+        Self { list: RwLock::new(list), recent: Mutex::default(), places: Mutex::default(), disk, mode }
     }
 
     fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
@@ -302,6 +305,7 @@ impl Segments {
     pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
         *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
         lock(&self.recent).clear();
+        *lock(&self.places) = Remembered::default();
     }
 
     /// Takes out the segments that hold no record from `first` on; never the last one.
@@ -314,6 +318,9 @@ impl Segments {
             }
         }
         lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
+        if !dropped.is_empty() {
+            lock(&self.places).drop_below(first);
+        }
         dropped
     }
 
@@ -366,6 +373,16 @@ impl Segments {
             None => {}
         }
         Ok(data)
+    }
+
+    /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.
+    pub(crate) fn places(&self, index: Index) -> Option<Arc<Places>> {
+        lock(&self.places).get(index)
+    }
+
+    /// Remembers where a committed block's batches stand.
+    pub(crate) fn remember(&self, places: Places) {
+        lock(&self.places).insert(Arc::new(places));
     }
 
     /// Bytes of blocks from record `first` on: what counts against capacity. Exact to an index stride.
