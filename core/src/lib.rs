@@ -43,6 +43,8 @@ mod positions;
 mod reader;
 mod sequence;
 mod session;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod stats;
 mod store;
 pub mod transport;
