@@ -92,7 +92,7 @@ impl Transport for Nobody {
 
 fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
     remove_unfinished(&*disk)?;
-    let mut identity = Identity::random(options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
+    let mut identity = Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
     let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
     let membership = match cluster.bootstrap {
         Bootstrap::Init => Membership::of([Member::voter(cluster.node, DirectoryId(0), "")]),
