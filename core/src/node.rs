@@ -144,6 +144,7 @@ impl Node {
             while let Some(job) = node.begin_sync(now) {
                 job.run()?;
                 node.end_sync(now, job)?;
+                node.turn(now, Work::default())?;
             }
         }
         node.publish(now)?;

@@ -515,7 +515,9 @@ impl Replica {
             rolled = true;
         }
         let entries = ready.take_entries();
-        if let Some(first) = entries.first().filter(|e| e.index <= self.sequencer.end().raft.0) {
+        // What this leader ordered itself, the sequencer knows already.
+        let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
+        if let Some(first) = entries.first().filter(|e| e.index < ordered.0) {
             self.rollback(RaftIndex(first.index - 1), writing)?;
             rolled = true;
         }
@@ -669,10 +671,13 @@ impl Replica {
                 return Err(wrong("raft and the log disagree about the voters".to_owned()));
             }
             tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
+            let was_member = self.membership.get(self.node()).is_some();
             self.membership = membership;
             self.members_changed();
             self.asks.applied_change(index, self.membership.is_joint());
-            self.check_removed();
+            if was_member && self.membership.get(self.node()).is_none() {
+                self.leave("it was removed from the cluster");
+            }
         }
         self.raw.advance_apply_to(last.index);
         let _ = now;
@@ -686,13 +691,7 @@ impl Replica {
         self.cluster.transport.members(&members);
     }
 
-    /// A replica that is a member no more takes no part.
-    fn check_removed(&mut self) {
-        if self.membership.get(self.node()).is_none() && self.membership.members().next().is_some() && !self.is_leader() {
-            self.leave("it was removed from the cluster");
-        }
-    }
-
+    /// Takes no part any more.
     fn leave(&mut self, why: &str) {
         let what = format!("node {} takes no part any more: {why}; its data can still be read", self.node());
         tracing::warn!("{what}");
@@ -731,8 +730,8 @@ fn unknown_outcome() -> Error {
 }
 
 /// Raft's own log lines, for whoever listens at debug level.
-fn logger() -> raft::Logger {
-    raft::Logger::root(ToTracing, slog::o!())
+fn logger() -> slog::Logger {
+    slog::Logger::root(ToTracing, slog::o!())
 }
 
 struct ToTracing;

@@ -258,7 +258,8 @@ impl Replica {
         }
         let under_way = self.asks.changes.iter().any(|c| c.at.is_some()) || self.membership.is_joint();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
-        if under_way || !in_step || !self.is_leader() {
+        // The first configuration in the log has to be one with a voter: this one.
+        if under_way || !in_step || !self.is_leader() || !self.knows_itself() {
             return;
         }
         let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
@@ -292,19 +293,20 @@ impl Replica {
         Ok(RaftIndex(self.raw.raft.raft_log.last_index()))
     }
 
+    /// Whether the membership has this replica as it is.
+    fn knows_itself(&self) -> bool {
+        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
+        self.options.cluster.is_none() || self.sequencer.membership_at_end().get(self.node()).is_none_or(right)
+    }
+
     /// A leader that the membership knows without directory or under another address says so: a log that was on
     /// its own, a new cluster, or a node that moved.
     pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
-        if self.options.cluster.is_none() || !self.is_leader() || !self.asks.changes.is_empty() {
+        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
+        if self.knows_itself() || !self.is_leader() || self.membership.is_joint() || !settled {
             return Ok(());
         }
         let node = self.node();
-        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
-        let known = self.sequencer.membership_at_end();
-        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
-        if known.get(node).is_none_or(right) || self.membership.is_joint() || !settled {
-            return Ok(());
-        }
         let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
         let change = raft_codec::conf_change(&[change], &result);

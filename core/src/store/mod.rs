@@ -12,6 +12,7 @@
 //! - nothing is written into a segment before all of the one before is synced;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
+pub(crate) mod archive;
 pub(crate) mod block;
 pub(crate) mod cursor;
 pub(crate) mod decision;
@@ -31,8 +32,9 @@ use crate::types::{Index, RaftIndex, Term, Timestamp};
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
 use layout::{IndexEntry, SEGMENT_HEADER_BYTES, data_limit};
-use prepared::{Preparer, Purpose};
+use prepared::{Prepared, Preparer, Purpose};
 use segment::{Base, Segment, Segments, file_name};
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,6 +76,29 @@ pub(crate) struct Store {
     active: Active,
     /// Full, and to be sealed once its successor has durably begun.
     unsealed: Option<Arc<Segment>>,
+    /// Dead, and to be discarded once what took their place has durably begun.
+    dead: Vec<Arc<Segment>>,
+    /// Blocks written and not published: their raft index, segment, and end.
+    unpublished: VecDeque<(RaftIndex, Arc<Segment>, usize)>,
+}
+
+/// A sync to be carried out, on any thread.
+#[derive(Debug)]
+pub(crate) struct SyncJob {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    segment: u64,
+    upto: usize,
+}
+
+impl SyncJob {
+    /// Syncs the file. Blocks on the device.
+    ///
+    /// # Errors
+    /// It failed: nothing written since the last good one may be relied on, nor synced again.
+    pub(crate) fn run(&self) -> Result<()> {
+        self.file.sync().map_err(|e| Error::io("sync", &self.path, e))
+    }
 }
 
 /// The segment that grows.
@@ -117,7 +142,7 @@ pub(crate) struct Resume {
 }
 
 /// Room for the markers of [`Store::proof`].
-const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
+pub(crate) const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 
 /// Files are prepared ahead once so much of a segment is full: an eighth. A log that never gets there costs one
@@ -143,7 +168,7 @@ impl Store {
         active.written = active.end;
         active.synced = active.end;
         active.unproven = resume.unproven;
-        Self { disk, segments, preparer, active, unsealed: None }
+        Self { disk, segments, preparer, active, unsealed: None, dead: Vec::new(), unpublished: VecDeque::new() }
     }
 
     /// The first segment of a new log: `opening` is made durable before this returns.
@@ -153,23 +178,24 @@ impl Store {
         preparer: Arc<Preparer>,
         opening: NewBlock,
     ) -> Result<Self> {
-        let active = Self::next_active(&*disk, &preparer, Purpose::Metadata, &opening)?;
-        let mut store = Self { disk, segments, preparer, active, unsealed: None };
+        let base = opening.end;
+        let next = preparer.take(Purpose::Metadata)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, base, opening.timestamp);
+        let active = Active::new(&*disk, Arc::new(segment), next.file);
+        let mut store = Self {
+            disk,
+            segments,
+            preparer,
+            active,
+            unsealed: None,
+            dead: Vec::new(),
+            unpublished: VecDeque::new(),
+        };
         store.push(opening);
         store.write()?;
         store.sync()?;
+        store.commit(base.raft);
         Ok(store)
-    }
-
-    fn next_active(
-        disk: &dyn Disk,
-        preparer: &Preparer,
-        purpose: Purpose,
-        opening: &NewBlock,
-    ) -> Result<Active> {
-        let next = preparer.take(purpose)?;
-        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
-        Ok(Active::new(disk, Arc::new(segment), next.file))
     }
 
     /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
@@ -201,28 +227,50 @@ impl Store {
         !self.active.pending.is_empty()
     }
 
-    /// Goes on in the next segment, whose first block is `opening` and which has to hold a body of `body`
-    /// bytes besides. Everything pushed must be synced.
-    ///
-    /// # Errors
-    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`: the options
-    /// were lowered below what the log holds); nothing has changed then.
-    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
-        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
-        if needed > room {
-            let what = format!(
-                "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
-                 raise segment_bytes"
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
-        }
-        let next = Self::next_active(&*self.disk, &self.preparer, purpose, &opening)?;
+    /// Where the next push goes, and where blocks have to end.
+    pub(crate) fn end(&self) -> (usize, usize) {
+        (self.active.end, self.active.limit)
+    }
+
+    /// Whether all that was pushed is synced.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.active.synced == self.active.end
+    }
+
+    /// The log's blocks by raft index.
+    pub(crate) fn archive(&self) -> archive::Archive {
+        archive::Archive::new(self.segments.clone())
+    }
+
+    /// Goes on in the file `next`, whose first block is `opening`. Everything pushed must be synced. Where the
+    /// opening's base is not the end, the blocks behind it are void from then on (a conflicting suffix), or all that
+    /// was there (a jump).
+    pub(crate) fn roll_into(&mut self, next: Prepared, opening: NewBlock) {
+        assert!(self.is_synced() && self.active.pending.is_empty(), "a roll with unsynced blocks");
         debug_assert!(self.unsealed.is_none(), "two segments wait for one successor");
-        self.unsealed = Some(std::mem::replace(&mut self.active, next).segment);
+        let base = opening.end;
+        let segment = Segment::growing(next.number, next.id, next.bytes, base, opening.timestamp);
+        let next = Active::new(&*self.disk, Arc::new(segment), next.file);
+        let last = std::mem::replace(&mut self.active, next).segment;
+        let end = last.end();
+        if base == end {
+            self.unsealed = Some(last);
+        } else {
+            self.cut(base);
+        }
         self.push(opening);
-        Ok(())
+    }
+
+    /// What lies behind `base` is void.
+    fn cut(&mut self, base: Base) {
+        self.unpublished.retain(|(raft, ..)| *raft <= base.raft);
+        let last = self.segments.last_end();
+        if base.raft > last.raft {
+            self.dead.extend(self.segments.take_all());
+            return;
+        }
+        self.dead.extend(self.segments.cut_behind(base));
+        self.unsealed = self.segments.last();
     }
 
     /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
@@ -291,6 +339,8 @@ impl Store {
         let mut pieces = Vec::new();
         for p in active.pending.drain(..) {
             active.segment.grow(p.entry, p.stride, p.end);
+            let end = p.entry.offset as usize + p.stride;
+            self.unpublished.push_back((p.entry.raft_index, active.segment.clone(), end));
             pieces.extend(p.body);
         }
         if !active.listed {
@@ -300,19 +350,48 @@ impl Store {
         Ok((bytes, pieces))
     }
 
-    /// Makes all that was written durable.
+    /// What is to be synced, if anything is.
+    pub(crate) fn begin_sync(&mut self) -> Option<SyncJob> {
+        let active = &self.active;
+        (active.written > active.synced).then(|| SyncJob {
+            file: active.file.clone(),
+            path: active.path.clone(),
+            segment: active.segment.number,
+            upto: active.written,
+        })
+    }
+
+    /// A sync has returned 0.
+    pub(crate) fn end_sync(&mut self, job: SyncJob) {
+        if job.segment != self.active.segment.number {
+            return; // overtaken by a sync of the whole, and a roll
+        }
+        self.active.synced = self.active.synced.max(job.upto);
+        if let Some(full) = self.unsealed.take() {
+            self.preparer.seal(full);
+        }
+        if !self.dead.is_empty() {
+            self.preparer.discard(std::mem::take(&mut self.dead));
+        }
+    }
+
+    /// Makes all that was written durable, on this thread.
     ///
     /// # Errors
     /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
     pub(crate) fn sync(&mut self) -> Result<()> {
-        let active = &mut self.active;
-        active.file.sync().map_err(|e| Error::io("sync", &active.path, e))?;
-        active.synced = active.written;
-        active.segment.publish(active.synced);
-        if let Some(full) = self.unsealed.take() {
-            self.preparer.seal(full);
+        if let Some(job) = self.begin_sync() {
+            job.run()?;
+            self.end_sync(job);
         }
         Ok(())
+    }
+
+    /// Blocks up to the entry `upto` are committed: readers may look at them.
+    pub(crate) fn commit(&mut self, upto: RaftIndex) {
+        while let Some((_, segment, end)) = self.unpublished.pop_front_if(|(raft, ..)| *raft <= upto) {
+            segment.publish(end);
+        }
     }
 
     /// Drops the segments that hold nothing from `first` on. The discard must be durable.

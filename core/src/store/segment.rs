@@ -317,6 +317,57 @@ impl Segments {
         dropped
     }
 
+    /// What comes after the last block.
+    pub(crate) fn last_end(&self) -> Base {
+        self.read(|list| list.back().map(|s| s.end()).unwrap_or_default())
+    }
+
+    pub(crate) fn last(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.back().cloned())
+    }
+
+    pub(crate) fn first(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.front().cloned())
+    }
+
+    /// What comes just before the oldest segment.
+    pub(crate) fn first_base(&self) -> Base {
+        self.read(|list| list.front().map(|s| s.base).unwrap_or_default())
+    }
+
+    /// The segment that the entry `raft` is in, or would be. None: it is older than all.
+    pub(crate) fn holding_raft(&self, raft: RaftIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft < raft);
+            list.get(n.checked_sub(1)?).cloned()
+        })
+    }
+
+    /// The last segment that begins with what comes after `raft` or before.
+    pub(crate) fn based_at_most(&self, raft: RaftIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft <= raft);
+            list.get(n.checked_sub(1)?).cloned()
+        })
+    }
+
+    /// Takes out all segments.
+    pub(crate) fn take_all(&self) -> VecDeque<Arc<Segment>> {
+        lock(&self.recent).clear();
+        std::mem::take(&mut *self.list.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes out the segments that lie wholly behind `base`, and ends the one that holds it there.
+    pub(crate) fn cut_behind(&self, base: Base) -> Vec<Arc<Segment>> {
+        let mut dead = Vec::new();
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        while list.back().is_some_and(|s| s.base.raft >= base.raft && list.len() > 1) {
+            dead.extend(list.pop_back());
+        }
+        drop(list);
+        dead
+    }
+
     /// The oldest segment, if it does not grow any more.
     pub(crate) fn oldest_full(&self) -> Option<Arc<Segment>> {
         self.read(|list| if list.len() > 1 { list.front().cloned() } else { None })
