@@ -61,7 +61,9 @@ pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
 pub use stats::Stats;
-pub use types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp};
+pub use types::{
+    DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
+};
 pub use viewer::Viewer;
 
 /// Pages about the log as a whole, as they stand in the project's `docs/`. Nothing but text.

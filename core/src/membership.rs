@@ -228,7 +228,9 @@ impl Membership {
             if let Change::AddLearner { address, .. } | Change::SetAddress { address, .. } = change
                 && address.len() > ADDRESS_BYTES_MAX
             {
-                return refuse(format!("the address of node {node} is longer than {ADDRESS_BYTES_MAX} bytes"));
+                return refuse(format!(
+                    "the address of node {node} is longer than {ADDRESS_BYTES_MAX} bytes"
+                ));
             }
             if let Change::AddLearner { directory, address, .. } = change {
                 if next.members.contains_key(&node) {

@@ -158,9 +158,6 @@ fn recover(
     let Some(last) = list.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
-    for segment in &list {
-        segment.publish(segment.data_end());
-    }
     let mut spare = Vec::new();
     for leftover in leftovers {
         // Of the log's own past, readers of an earlier handle of this process may still have mappings.
@@ -173,14 +170,16 @@ fn recover(
     for segment in unsealed {
         preparer.seal(segment);
     }
-    let resume = Resume { segment: last, file, unproven };
-    let mut store = Store::new(disk, segments.clone(), Arc::new(preparer), resume);
+    // With one node, durable is committed.
+    let resume = Resume { segment: last, file, unproven, committed: sequencer.end().raft };
+    let mut store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
     let term = sequencer.begin_term(options);
     // Without room here the next entry begins a new segment, whose opening block says it too.
     if store.fits(HARD_STATE_BYTES) {
         store.push(term);
         store.write()?;
         store.sync()?;
+        store.commit(sequencer.end().raft);
     }
     Ok(Opened { lock, identity, store, sequencer, segments })
 }

@@ -267,7 +267,7 @@ impl Follower {
         let last = end.next.previous();
         positions.written(last);
         positions.synced(last);
-        drop(self.shelf.segments.drop_below(first));
+        drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
         positions.wake();

@@ -235,6 +235,8 @@ impl Writer {
         self.positions.written(last);
         let started = Instant::now();
         self.store.sync()?;
+        // With one node, durable is committed.
+        self.store.commit(self.sequencer.end().raft);
         self.published.counters.synced(started.elapsed());
         self.queue.account(std::mem::take(&mut self.gathered), bytes as u64);
         let first = self.sequencer.first();

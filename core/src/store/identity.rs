@@ -35,7 +35,11 @@ impl Identity {
         let (mut log, mut directory) = ([0; 16], [0; 16]);
         random(&mut log)?;
         random(&mut directory)?;
-        Ok(Self { log: LogId(u128::from_le_bytes(log)), directory: DirectoryId(u128::from_le_bytes(directory)), created })
+        Ok(Self {
+            log: LogId(u128::from_le_bytes(log)),
+            directory: DirectoryId(u128::from_le_bytes(directory)),
+            created,
+        })
     }
 
     pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
