@@ -32,18 +32,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Gathered};
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
-use crate::plan::{Room, Step};
+use crate::plan::Room;
 use crate::promise::Promise;
 use crate::raft_codec::{self, EntryKind, header_of};
 use crate::sequence::{Decision, Me, Replayed, Sequenced, Sequencer};
-use crate::store::block::{BlockHeader, Kind};
+use crate::store::NewBlock;
+use crate::store::block::Kind;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Base;
-use crate::store::NewBlock;
 use crate::transport::Envelope;
-use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{NodeId, RaftIndex, Term};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
@@ -164,9 +164,8 @@ impl Replica {
             max_committed_size_per_ready: 4096 * raft_codec::DESCRIPTOR_BYTES as u64,
             ..raft::Config::default()
         };
-        let raw = RawNode::new(&config, entries, &logger()).map_err(|e| {
-            Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}"))
-        })?;
+        let raw = RawNode::new(&config, entries, &logger())
+            .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
         let ticks = Ticks {
             next: now.plus(cluster.heartbeat),
             interval: cluster.heartbeat,
@@ -380,7 +379,9 @@ impl Replica {
         }
         let who = match self.leader().filter(|l| *l != self.node()) {
             Some(leader) => match self.membership.get(leader) {
-                Some(member) if !member.address.is_empty() => format!("node {leader} at {} leads", member.address),
+                Some(member) if !member.address.is_empty() => {
+                    format!("node {leader} at {} leads", member.address)
+                }
                 _ => format!("node {leader} leads"),
             },
             None => "nobody leads just now".to_owned(),
@@ -527,7 +528,8 @@ impl Replica {
             writes = true;
             // An opening says it too.
             if !rolled {
-                let room = writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
+                let room =
+                    writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
                 if room == Room::Here {
                     writing.plan.push(block);
                 }
@@ -573,7 +575,8 @@ impl Replica {
 
     /// An entry that raft has taken into the log: its block is planned.
     fn take_entry(&mut self, entry: Entry, writing: &mut Writing) -> Result<()> {
-        let malformed = |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
+        let malformed =
+            |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
         let at = (RaftIndex(entry.index), Term(entry.term));
         let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
         let block = match own {
@@ -616,7 +619,12 @@ impl Replica {
             sequencer: Sequencer::new(Me::Node(self.node()), Membership::default(), &self.options),
             options: &self.options,
         };
-        writing.archive.replay(committed, to, &mut replayed)?;
+        if !writing.archive.replay(committed, to, &mut replayed)? {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("entry {committed} or {to} is not in the files"),
+            ));
+        }
         self.sequencer = replayed.sequencer;
         self.sequencer.keep_hard_state(state, committed);
         let end = self.sequencer.end();
@@ -667,7 +675,9 @@ impl Replica {
                 v.sort_unstable();
                 v
             };
-            if sorted(state.voters) != wanted.voters || sorted(state.voters_outgoing) != wanted.voters_outgoing {
+            if sorted(state.voters) != wanted.voters
+                || sorted(state.voters_outgoing) != wanted.voters_outgoing
+            {
                 return Err(wrong("raft and the log disagree about the voters".to_owned()));
             }
             tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");

@@ -32,11 +32,18 @@ impl Trio {
         let id = first.info().log_id;
         let mut logs = vec![Some(first)];
         for node in 2..=nodes {
-            let log = Log::open(dirs[node as usize - 1].path(), options(node, Bootstrap::Join(id), &network)).unwrap();
+            let log = Log::open(dirs[node as usize - 1].path(), options(node, Bootstrap::Join(id), &network))
+                .unwrap();
             let leader = logs[0].as_ref().unwrap();
             let directory = log.info().directory;
             let add = Change::AddLearner { node: NodeId(node), directory, address: format!("memory:{node}") };
-            let r = leader.change_members(&[add], Duration::from_secs(3)); if r.is_err() { for l in logs.iter().flatten().chain([&log]) { eprintln!("{:?} {:?}", l.status(), l.poison_cause()); } } r.unwrap();
+            let r = leader.change_members(&[add], Duration::from_secs(3));
+            if r.is_err() {
+                for l in logs.iter().flatten().chain([&log]) {
+                    eprintln!("{:?} {:?}", l.status(), l.poison_cause());
+                }
+            }
+            r.unwrap();
             leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
             logs.push(Some(log));
         }
@@ -57,7 +64,11 @@ impl Trio {
                     return node;
                 }
             }
-            assert!(Instant::now() < end, "no leader: {:?}", self.logs.iter().flatten().map(Log::status).collect::<Vec<_>>());
+            assert!(
+                Instant::now() < end,
+                "no leader: {:?}",
+                self.logs.iter().flatten().map(Log::status).collect::<Vec<_>>()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

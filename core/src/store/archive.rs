@@ -1,25 +1,35 @@
-//! Archive: the log's blocks by raft index, from the files: all that is written, committed or not.
+//! Archive: raft's view of the log's past. Finds blocks by raft index among all that was written, committed or not,
+//! synced or not, and checks every byte it hands out, so that damage here never travels.
 //!
-//! Bytes that are written never change (a conflict is cut off by a roll, not overwritten), so what is handed out
-//! stays as it is.
+//! Invariants:
+//! - it never looks beyond what was written, so what it maps does not change;
+//! - what it hands out of a mapping holds the segment's file.
 //!
-//! Must not know: raft.
+//! Must not know: who asks, or what a block means.
 
-use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
-use super::cursor::Slice;
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::blocks::{Blocks, Located};
 use super::layout::SEGMENT_HEADER_BYTES;
-use super::segment::{Base, Segment, SegmentData, Segments, Source};
+use super::segment::{Base, Extent, Segment, Segments};
 use super::walk::Learn;
-use crate::batch::Malformed;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::{RaftIndex, Term};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Reads blocks by raft index. Cheap to clone; `Send + Sync`; blocks on the device.
+/// Read at a time without a mapping: a look-up goes along 32 KiB of blocks, of which it wants the headers.
+const WINDOW_BYTES: usize = 16 << 10;
+
+/// The log's blocks by raft index. Cheap to clone; `Send + Sync`. Calls block on the disk only.
 #[derive(Clone, Debug)]
 pub(crate) struct Archive {
     segments: Arc<Segments>,
+}
+
+/// Whether a walk goes on.
+enum Step {
+    On,
+    Done,
 }
 
 impl Archive {
@@ -27,149 +37,205 @@ impl Archive {
         Self { segments }
     }
 
-    /// What comes just before the oldest entry.
+    /// What comes just before the oldest entry that is still here.
     pub(crate) fn first(&self) -> Base {
-        self.segments.first_base()
+        self.segments.oldest().map_or(Base::default(), |s| s.base)
     }
 
-    /// The term of an entry, or of the one before the oldest.
-    pub(crate) fn term(&self, raft: RaftIndex) -> Result<Option<Term>> {
-        let first = self.first();
-        if raft == first.raft {
-            return Ok(Some(first.term));
+    /// The header of entry `index`; `None` when it is not here, no more or not yet.
+    ///
+    /// # Errors
+    /// `Corrupt` naming file and offset; `Io`.
+    pub(crate) fn header(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+        Ok(self.headers(index, index.next(), 0)?.pop())
+    }
+
+    /// The term of entry `index`, that of the one just before the oldest included.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn term(&self, index: RaftIndex) -> Result<Option<Term>> {
+        if let Some(segment) = self.segments.beginning_before(index) {
+            let known = [segment.base, segment.end()].into_iter().find(|b| b.raft == index);
+            if let Some(base) = known {
+                return Ok(Some(base.term));
+            }
         }
-        Ok(self.find(raft)?.map(|(_, header, _)| header.term))
+        Ok(self.header(index)?.map(|h| h.term))
     }
 
-    /// Headers of the entries from `from` to before `to`: at least one if it is there, and no more than
-    /// `bytes_max` of blocks.
+    /// The headers of the entries from `from` on and below `to`, as many as have `bytes_max` bytes of bodies
+    /// together; at least one. Empty when `from` is not here.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
     pub(crate) fn headers(&self, from: RaftIndex, to: RaftIndex, bytes_max: u64) -> Result<Vec<BlockHeader>> {
-        let mut headers = Vec::new();
-        let Some((mut data, first, mut at)) = self.find(from)? else { return Ok(headers) };
-        let mut bytes = u64::from(first.length);
-        at += first.stride();
-        headers.push(first);
-        while headers.last().is_some_and(|h| h.raft_index.next() < to) {
-            let Some(header) = self.next_header(&data, at)? else {
-                let Some(next) = self.segments.after(data.segment.number) else { break };
-                data = self.segments.open(&next)?;
-                at = SEGMENT_HEADER_BYTES;
-                continue;
-            };
-            at += header.stride();
-            if header.kind.is_entry() {
-                bytes += u64::from(header.length);
-                if bytes > bytes_max {
-                    break;
+        self.segments.undisturbed(|| {
+            let mut headers = Vec::new();
+            let mut bytes = 0;
+            self.walk(from, to, &mut |_, found, _| {
+                bytes += u64::from(found.header.length) - BLOCK_HEADER_BYTES as u64;
+                if bytes > bytes_max && !headers.is_empty() {
+                    return Ok(Step::Done);
                 }
-                headers.push(header);
-            }
-        }
-        Ok(headers)
+                headers.push(found.header);
+                Ok(Step::On)
+            })?;
+            Ok(headers)
+        })
     }
 
-    /// A block and its body, every byte checked.
-    pub(crate) fn body(&self, raft: RaftIndex) -> Result<Option<(BlockHeader, Bytes)>> {
-        let Some((data, header, at)) = self.find(raft)? else { return Ok(None) };
-        Ok(Some((header, self.load(&data, &header, at)?)))
+    /// Entry `index`, every byte of it checked; its body is not copied where the file is mapped.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn body(&self, index: RaftIndex) -> Result<Option<(BlockHeader, Bytes)>> {
+        self.segments.undisturbed(|| {
+            let mut body = None;
+            self.walk(index, index.next(), &mut |blocks, found, upto| {
+                body = Some((found.header, load(blocks, found, upto)?));
+                Ok(Step::Done)
+            })?;
+            Ok(body)
+        })
     }
 
-    /// The opening block of the oldest segment.
+    /// The opening block of the oldest segment: what a snapshot without records is made of.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
     pub(crate) fn oldest_opening(&self) -> Result<(BlockHeader, Bytes)> {
-        let Some(oldest) = self.segments.first() else {
-            return Err(Error::new(crate::error::ErrorKind::NotFound, "the log has no segment"));
-        };
-        let data = self.segments.open(&oldest)?;
-        self.opening(&data)
-    }
-
-    fn opening(&self, data: &Arc<SegmentData>) -> Result<(BlockHeader, Bytes)> {
-        match self.next_header(data, SEGMENT_HEADER_BYTES)? {
-            Some(header) if header.kind == Kind::Opening => {
-                Ok((header, self.load(data, &header, SEGMENT_HEADER_BYTES)?))
-            }
-            _ => Err(corrupt(data, SEGMENT_HEADER_BYTES, "no opening block begins the segment")),
-        }
-    }
-
-    /// Tells `learner` the blocks from the opening of the segment that holds `from` through the entry `to`, but no
-    /// later openings: they say what is learnt already.
-    pub(crate) fn replay(&self, from: RaftIndex, to: RaftIndex, learner: &mut dyn Learn) -> Result<()> {
-        let Some(segment) = self.segments.based_at_most(from) else {
-            return Err(Error::new(
-                crate::error::ErrorKind::NotFound,
-                format!("entry {from} is not in the log any more"),
-            ));
-        };
-        let mut data = self.segments.open(&segment)?;
-        let (opening, body) = self.opening(&data)?;
-        let learn = |learner: &mut dyn Learn, data: &SegmentData, header: &BlockHeader, body: &[u8], at| {
-            learner.learn(header, body).map_err(|why| corrupt(data, at, why))
-        };
-        let mut end = learn(learner, &data, &opening, &body, SEGMENT_HEADER_BYTES)?;
-        let mut at = SEGMENT_HEADER_BYTES + opening.stride();
-        while end.raft < to {
-            let Some(header) = self.next_header(&data, at)? else {
-                let Some(next) = self.segments.after(data.segment.number) else {
-                    return Err(corrupt(&data, at, "the log ends before an entry that it should have"));
-                };
-                data = self.segments.open(&next)?;
-                at = SEGMENT_HEADER_BYTES;
-                continue;
+        self.segments.undisturbed(|| {
+            let Some(segment) = self.segments.oldest() else {
+                return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
             };
-            if header.kind != Kind::Opening {
-                let body = self.load(&data, &header, at)?;
-                end = learn(learner, &data, &header, &body, at)?;
+            let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+            let upto = segment.data_end();
+            match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
+                Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
+                None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is no opening block")),
             }
-            at += header.stride();
+        })
+    }
+
+    /// Teaches `learner` what the log was after entry `to`: the last opening block that stands at `from` or before,
+    /// and all blocks from there through `to`, but no later openings: they say what is learnt already, and less of
+    /// what is not committed. False when one of the two is not here.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn replay(&self, from: RaftIndex, to: RaftIndex, learner: &mut dyn Learn) -> Result<bool> {
+        // The first opening block makes the learner forget what it learnt before: it can begin again.
+        self.segments.undisturbed(|| {
+            let Some(mut segment) = self.segments.beginning_before(from) else { return Ok(false) };
+            let mut is_first = true;
+            loop {
+                let (end, upto) = segment.written();
+                let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+                while let Some(found) = blocks.next(upto)? {
+                    if found.header.kind == Kind::Opening && !is_first {
+                        continue;
+                    }
+                    is_first = false;
+                    let body = load(&mut blocks, &found, upto)?;
+                    let learnt = learner.learn(&found.header, &body);
+                    if learnt.map_err(|why| blocks.corrupt(found.offset, why))?.raft >= to {
+                        return Ok(true);
+                    }
+                }
+                match self.segments.holding_entry(end.raft.next()) {
+                    Some(next) if next.number != segment.number => segment = next,
+                    _ => return Ok(false),
+                }
+            }
+        })
+    }
+
+    /// Where each block of `segment` ends, with the entry that the log has come to there. Those through entry
+    /// `above` may be taken together.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(super) fn ends(&self, segment: &Arc<Segment>, above: RaftIndex) -> Result<Vec<(RaftIndex, usize)>> {
+        let (end, upto) = segment.written();
+        if end.raft <= above {
+            return Ok(vec![(end.raft, upto)]);
+        }
+        let data = self.segments.open(segment)?;
+        let offset = data.seek(|e| e.raft_index <= above)?;
+        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut ends = Vec::new();
+        while let Some(found) = blocks.next(upto)? {
+            ends.push((found.header.raft_index, blocks.at()));
+        }
+        Ok(ends)
+    }
+
+    /// What `segment` would hold if the log ended at `base`, the entry of which is in it: that entry and the blocks
+    /// behind it that are none.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(super) fn cut(&self, segment: &Arc<Segment>, base: Base) -> Result<Extent> {
+        let (_, upto) = segment.written();
+        let data = self.segments.open(segment)?;
+        let offset = data.seek(|e| e.raft_index < base.raft)?;
+        let mut blocks = Blocks::new(data.clone(), offset, WINDOW_BYTES);
+        let mut last: Option<Located> = None;
+        while let Some(found) = blocks.next(upto)?.filter(|b| b.header.raft_index <= base.raft) {
+            last = Some(found);
+        }
+        let Some(last) = last.filter(|b| (b.header.raft_index, b.header.term) == (base.raft, base.term))
+        else {
+            return Err(blocks.corrupt(offset, "the entry is not where the block index says"));
+        };
+        assert!(last.header.next_record() <= base.next, "a base that contradicts the entry before it");
+        data.cut(base, last.offset + last.header.stride(), last.header.timestamp)
+    }
+
+    /// Goes along the entries from `from` on and below `to`, as far as they are here.
+    fn walk(
+        &self,
+        from: RaftIndex,
+        to: RaftIndex,
+        visit: &mut dyn FnMut(&mut Blocks, &Located, usize) -> Result<Step>,
+    ) -> Result<()> {
+        let mut next = from;
+        while next < to {
+            let Some(segment) = self.segments.holding_entry(next) else { return Ok(()) };
+            let (end, upto) = segment.written();
+            if end.raft < next {
+                return Ok(());
+            }
+            let data = self.segments.open(&segment)?;
+            let offset = data.seek(|e| e.raft_index < next)?;
+            let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+            while next < to && next <= end.raft {
+                let Some(found) = blocks.next(upto)? else {
+                    return Err(blocks.corrupt(upto, "the segment ends before its last entry"));
+                };
+                if !found.header.kind.is_entry() || found.header.raft_index < next {
+                    continue;
+                }
+                if found.header.raft_index > next {
+                    return Err(blocks.corrupt(found.offset, "an entry is missing before this block"));
+                }
+                if let Step::Done = visit(&mut blocks, &found, upto)? {
+                    return Ok(());
+                }
+                next = next.next();
+            }
         }
         Ok(())
     }
 
-    /// The entry `raft`: its segment, header and place.
-    fn find(&self, raft: RaftIndex) -> Result<Option<(Arc<SegmentData>, BlockHeader, usize)>> {
-        let Some(segment) = self.segments.holding_raft(raft) else { return Ok(None) };
-        let data = self.segments.open(&segment)?;
-        let mut at = data.seek(|e| e.raft_index < raft)?;
-        while let Some(header) = self.next_header(&data, at)? {
-            if header.kind.is_entry() && header.raft_index >= raft {
-                return Ok((header.raft_index == raft).then_some((data, header, at)));
-            }
-            at += header.stride();
-        }
-        Ok(None)
-    }
-
-    fn next_header(&self, data: &Arc<SegmentData>, at: usize) -> Result<Option<BlockHeader>> {
-        if at >= data.segment.data_end() {
-            return Ok(None);
-        }
-        let head = self.bytes(data, at, BLOCK_HEADER_BYTES)?;
-        BlockHeader::parse(&head, data.segment.id).map(Some).map_err(|why| corrupt(data, at, why))
-    }
-
-    fn load(&self, data: &Arc<SegmentData>, header: &BlockHeader, at: usize) -> Result<Bytes> {
-        let block = self.bytes(data, at, header.length as usize)?;
-        check_body(header, &block, true).map_err(|why| corrupt(data, at, why))?;
-        let length = block.len();
-        Ok(block.slice(BLOCK_HEADER_BYTES..length).into_bytes())
-    }
-
-    fn bytes(&self, data: &Arc<SegmentData>, at: usize, length: usize) -> Result<Slice> {
-        match &data.source {
-            Source::Map(map) if at + length <= map.len() => {
-                Ok(Slice::Mapped { data: data.clone(), range: at..at + length })
-            }
-            Source::Map(_) => Err(corrupt(data, at, "the file ends before its last block")),
-            Source::File(file) => {
-                let mut bytes = vec![0; length];
-                file.read_at(at as u64, &mut bytes).map_err(|e| Error::io("read", &data.path, e))?;
-                Ok(Slice::Copied(bytes.into()))
-            }
-        }
+    fn blocks(&self, segment: &Arc<Segment>, offset: usize) -> Result<Blocks> {
+        Ok(Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES))
     }
 }
 
-fn corrupt(data: &SegmentData, at: usize, why: Malformed) -> Error {
-    Error::corrupt(&data.path, at as u64, why)
+/// A found block's body, every byte of the block checked.
+fn load(blocks: &mut Blocks, found: &Located, upto: usize) -> Result<Bytes> {
+    let block = blocks.load(found, upto, true)?;
+    Ok(block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes())
 }

@@ -227,6 +227,7 @@ fn walk_back(files: &mut Files<'_>, survey: &mut Survey, first: Index) -> Result
                 segment
             }
         };
+        segment.publish(segment.data_end());
         survey.segments.push_front(segment);
     }
     Ok(())
