@@ -106,7 +106,9 @@ impl Cluster {
             return refuse("option cluster.election_timeout has to be at least three heartbeats");
         }
         if self.messages_inflight_max == 0 || self.message_bytes_max == 0 {
-            return refuse("options cluster.messages_inflight_max and message_bytes_max have to be at least 1");
+            return refuse(
+                "options cluster.messages_inflight_max and message_bytes_max have to be at least 1",
+            );
         }
         Ok(())
     }

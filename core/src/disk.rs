@@ -62,6 +62,16 @@ pub trait Disk: Debug + Send + Sync {
     /// Takes the exclusive lock on a file, made if need be, until the guard is dropped or the process
     /// ends. `WouldBlock` when it is held by anybody, this process included.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>>;
+
+    /// Fills `bytes` with chance, for the names of logs, directories and segments: from the operating system,
+    /// except where a run has to be the same twice.
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        Ok(())
+    }
 }
 
 /// A held lock. Dropping it lets go.

@@ -53,6 +53,7 @@ pub use state::{DiskState, Image, Landed, NodeId, Op};
 use super::{Disk, DiskFile, Lock};
 use faults::{Faults, eio, enospc};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,6 +100,12 @@ struct Inner {
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
     off: bool,
+    /// Calls that are still served before the power is cut.
+    calls_left: Option<u64>,
+    /// No history is kept.
+    forgetful: bool,
+    /// Where the names of logs and files come from; None: from the system.
+    chance: Option<Rng>,
 }
 
 /// What happened on a disk: how it began and all operations since.
@@ -164,9 +171,27 @@ impl SimDisk {
     pub fn crash(&self, choose: impl FnMut(usize) -> usize) -> Self {
         self.power_off();
         let inner = self.lock_inner();
-        let after = Self::new(inner.state.crash(choose));
-        after.set_sync_time(inner.sync_time);
-        after
+        Self::new(inner.state.crash(choose)).inheriting(&inner)
+    }
+
+    /// Kills the program that uses the disk: this handle is off for good, and a new one is returned on which all
+    /// is visible that was written, durable or not. No lock is held on it.
+    pub fn kill(&self) -> Self {
+        self.power_off();
+        let inner = self.lock_inner();
+        Self::resume(inner.state.clone()).inheriting(&inner)
+    }
+
+    fn inheriting(self, inner: &Inner) -> Self {
+        let mut heir = self.lock_inner();
+        heir.sync_time = inner.sync_time;
+        heir.forgetful = inner.forgetful;
+        heir.chance = inner.chance.clone();
+        if heir.forgetful {
+            heir.start = DiskState::default();
+        }
+        drop(heir);
+        self
     }
 
     /// [`crash`](Self::crash) with a fair choice for every unit.
@@ -177,6 +202,32 @@ impl SimDisk {
     /// From now on every call fails with EIO and nothing changes any more. Ends a program's use of the disk.
     pub fn power_off(&self) {
         self.lock_inner().off = true;
+    }
+
+    /// Serves so many more calls and then cuts the power, as by [`power_off`](Self::power_off): in the midst of
+    /// whatever the program is doing then. [`crash`](Self::crash) tells what that leaves.
+    pub fn cut_power_after(&self, calls: u64) {
+        self.lock_inner().calls_left = Some(calls);
+    }
+
+    /// Whether the power is off.
+    pub fn is_off(&self) -> bool {
+        self.lock_inner().off
+    }
+
+    /// Keeps no history from now on, which a long run would fill the memory with. What a crash leaves keeps none
+    /// either.
+    pub fn forget_history(&self) {
+        let mut inner = self.lock_inner();
+        inner.forgetful = true;
+        inner.ops = Vec::new();
+        inner.start = DiskState::default();
+    }
+
+    /// Draws the names of logs, directories and segments from this seed, and not from the system: with the same
+    /// calls the same bytes are written.
+    pub fn set_chance(&self, seed: u64) {
+        self.lock_inner().chance = Some(Rng::new(seed));
     }
 
     /// The disk as it is now, for looking at possible crashes without causing one.
@@ -271,6 +322,12 @@ enum Verdict {
 
 impl Inner {
     fn begin(&mut self, call: Call) -> io::Result<Verdict> {
+        if let Some(left) = &mut self.calls_left {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => self.off = true,
+            }
+        }
         if self.off {
             return Err(eio());
         }
@@ -292,7 +349,9 @@ impl Inner {
 
     fn record(&mut self, op: Op) {
         self.state.apply(&op);
-        self.ops.push(op);
+        if !self.forgetful {
+            self.ops.push(op);
+        }
     }
 
     fn node(&self, name: &str) -> io::Result<NodeId> {
@@ -357,9 +416,13 @@ impl Inner {
     }
 
     fn put(&mut self, node: NodeId, offset: u64, data: &[u8]) {
-        if !data.is_empty() {
-            self.record(Op::Write { node, offset, data: data.into() });
+        if data.is_empty() {
+            return;
         }
+        if self.forgetful {
+            return self.state.write(node, offset, data); // spares the copy that a history needs
+        }
+        self.record(Op::Write { node, offset, data: data.into() });
     }
 
     fn sync(&mut self, node: NodeId) -> io::Result<()> {
@@ -456,6 +519,15 @@ impl Disk for SimDisk {
         }
         Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), node }))
     }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.lock_inner();
+        let chance = inner.chance.get_or_insert_with(|| Rng::new(RandomState::new().hash_one(0)));
+        for piece in bytes.chunks_mut(8) {
+            piece.copy_from_slice(&chance.next_u64().to_le_bytes()[..piece.len()]);
+        }
+        Ok(())
+    }
 }
 
 /// Like `flock`: on the file, not its name; gone when dropped.
@@ -506,7 +578,10 @@ impl DiskFile for SimFile {
         if !self.write {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let data: Vec<u8> = bufs.iter().flat_map(|s| s.iter().copied()).collect();
+        let mut data = Vec::with_capacity(bufs.iter().map(|s| s.len()).sum());
+        for buf in bufs {
+            data.extend_from_slice(buf);
+        }
         self.shared.lock_inner().write(self.node, offset, data)
     }
 

@@ -211,20 +211,38 @@ impl Digest {
 /// Checks a whole block's body against its header. With `deep`, the batches' own checksums too: all bytes of
 /// the block are then known good. `block` is header and body.
 pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
-    check_list(header, block, deep, |_, _, _| {})
+    let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
+    check_pieces(header, std::iter::once(body), deep)
 }
 
-/// As [`check_body`], and shows each batch in order: where in the block it begins, how many records of the block
-/// are before it, and its header. What was shown is checked only once this has returned `Ok`.
+/// As a shallow [`check_body`], and shows each batch in order: where in the block it begins, how many records of the
+/// block are before it, and its header. What was shown is checked only once this has returned `Ok`.
 pub(crate) fn check_list(
     header: &BlockHeader,
     block: &[u8],
+    show: impl FnMut(usize, u64, &BatchHeader),
+) -> Result<(), Malformed> {
+    let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
+    check_showing(header, std::iter::once(body), false, show)
+}
+
+/// As [`check_body`], of a body in pieces that each hold whole batches. Their length is the caller's to check.
+pub(crate) fn check_pieces<'a>(
+    header: &BlockHeader,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    deep: bool,
+) -> Result<(), Malformed> {
+    check_showing(header, pieces, deep, |_, _, _| {})
+}
+
+fn check_showing<'a>(
+    header: &BlockHeader,
+    pieces: impl Iterator<Item = &'a [u8]>,
     deep: bool,
     mut show: impl FnMut(usize, u64, &BatchHeader),
 ) -> Result<(), Malformed> {
-    let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
     if header.kind != Kind::Data {
-        return if crc32c(body) == header.body_digest {
+        return if pieces.fold(Crc::new(), Crc::add).sum() == header.body_digest {
             Ok(())
         } else {
             Err("block body checksum does not match")
@@ -232,7 +250,7 @@ pub(crate) fn check_list(
     }
     let (mut digest, mut batches, mut records) = (Digest::new(), 0u32, 0u64);
     let mut at = BLOCK_HEADER_BYTES;
-    for batch in Batches::new(body) {
+    for batch in pieces.flat_map(Batches::new) {
         let (batch, bytes) = batch?;
         if deep && crc32c(&bytes[4..]) != batch.crc {
             return Err("batch checksum does not match");

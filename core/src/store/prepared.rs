@@ -85,6 +85,8 @@ struct State {
     wanted: bool,
     /// The log is being closed: no more files ahead.
     ending: bool,
+    /// Nobody runs [`Preparer::run`]: who needs a file makes it, and [`Preparer::help`] does the rest.
+    unaided: bool,
     stop: bool,
 }
 
@@ -126,10 +128,16 @@ impl Preparer {
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
         let needed = if purpose == Purpose::Data { 2 } else { 1 };
         let mut state = self.lock();
-        if state.ready.len() < needed && state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
+        let rested = state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY);
+        if state.ready.len() < needed && (state.unaided || rested) {
             state.failed = None; // try again, now
         }
         state.wanted = true;
+        if state.unaided {
+            drop(state);
+            self.help();
+            state = self.lock();
+        }
         loop {
             if state.ready.len() >= needed {
                 let taken = state.ready.pop_front();
@@ -179,8 +187,29 @@ impl Preparer {
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.ending = true;
+        if state.unaided {
+            drop(state);
+            return self.help();
+        }
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// From now on there is no helper thread, and everything happens on the thread of who calls: the same calls
+    /// lead to the same files in the same order. For whoever drives the log without threads.
+    pub(crate) fn go_unaided(&self) {
+        self.lock().unaided = true;
+    }
+
+    /// Does all work that waits, on this thread.
+    pub(crate) fn help(&self) {
+        let mut state = self.lock();
+        while let Some(job) = state.next_job() {
+            drop(state);
+            let outcome = self.carry_out(job);
+            state = self.lock();
+            state.note(outcome);
         }
     }
 
@@ -273,7 +302,12 @@ impl Preparer {
                     file
                 }
             };
-            let header = SegmentHeader { log: self.log, number, id: random_id()?, bytes: self.segment_bytes };
+            let header = SegmentHeader {
+                log: self.log,
+                number,
+                id: random_id(&*self.disk)?,
+                bytes: self.segment_bytes,
+            };
             file.write_at(0, &[IoSlice::new(&header.encode())])?;
             file.sync()?;
             self.disk.rename(&tmp, &name)?;
@@ -313,12 +347,13 @@ impl Preparer {
 
     /// Stores the block index and the footer of a full segment.
     fn write_footer(&self, segment: &Segment) -> Result<()> {
-        let Some(entries) = segment.growing_index() else { return Ok(()) };
-        let (index, index_crc) = encode_index(&entries);
+        let extent = segment.extent();
+        let Some(entries) = extent.growing_index() else { return Ok(()) };
+        let (index, index_crc) = encode_index(entries);
         let size = segment.bytes as usize;
         let index_offset = data_limit(size);
         assert!(index.len() + FOOTER_BYTES <= tail_reserve(size), "the index fits its reserve");
-        let end = segment.end();
+        let end = extent.end;
         let footer = Footer {
             number: segment.number,
             id: segment.id,
@@ -329,8 +364,8 @@ impl Preparer {
             last_raft: end.raft,
             last_term: end.term,
             first_timestamp: segment.first_timestamp,
-            last_timestamp: segment.last_timestamp(),
-            data_end: segment.data_end() as u32,
+            last_timestamp: extent.last_timestamp,
+            data_end: extent.data_end as u32,
             index_offset: index_offset as u32,
             index_count: (index.len() / INDEX_ENTRY_BYTES) as u32,
             index_crc,
@@ -436,19 +471,10 @@ impl State {
 }
 
 /// A random id; never 0.
-pub(crate) fn random_id() -> io::Result<SegmentId> {
+fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
     let mut bytes = [0; 8];
-    random(&mut bytes)?;
+    disk.random(&mut bytes)?;
     Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
-}
-
-/// Fills `bytes` from the operating system's generator.
-pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// Whether an error says that the disk, the quota or the file size limit is used up.
@@ -478,6 +504,22 @@ mod tests {
             state.note(room);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
         }
+    }
+
+    /// Without a helper thread nobody waits for one: files come when they are needed, and a failure is tried
+    /// again at once.
+    #[test]
+    fn unaided_files_come_when_they_are_needed() {
+        let disk = Arc::new(SimDisk::default());
+        let preparer = Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
+        preparer.go_unaided();
+        disk.limit_space(Some(1 << 16));
+        assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
+        disk.limit_space(None);
+        assert_eq!(preparer.take(Purpose::Data).unwrap().number, 1);
+        preparer.help();
+        assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);
+        preparer.settle();
     }
 
     /// A rename that failed took the old file out of the list. It stayed on the disk unused, and a later attempt

@@ -354,11 +354,7 @@ impl DiskState {
                 self.nodes.push(Node::default());
                 self.change_names(NameOp::Set(name.clone(), node));
             }
-            Op::Write { node, offset, data } => {
-                if let Some(node) = self.nodes.get_mut(node.0 as usize) {
-                    node.write(*offset, data);
-                }
-            }
+            Op::Write { node, offset, data } => self.write(*node, *offset, data),
             Op::Sync { node } => {
                 if let Some(node) = self.nodes.get_mut(node.0 as usize) {
                     node.settle(|_| true, true);
@@ -385,6 +381,12 @@ impl DiskState {
                 }
             }
             Op::Mark(_) => {}
+        }
+    }
+
+    pub(super) fn write(&mut self, node: NodeId, offset: u64, data: &[u8]) {
+        if let Some(node) = self.nodes.get_mut(node.0 as usize) {
+            node.write(offset, data);
         }
     }
 
