@@ -232,7 +232,7 @@ impl Bench {
             streams,
             dragonboat,
             latency: latency.summary(),
-            block_bytes: median(block_bytes),
+            synced_bytes: median(synced_bytes),
         })
     }
 
