@@ -79,7 +79,8 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
 
 fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
     remove_unfinished(&*disk)?;
-    let identity = Identity::random(options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
+    let identity =
+        Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
     preparer.prepare_first()?;

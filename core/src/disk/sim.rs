@@ -50,7 +50,7 @@ pub use file::Damage;
 pub use rng::Rng;
 pub use state::{DiskState, Image, Landed, NodeId, Op};
 
-use super::{Disk, DiskFile, Lock};
+use super::{Disk, DiskFile, Lock, os_random};
 use faults::{Faults, eio, enospc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -99,6 +99,10 @@ struct Inner {
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
     off: bool,
+    /// Whether operations are not recorded.
+    forgetful: bool,
+    /// Where random bytes come from, if not from the operating system.
+    random: Option<Rng>,
 }
 
 /// What happened on a disk: how it began and all operations since.
@@ -165,8 +169,42 @@ impl SimDisk {
         self.power_off();
         let inner = self.lock_inner();
         let after = Self::new(inner.state.crash(choose));
-        after.set_sync_time(inner.sync_time);
+        {
+            let mut new = after.lock_inner();
+            (new.sync_time, new.forgetful) = (inner.sync_time, inner.forgetful);
+            new.random.clone_from(&inner.random);
+        }
         after
+    }
+
+    /// The same disk, recording nothing from now on: what a long simulation needs. Its history is empty, and
+    /// [`mark`](Self::mark) notes nothing.
+    ///
+    /// ```
+    /// use chiplog::disk::Disk;
+    /// use chiplog::disk::sim::SimDisk;
+    /// let disk = SimDisk::default().without_history();
+    /// disk.create("a")?;
+    /// assert_eq!(disk.history_len(), 0);
+    /// assert_eq!(disk.visible().names().count(), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn without_history(self) -> Self {
+        {
+            let mut inner = self.lock_inner();
+            inner.forgetful = true;
+            inner.ops = Vec::new();
+            inner.start = DiskState::default();
+        }
+        self
+    }
+
+    /// From now on [`Disk::random`] gives what follows from `seed`, here and after a [`crash`](Self::crash). Ids
+    /// made of it tell old bytes from new ones, so a disk that goes on with another's files
+    /// ([`resume`](Self::resume)) needs another seed.
+    pub fn seed_random(&self, seed: u64) {
+        self.lock_inner().random = Some(Rng::new(seed));
     }
 
     /// [`crash`](Self::crash) with a fair choice for every unit.
@@ -203,8 +241,8 @@ impl SimDisk {
     /// Puts a note into the history, such as "append number 7 was acknowledged". Returns its place.
     pub fn mark(&self, note: u64) -> usize {
         let mut inner = self.lock_inner();
-        inner.ops.push(Op::Mark(note));
-        inner.ops.len() - 1
+        inner.record(Op::Mark(note));
+        inner.ops.len().saturating_sub(1)
     }
 
     /// Adds to the fault plan.
@@ -292,7 +330,11 @@ impl Inner {
 
     fn record(&mut self, op: Op) {
         self.state.apply(&op);
-        self.ops.push(op);
+        if !self.forgetful {
+            self.ops.push(op);
+        } else if op == Op::SyncDir {
+            self.state.forget_unnamed(|node| self.handles.contains_key(&node));
+        }
     }
 
     fn node(&self, name: &str) -> io::Result<NodeId> {
@@ -328,7 +370,7 @@ impl Inner {
         self.state.bytes_used(|node| self.handles.contains_key(&node))
     }
 
-    fn write(&mut self, node: NodeId, offset: u64, data: Vec<u8>) -> io::Result<()> {
+    fn write(&mut self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
         match self.begin(Call::Write)? {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
@@ -352,12 +394,17 @@ impl Inner {
                 return Err(enospc());
             }
         }
-        self.put(node, offset, &data);
+        self.put(node, offset, data);
         Ok(())
     }
 
     fn put(&mut self, node: NodeId, offset: u64, data: &[u8]) {
-        if !data.is_empty() {
+        if data.is_empty() {
+            return;
+        }
+        if self.forgetful {
+            self.state.write(node, offset, data);
+        } else {
             self.record(Op::Write { node, offset, data: data.into() });
         }
     }
@@ -444,6 +491,14 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
+        let Some(rng) = &mut self.lock_inner().random else { return os_random(buf) };
+        for piece in buf.chunks_mut(8) {
+            piece.copy_from_slice(&rng.next_u64().to_le_bytes()[..piece.len()]);
+        }
+        Ok(())
+    }
+
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
         let mut inner = self.lock_inner();
         inner.begin_plain(Call::Lock)?;
@@ -506,8 +561,10 @@ impl DiskFile for SimFile {
         if !self.write {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let data: Vec<u8> = bufs.iter().flat_map(|s| s.iter().copied()).collect();
-        self.shared.lock_inner().write(self.node, offset, data)
+        match bufs {
+            [all] => self.shared.lock_inner().write(self.node, offset, all),
+            _ => self.shared.lock_inner().write(self.node, offset, &join(bufs)),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -517,6 +574,13 @@ impl DiskFile for SimFile {
         }
         self.shared.lock_inner().sync(self.node)
     }
+}
+
+/// The pieces of a write in one: a fault can cut it anywhere.
+fn join(bufs: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(bufs.iter().map(|b| b.len()).sum());
+    bufs.iter().for_each(|b| data.extend_from_slice(b));
+    data
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 //! ```
 
 use super::layout::FORMAT_VERSION;
-use super::prepared::random;
 use crate::batch::{u32_at, u64_at};
 use crate::checksum::crc32c;
 use crate::disk::{Disk, SECTOR_BYTES};
@@ -31,10 +30,10 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// A new log's.
-    pub(crate) fn random(created: Timestamp) -> io::Result<Self> {
+    pub(crate) fn random(disk: &dyn Disk, created: Timestamp) -> io::Result<Self> {
         let (mut log, mut directory) = ([0; 16], [0; 16]);
-        random(&mut log)?;
-        random(&mut directory)?;
+        disk.random(&mut log)?;
+        disk.random(&mut directory)?;
         Ok(Self {
             log: LogId(u128::from_le_bytes(log)),
             directory: DirectoryId(u128::from_le_bytes(directory)),

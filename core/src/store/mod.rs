@@ -489,3 +489,6 @@ impl Active {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Segment files made ahead of need, and everything else that must not be done on the writer's time: one
-//! helper thread prepares, seals, recycles and deletes segment files.
+//! helper thread prepares, seals, recycles and deletes segment files. A simulation has no such thread, and says
+//! when its work is done.
 //!
 //! ```text
 //! prepare:  create or take an old file as `N.tmp` -> header with a new id -> sync -> rename `N.seg` -> sync dir
@@ -62,6 +63,8 @@ pub(crate) struct Preparer {
     /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
     /// an earlier handle of this process left behind.
     own_from: u64,
+    /// Whether a helper thread runs; without one the work waits for [`Preparer::run_pending`].
+    threaded: bool,
     state: Mutex<State>,
     /// The helper waits here for work.
     work: Condvar,
@@ -103,10 +106,17 @@ impl Preparer {
             log,
             segment_bytes,
             own_from: next,
+            threaded: true,
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
         }
+    }
+
+    /// The same, for who has no thread for it: what is needed is done when it is asked for, and all else by
+    /// [`Self::run_pending`]. It knows no time then: a failed attempt is made again by the next call.
+    pub(crate) fn without_thread(self) -> Self {
+        Self { threaded: false, ..self }
     }
 
     /// The size of the files it makes.
@@ -126,10 +136,14 @@ impl Preparer {
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
         let needed = if purpose == Purpose::Data { 2 } else { 1 };
         let mut state = self.lock();
-        if state.ready.len() < needed && state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
+        let pause = |at: Instant| self.threaded && at.elapsed() < RETRY_DELAY;
+        if state.ready.len() < needed && !state.failed_at.is_some_and(pause) {
             state.failed = None; // try again, now
         }
         state.wanted = true;
+        if !self.threaded && state.ready.len() < needed {
+            state = self.work_off(state);
+        }
         loop {
             if state.ready.len() >= needed {
                 let taken = state.ready.pop_front();
@@ -179,6 +193,9 @@ impl Preparer {
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.ending = true;
+        if !self.threaded {
+            state = self.work_off(state);
+        }
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -211,14 +228,32 @@ impl Preparer {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            state.busy = true;
-            drop(state);
-            let outcome = self.carry_out(job);
-            state = self.lock();
-            state.busy = false;
-            state.note(outcome);
-            self.done.notify_all();
+            state = self.work_on(state, job);
         }
+    }
+
+    /// Does all the work that waits for the helper thread, on this one: for a simulation, which has none.
+    pub(crate) fn run_pending(&self) {
+        drop(self.work_off(self.lock()));
+    }
+
+    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some(job) = state.next_job() {
+            state = self.work_on(state, job);
+        }
+        state
+    }
+
+    /// Carries out a job, without the lock.
+    fn work_on<'a>(&'a self, mut state: MutexGuard<'a, State>, job: Job) -> MutexGuard<'a, State> {
+        state.busy = true;
+        drop(state);
+        let outcome = self.carry_out(job);
+        let mut state = self.lock();
+        state.busy = false;
+        state.note(outcome);
+        self.done.notify_all();
+        state
     }
 
     /// Prepares the very first file on the caller's thread, for a log that is being made.
@@ -273,7 +308,8 @@ impl Preparer {
                     file
                 }
             };
-            let header = SegmentHeader { log: self.log, number, id: random_id()?, bytes: self.segment_bytes };
+            let id = random_id(&*self.disk)?;
+            let header = SegmentHeader { log: self.log, number, id, bytes: self.segment_bytes };
             file.write_at(0, &[IoSlice::new(&header.encode())])?;
             file.sync()?;
             self.disk.rename(&tmp, &name)?;
@@ -437,19 +473,10 @@ impl State {
 }
 
 /// A random id; never 0.
-pub(crate) fn random_id() -> io::Result<SegmentId> {
+fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
     let mut bytes = [0; 8];
-    random(&mut bytes)?;
+    disk.random(&mut bytes)?;
     Ok(SegmentId(u64::from_le_bytes(bytes) | 1))
-}
-
-/// Fills `bytes` from the operating system's generator.
-pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// Whether an error says that the disk, the quota or the file size limit is used up.
