@@ -48,6 +48,14 @@ impl Learn for Replayed<'_> {
     fn first(&self) -> Index {
         self.sequencer.first()
     }
+
+    fn commit(&self) -> RaftIndex {
+        self.sequencer.end().raft
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        Box::new(Replayed { sequencer: Sequencer::new(self.options), options: self.options })
+    }
 }
 
 /// Opens or makes the log on `disk`.

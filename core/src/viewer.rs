@@ -84,7 +84,7 @@ impl Viewer {
         let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
-        let Survey { segments, follow, .. } = found;
+        let (segments, follow) = found.follow();
         let proven = follow.proven();
         let positions = Arc::new(Positions::new(proven.first, proven.end.next.previous()));
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
@@ -251,12 +251,13 @@ impl Follower {
         Ok(())
     }
 
-    /// The writer has discarded what this handle was following: looks at the whole log again. Readers in what
-    /// is gone are told so.
+    /// The writer has discarded what this handle was following, or cut it off: looks at the whole log again. Readers
+    /// in what is gone are told so.
     fn start_over(&mut self) -> Result<()> {
         let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
-        self.shelf.segments.replace(found.segments);
-        (self.sequencer, self.follow) = (sequencer, found.follow);
+        let (segments, follow) = found.follow();
+        self.shelf.segments.replace(segments);
+        (self.sequencer, self.follow) = (sequencer, follow);
         Ok(())
     }
 

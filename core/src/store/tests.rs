@@ -87,6 +87,14 @@ impl Learn for Learnt {
     fn first(&self) -> Index {
         self.first
     }
+
+    fn commit(&self) -> RaftIndex {
+        self.commit
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        Box::new(Self::default())
+    }
 }
 
 pub(super) fn segments_on(disk: &SimDisk) -> Arc<Segments> {
