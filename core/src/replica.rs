@@ -444,9 +444,11 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
-            self.send(messages);
+            free.extend(messages);
         }
+        self.send(peers::one_acknowledgement(free));
         if self.durability.term == self.term() {
             let gated = std::mem::take(&mut self.durability.gated);
             self.send(gated);

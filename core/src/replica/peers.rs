@@ -264,6 +264,26 @@ impl Replica {
     }
 }
 
+/// One sync can make the entries of many messages durable: of the acknowledgements that follow each other the last
+/// says all.
+pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
+    let is_ack = |m: &Message| m.get_msg_type() == MessageType::MsgAppendResponse && !m.reject;
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match kept.last_mut() {
+            Some(last)
+                if is_ack(last) && is_ack(&message) && (last.to, last.term) == (message.to, message.term) =>
+            {
+                if message.index >= last.index {
+                    *last = message;
+                }
+            }
+            _ => kept.push(message),
+        }
+    }
+    kept
+}
+
 /// Whether a message asks for votes.
 fn is_candidates(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)

@@ -37,7 +37,7 @@ pub(crate) mod turn;
 pub(crate) mod walk;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
@@ -494,3 +494,6 @@ impl Active {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
