@@ -3,6 +3,7 @@ mod clock;
 mod fault;
 mod history;
 mod linear;
+mod network;
 mod story;
 
 pub use clock::Moment;
