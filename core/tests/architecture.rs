@@ -29,6 +29,7 @@ const ORDER: &[&str] = &[
     // The cluster, as values.
     "membership",
     "transport",
+    "transport::memory",
     "cluster",
     "config",
     // The seam to storage.

@@ -181,15 +181,26 @@ pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
 /// the block are then known good. `block` is header and body.
 pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
     let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
+    check_pieces(header, std::iter::once(body), deep)
+}
+
+/// As [`check_body`], of a body in pieces that each hold whole batches. Their length is the caller's to check.
+pub(crate) fn check_pieces<'a>(
+    header: &BlockHeader,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    deep: bool,
+) -> Result<(), Malformed> {
+    let mut digest = Crc::new();
     if header.kind != Kind::Data {
-        return if crc32c(body) == header.body_digest {
+        digest = pieces.fold(digest, Crc::add);
+        return if digest.sum() == header.body_digest {
             Ok(())
         } else {
             Err("block body checksum does not match")
         };
     }
-    let (mut digest, mut batches, mut records) = (Crc::new(), 0u32, 0u64);
-    for batch in Batches::new(body) {
+    let (mut batches, mut records) = (0u32, 0u64);
+    for batch in pieces.flat_map(Batches::new) {
         let (batch, bytes) = batch?;
         if deep && crc32c(&bytes[4..]) != batch.crc {
             return Err("batch checksum does not match");
