@@ -210,6 +210,11 @@ impl SimDisk {
         self.lock_inner().calls_left = Some(calls);
     }
 
+    /// Takes [`cut_power_after`](Self::cut_power_after) back.
+    pub fn spare_power(&self) {
+        self.lock_inner().calls_left = None;
+    }
+
     /// Whether the power is off.
     pub fn is_off(&self) -> bool {
         self.lock_inner().off

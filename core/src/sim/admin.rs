@@ -27,7 +27,10 @@ pub(super) enum Task {
     Demote(NodeId),
     Remove(NodeId),
     /// The first leaves, the others become voters, at once.
-    Replace { out: NodeId, into: Vec<NodeId> },
+    Replace {
+        out: NodeId,
+        into: Vec<NodeId>,
+    },
     Transfer(NodeId),
 }
 
@@ -193,7 +196,8 @@ impl World {
                 let holds = self.leader().is_none_or(|l| self.has_happened(l, &task));
                 if !holds && !matches!(task, Task::Transfer(_)) {
                     let now = self.now();
-                    self.story.tell(now, || format!("{task:?} was answered; the leader does not know of it yet"));
+                    self.story
+                        .tell(now, || format!("{task:?} was answered; the leader does not know of it yet"));
                 }
                 self.task_over(true)
             }
@@ -217,6 +221,7 @@ impl World {
             self.counts.add(task.fault());
             if let Task::Remove(out) | Task::Replace { out, .. } = &task {
                 self.nemesis.left(*out);
+                self.left.insert(*out);
                 self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
             }
         } else if let Task::Add(node) = &task {

@@ -7,7 +7,6 @@
 //!
 //! What each error promises is taken at its word here: see [`verdict`].
 
-use super::clock::Moment;
 use super::history::{LARGE, Seen, Told, What, number_of, record_of};
 use super::machine::Request;
 use super::plan::Plan;
@@ -17,6 +16,7 @@ use crate::codec::Codec;
 use crate::completion::Appended;
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
+use crate::moment::Moment;
 use crate::types::{Index, NodeId, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -472,7 +472,9 @@ impl World {
     pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
         let now = self.now();
         let Some(voters) = self.machine(node).map(|m| m.voters()) else { return Ok(()) };
-        self.story.tell(now, || format!("node {node}: acknowledges {} records from {}", records.len(), appended.first));
+        self.story.tell(now, || {
+            format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)
+        });
         self.oracle.acknowledged(node, appended, records)?;
         self.oracle.is_durable(appended.last(), &voters, &self.hosts)
     }

@@ -3,8 +3,8 @@
 //! Records of a simulation are made from a number, so a history holds numbers and never bytes: [`record_of`] and
 //! [`number_of`] lead from one to the other and back, and the latter notices every changed byte.
 
-use super::clock::Moment;
 use crate::disk::sim::Rng;
+use crate::moment::Moment;
 use crate::types::{Index, Sequence, SessionId};
 use std::fmt::Write;
 

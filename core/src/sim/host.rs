@@ -3,12 +3,12 @@
 //!
 //! Must not know: the network, clients, what a replica should do.
 
-use super::clock::Moment;
-use super::machine::{Machine, SetClock, Setup};
+use super::machine::{Kept, Machine, SetClock, Setup};
 use super::plan::Plan;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
+use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, Term};
 use std::sync::Arc;
@@ -28,14 +28,6 @@ pub(super) enum State {
     Down,
     /// Off for good.
     Gone,
-}
-
-/// What the harness knows to be on a host's disk durably, by its own account of writes and syncs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) last: Index,
-    pub(super) term: Term,
-    pub(super) vote: u64,
 }
 
 pub(super) struct Host {
@@ -66,6 +58,8 @@ pub(super) struct Host {
     pub(super) cut_recovery: Option<u64>,
     /// Its disk was too small for a while.
     pub(super) cramped: bool,
+    /// Its disk was emptied.
+    pub(super) wiped: bool,
     /// Its disk was emptied, set back or damaged.
     pub(super) maimed: bool,
     /// Calls that wait for an answer from here.
@@ -99,6 +93,7 @@ impl Host {
             old: None,
             cut_recovery: None,
             cramped: false,
+            wiped: false,
             maimed: false,
             attempts: Vec::new(),
             committed: Index(0),
@@ -134,7 +129,7 @@ impl Host {
         let machine = Machine::open(&self.disk, &setup, now)?;
         self.directory = Some(machine.identity().1);
         self.bootstrap = Bootstrap::Existing;
-        self.kept = machine.kept();
+        self.kept = machine.writes();
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);

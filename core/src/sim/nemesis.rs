@@ -4,16 +4,16 @@
 //! without power. Data may be lost at one member at a time, which is then replaced; and while a disk that was set back
 //! is in use nothing else happens, since what finds it out is the memory of the others.
 
-use super::clock::Moment;
+use super::admin::Task;
 use super::fault::Fault;
 use super::host::State;
 use super::network::Weather;
 use super::plan::Plan;
 use super::world::{Check, Event, World};
-use super::admin::Task;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{Call, Fault as DiskFault, Landed, Rng, SimDisk, Trouble as DiskTrouble};
 use crate::error::{Error, ErrorKind};
+use crate::moment::Moment;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,7 +48,13 @@ impl Nemesis {
             !matches!(
                 f,
                 // These follow from others.
-                Fault::Replay | Fault::Reorder | Fault::CorruptHead | Fault::CorruptBody | Fault::QueueFull | Fault::Jump | Fault::Promote
+                Fault::Replay
+                    | Fault::Reorder
+                    | Fault::CorruptHead
+                    | Fault::CorruptBody
+                    | Fault::QueueFull
+                    | Fault::Jump
+                    | Fault::Promote
             )
         };
         Self {
@@ -244,7 +250,7 @@ impl World {
                     if self.nemesis.rng.permille(500) { here.push(n) } else { there.push(n) }
                 }
                 for n in here {
-                    self.network.isolate_from(n, &there);
+                    self.network.isolate(n, &there);
                 }
             }
         }
@@ -339,7 +345,9 @@ impl World {
     /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
     fn may_maim(&mut self, node: NodeId) -> bool {
         let voters = self.voters();
-        self.nemesis.maimed.is_empty() && self.admin.is_idle() && (voters.len() >= 3 || !voters.contains(&node))
+        self.nemesis.maimed.is_empty()
+            && self.admin.is_idle()
+            && (voters.len() >= 3 || !voters.contains(&node))
     }
 
     fn wipe(&mut self, node: NodeId) -> Check {

@@ -7,9 +7,9 @@
 //!
 //! Must not know: replicas, raft, what a message says.
 
-use super::clock::Moment;
 use super::fault::{Counts, Fault};
 use crate::disk::sim::Rng;
+use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::NodeId;
 use bytes::Bytes;
@@ -143,8 +143,7 @@ impl Network {
             arrivals.push((again, envelope.clone()));
             counts.add(Fault::Replay);
         }
-        let envelope =
-            if rng.permille(weather.corrupt) { corrupt(envelope, rng, counts) } else { envelope };
+        let envelope = if rng.permille(weather.corrupt) { corrupt(envelope, rng, counts) } else { envelope };
         link.under_way.insert((at, *sent));
         arrivals.push((at, envelope));
         arrivals
@@ -230,7 +229,10 @@ mod tests {
         assert_eq!(arrived.len() as u64, 200 + counts.of(Fault::Replay));
         assert!((70..130).contains(&counts.of(Fault::Replay)));
         let (arrived, counts) = run(&mut network(Weather { reorder: 200, ..Weather::default() }), 200);
-        assert!(arrived.windows(2).filter(|w| w[0].head > w[1].head).count() > 10 && counts.of(Fault::Reorder) > 20);
+        assert!(
+            arrived.windows(2).filter(|w| w[0].head > w[1].head).count() > 10
+                && counts.of(Fault::Reorder) > 20
+        );
         let (arrived, counts) = run(&mut network(Weather { corrupt: 500, ..Weather::default() }), 200);
         let changed: Vec<_> = arrived.iter().filter(|e| **e != envelope(1, 2, e.head[3])).collect();
         let (heads, bodies) = (counts.of(Fault::CorruptHead), counts.of(Fault::CorruptBody));

@@ -13,13 +13,13 @@
 //!
 //! Must not know: how the replicas do it.
 
-use super::clock::Moment;
 use super::history::number_of;
 use super::host::Host;
 use super::world::Check;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
+use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::{Index, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +118,9 @@ impl Oracle {
             return Err(format!("node {node} shows record {number} at {index}, which nobody appended"));
         }
         if !self.committed.insert(number) {
-            return Err(format!("node {node} shows record {number} at {index}; it stands in the log already"));
+            return Err(format!(
+                "node {node} shows record {number} at {index}; it stands in the log already"
+            ));
         }
         self.log.insert(index, number);
         Ok(())
@@ -133,7 +135,9 @@ impl Oracle {
             let index = appended.first.plus(n as u64);
             if self.log.get(&index) != Some(record) {
                 let there = self.log.get(&index);
-                return Err(format!("node {node}: acknowledged record {record} at {index}; committed there: {there:?}"));
+                return Err(format!(
+                    "node {node}: acknowledged record {record} at {index}; committed there: {there:?}"
+                ));
             }
         }
         Ok(())
@@ -151,7 +155,9 @@ impl Oracle {
             let count = half.iter().filter(kept).count();
             if count * 2 <= half.len() {
                 let on: Vec<_> = half.iter().filter(kept).collect();
-                return Err(format!("record {last} was acknowledged and is durable on {on:?} of {half:?} only"));
+                return Err(format!(
+                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only"
+                ));
             }
         }
         Ok(())

@@ -13,7 +13,8 @@
 
 use super::admin::Admin;
 use super::client::Client;
-use super::clock::{Moment, Schedule};
+use super::clock::Schedule;
+use super::drill::Drill;
 use super::fault::{Counts, Fault};
 use super::history::History;
 use super::host::{Host, State};
@@ -22,14 +23,16 @@ use super::nemesis::Nemesis;
 use super::network::Network;
 use super::oracle::Oracle;
 use super::plan::Plan;
+use super::run::FailOver;
 use super::story::Story;
 use crate::cluster::{Bootstrap, Role};
 use crate::completion::{Appended, Ticket};
 use crate::disk::sim::Rng;
 use crate::error::Result as LogResult;
+use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::{LogId, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What went wrong, in words.
@@ -41,12 +44,21 @@ const TURN_DELAY_MAX: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) enum Event {
     Deliver(Box<Envelope>),
-    Turn { node: NodeId, life: u32 },
-    Synced { node: NodeId, life: u32 },
+    Turn {
+        node: NodeId,
+        life: u32,
+    },
+    Synced {
+        node: NodeId,
+        life: u32,
+    },
     /// A host that is down comes back.
     Start(NodeId),
     /// A paused process goes on.
-    Resume { node: NodeId, life: u32 },
+    Resume {
+        node: NodeId,
+        life: u32,
+    },
     Client(usize),
     Expire(u64),
     Admin,
@@ -55,6 +67,8 @@ pub(super) enum Event {
     Mend(u64),
     /// The probe of a fail-over asks again.
     Probe,
+    /// A host is taken away.
+    Retire(NodeId),
 }
 
 /// Who asked.
@@ -92,6 +106,12 @@ pub(super) struct World {
     pub(super) next_node: u64,
     /// Clients begin nothing new.
     pub(super) quiet: bool,
+    /// A fail-over that is being measured, and those that were.
+    pub(super) drill: Option<Drill>,
+    pub(super) failovers: Vec<FailOver>,
+    pub(super) next_probe: u64,
+    /// Nodes that were removed from the cluster.
+    pub(super) left: BTreeSet<NodeId>,
 }
 
 impl World {
@@ -117,6 +137,10 @@ impl World {
             log: None,
             next_node: 1,
             quiet: false,
+            drill: None,
+            failovers: Vec::new(),
+            next_probe: 0,
+            left: BTreeSet::new(),
             rng,
             plan,
         }
@@ -237,6 +261,7 @@ impl World {
             Event::Nemesis => self.nemesis_wakes()?,
             Event::Mend(trouble) => self.mend(trouble)?,
             Event::Probe => self.probe()?,
+            Event::Retire(node) => self.retire(node)?,
         }
         Ok(true)
     }
@@ -375,8 +400,9 @@ impl World {
         patience: Duration,
     ) -> Option<LogResult<u64>> {
         let now = self.now();
+        let idle_max_ms = self.plan.session_idle_max.as_millis() as u64;
         let machine = self.machine(node)?;
-        let ticket = match machine.ask(request, patience) {
+        let ticket = match machine.ask(request, patience, idle_max_ms) {
             Ok(ticket) => ticket,
             Err(error) => return Some(Err(error)),
         };
