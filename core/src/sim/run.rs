@@ -11,6 +11,7 @@ use super::world::{Check, Event, World};
 use crate::cluster::{Bootstrap, Role};
 use crate::moment::Moment;
 use crate::types::{Index, NodeId};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -91,6 +92,8 @@ pub struct Report {
     pub acknowledged: u64,
     /// Records that were committed.
     pub records: u64,
+    /// The number of the record at each index that was ever committed, discarded ones included.
+    pub log: BTreeMap<Index, u64>,
     /// How many leaders there were.
     pub leaders: u64,
     /// All calls of all clients.
@@ -164,6 +167,7 @@ impl Simulation {
             failovers: world.failovers,
             acknowledged: world.oracle.acknowledged,
             records: world.oracle.log().len() as u64,
+            log: world.oracle.log().clone(),
             leaders: world.oracle.leader_changes,
             history: world.history,
             plan: world.plan,
