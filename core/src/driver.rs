@@ -15,7 +15,7 @@ use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
-use crate::store::SyncJob;
+use crate::writing::Sync;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,15 +42,15 @@ pub(crate) struct Driver {
     cluster: Cluster,
     watch: Stopwatch,
     /// To the thread that syncs, and back.
-    jobs: Option<Sender<SyncJob>>,
-    done: Option<Receiver<(SyncJob, Result<()>)>>,
+    jobs: Option<Sender<Arc<Sync>>>,
+    done: Option<Receiver<(Arc<Sync>, Result<()>)>>,
     syncing: bool,
 }
 
 /// The sync thread's state.
 pub(crate) struct Syncer {
-    jobs: Receiver<SyncJob>,
-    done: Sender<(SyncJob, Result<()>)>,
+    jobs: Receiver<Arc<Sync>>,
+    done: Sender<(Arc<Sync>, Result<()>)>,
     queue: Arc<Queue>,
 }
 
@@ -69,7 +69,12 @@ impl Syncer {
 
 impl Driver {
     /// The driver of `node`, and, if it is one of a cluster, the thread's state that syncs for it.
-    pub(crate) fn new(node: Node, cluster: Cluster, watch: Stopwatch, replicated: bool) -> (Self, Option<Syncer>) {
+    pub(crate) fn new(
+        node: Node,
+        cluster: Cluster,
+        watch: Stopwatch,
+        replicated: bool,
+    ) -> (Self, Option<Syncer>) {
         let queue = node.queue.clone();
         let mut driver = Self { node, queue, cluster, watch, jobs: None, done: None, syncing: false };
         if !replicated {
@@ -102,7 +107,8 @@ impl Driver {
         loop {
             let now = self.watch.now();
             let patience = self.node.deadline(now).map(|at| at.since(now));
-            let patience = if ending.is_some() { Some(patience.unwrap_or(SHORT).min(SHORT)) } else { patience };
+            let patience =
+                if ending.is_some() { Some(patience.unwrap_or(SHORT).min(SHORT)) } else { patience };
             let work = match self.queue.take(patience, self.node.is_hungry()) {
                 Taken::Work(work) => work,
                 Taken::Idle => Work::default(),
@@ -143,7 +149,7 @@ impl Driver {
                 }
                 _ => {
                     job.run()?;
-                    self.node.end_sync(self.watch.now(), job)?;
+                    self.node.end_sync(self.watch.now(), &job)?;
                 }
             }
         }
@@ -156,7 +162,7 @@ impl Driver {
         if let Ok((job, result)) = done.try_recv() {
             self.syncing = false;
             result?;
-            self.node.end_sync(self.watch.now(), job)?;
+            self.node.end_sync(self.watch.now(), &job)?;
         }
         Ok(())
     }
@@ -165,7 +171,7 @@ impl Driver {
         if let Some((job, result)) = self.done.as_ref().and_then(|d| d.recv().ok()) {
             self.syncing = false;
             result?;
-            self.node.end_sync(self.watch.now(), job)?;
+            self.node.end_sync(self.watch.now(), &job)?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ use bytes::{Bytes, BytesMut};
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::time::{Duration, Instant};
@@ -528,7 +528,13 @@ mod tests {
     /// acknowledged and unreadable.
     #[test]
     fn a_block_never_counts_more_records_than_it_can_say() {
-        let limits = QueueLimits { block_bytes: 1 << 30, bytes: 1 << 30, appends: 1 << 20, capacity: None, mail_bytes: 0 };
+        let limits = QueueLimits {
+            block_bytes: 1 << 30,
+            bytes: 1 << 30,
+            appends: 1 << 20,
+            capacity: None,
+            mail_bytes: 0,
+        };
         let q = Queue::new(limits, 0);
         let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
         for _ in 0..4097 {

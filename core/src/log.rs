@@ -18,8 +18,8 @@ use crate::config::Options;
 use crate::disk::map::ForkGuard;
 use crate::disk::real::RealDisk;
 use crate::disk::{Disk, Lock};
-use crate::error::{Error, ErrorKind, Result};
 use crate::driver::{Driver, Stopwatch};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::Change;
@@ -148,7 +148,8 @@ impl Log {
         let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
         let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
         let opened = open(disk, &options)?;
-        let (identity, cluster, segments) = (opened.identity, opened.cluster.clone(), opened.segments.clone());
+        let (identity, cluster, segments) =
+            (opened.identity, opened.cluster.clone(), opened.segments.clone());
         let committed = opened.sequencer.committed();
         let first = committed.first;
         let last = opened.sequencer.end().next.previous();

@@ -2,8 +2,8 @@
 //!
 //! Must not know: who reads it.
 
-use crate::promise::Promise;
 use crate::membership::Change;
+use crate::promise::Promise;
 use crate::transport::Envelope;
 use crate::types::NodeId;
 use std::time::Duration;

@@ -31,13 +31,12 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::replica::{COMMAND_BODY_BYTES, Replica};
 use crate::stats::Counters;
-use crate::store::SyncJob;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
 use crate::types::{Index, RaftIndex, Timestamp};
-use crate::writing::Writing;
+use crate::writing::{Sync, Writing};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -143,7 +142,8 @@ impl Node {
             node.finish(now)?;
             while let Some(job) = node.begin_sync(now) {
                 job.run()?;
-                node.end_sync(now, job)?;
+                node.end_sync(now, &job)?;
+                node.turn(now, Work::default())?;
             }
         }
         node.publish(now)?;
@@ -276,7 +276,7 @@ impl Node {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<SyncJob> {
+    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Sync>> {
         self.sync_began = now;
         self.writing.begin_sync()
     }
@@ -285,7 +285,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub(crate) fn end_sync(&mut self, now: Moment, job: SyncJob) -> Result<()> {
+    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Sync>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.synced(took);
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -407,7 +407,10 @@ impl Node {
         }
         self.prove_at = None;
         let commit = self.replica.sequencer.committed().raft;
-        if !self.is_alone() && commit > self.writing.written().commit && self.writing.plan.fits(HARD_STATE_BYTES) {
+        if !self.is_alone()
+            && commit > self.writing.written().commit
+            && self.writing.plan.fits(HARD_STATE_BYTES)
+        {
             // How far the log is committed is worth remembering: one that starts again serves so much at once.
             let state = self.replica.sequencer.hard_state();
             let block = self.replica.sequencer.hard_state_block(state.term, state.vote);

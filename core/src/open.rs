@@ -92,7 +92,8 @@ impl Transport for Nobody {
 
 fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
     remove_unfinished(&*disk)?;
-    let mut identity = Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
+    let mut identity =
+        Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
     let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
     let membership = match cluster.bootstrap {
         Bootstrap::Init => Membership::of([Member::voter(cluster.node, DirectoryId(0), "")]),
@@ -190,9 +191,6 @@ fn recover(
     let Some(last) = list.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
-    for segment in &list {
-        segment.publish(segment.data_end());
-    }
     let mut spare = Vec::new();
     for leftover in leftovers {
         // Of the log's own past, readers of an earlier handle of this process may still have mappings.
@@ -201,19 +199,23 @@ fn recover(
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
     let last_base = last.base.raft;
+    let disk_path = disk.path().to_path_buf();
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));
     let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
         preparer.seal(segment);
     }
-    let resume = Resume { segment: last, file, unproven };
-    let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume);
     let (committed, end) = (sequencer.committed().raft, sequencer.end());
+    let resume = Resume { segment: last, file, unproven, committed };
+    let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
     if committed < last_base {
         // What is not committed began in an earlier segment: its effects are learnt from there.
         let state = sequencer.hard_state();
         let mut replayed = Replayed { sequencer: unlearnt(), options };
-        store.archive().replay(committed, end.raft, &mut replayed)?;
+        if !store.archive().replay(committed, end.raft, &mut replayed)? {
+            let what = format!("entry {committed}, the last one known committed, is not in the files");
+            return Err(Error::corrupt(&disk_path, 0, what));
+        }
         sequencer = replayed.sequencer;
         sequencer.keep_hard_state(state, committed);
     }
@@ -237,7 +239,9 @@ fn check_place(
         return refuse(format!("the directory holds log {}, not log {log}", identity.log));
     }
     if options.cluster.is_none() && *membership != Membership::alone() {
-        return refuse("the directory is a replica of a cluster; open it with its cluster options".to_owned());
+        return refuse(
+            "the directory is a replica of a cluster; open it with its cluster options".to_owned(),
+        );
     }
     let owner = membership.members().find(|m| m.directory == identity.directory);
     match owner {

@@ -26,7 +26,10 @@ pub(crate) enum Step {
     Block(NewBlock),
     /// Goes on in the file `into`, which begins with `opening`: where the log stands, or, when its base is
     /// elsewhere, where a conflicting suffix is cut off or a jump leads.
-    Roll { opening: NewBlock, into: Prepared },
+    Roll {
+        opening: NewBlock,
+        into: Prepared,
+    },
     /// All that raft's ready of this number wants on the disk stands before.
     Ready(u64),
     /// A block that says how far the log is committed stands before.

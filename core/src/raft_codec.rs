@@ -59,8 +59,7 @@ pub(crate) enum HeadKind {
 }
 
 impl HeadKind {
-    const ALL: [Self; 6] =
-        [Self::Raft, Self::Removed, Self::Hello, Self::Known, Self::Fetch, Self::Blocks];
+    const ALL: [Self; 6] = [Self::Raft, Self::Removed, Self::Hello, Self::Known, Self::Fetch, Self::Blocks];
 }
 
 /// A head that says `body`, checksummed.
@@ -106,8 +105,7 @@ pub(crate) fn header_of(block: &NewBlock) -> BlockHeader {
 
 /// An entry for raft to order. A configuration's `body` is raft's own.
 pub(crate) fn entry(header: &BlockHeader, body: impl FnOnce() -> Bytes) -> Entry {
-    let mut entry =
-        Entry { index: header.raft_index.0, term: header.term.0, ..Entry::default() };
+    let mut entry = Entry { index: header.raft_index.0, term: header.term.0, ..Entry::default() };
     match header.kind {
         Kind::Configuration => {
             entry.set_entry_type(EntryType::EntryConfChangeV2);

@@ -32,18 +32,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Gathered};
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
-use crate::plan::{Room, Step};
+use crate::plan::Room;
 use crate::promise::Promise;
 use crate::raft_codec::{self, EntryKind, header_of};
 use crate::sequence::{Decision, Me, Replayed, Sequenced, Sequencer};
-use crate::store::block::{BlockHeader, Kind};
+use crate::store::NewBlock;
+use crate::store::block::Kind;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Base;
-use crate::store::NewBlock;
 use crate::transport::Envelope;
-use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{NodeId, RaftIndex, Term};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
@@ -164,9 +164,8 @@ impl Replica {
             max_committed_size_per_ready: 4096 * raft_codec::DESCRIPTOR_BYTES as u64,
             ..raft::Config::default()
         };
-        let raw = RawNode::new(&config, entries, &logger()).map_err(|e| {
-            Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}"))
-        })?;
+        let raw = RawNode::new(&config, entries, &logger())
+            .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
         let ticks = Ticks {
             next: now.plus(cluster.heartbeat),
             interval: cluster.heartbeat,
@@ -380,7 +379,9 @@ impl Replica {
         }
         let who = match self.leader().filter(|l| *l != self.node()) {
             Some(leader) => match self.membership.get(leader) {
-                Some(member) if !member.address.is_empty() => format!("node {leader} at {} leads", member.address),
+                Some(member) if !member.address.is_empty() => {
+                    format!("node {leader} at {} leads", member.address)
+                }
                 _ => format!("node {leader} leads"),
             },
             None => "nobody leads just now".to_owned(),
@@ -515,7 +516,9 @@ impl Replica {
             rolled = true;
         }
         let entries = ready.take_entries();
-        if let Some(first) = entries.first().filter(|e| e.index <= self.sequencer.end().raft.0) {
+        // What this leader ordered itself, the sequencer knows already.
+        let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
+        if let Some(first) = entries.first().filter(|e| e.index < ordered.0) {
             self.rollback(RaftIndex(first.index - 1), writing)?;
             rolled = true;
         }
@@ -525,7 +528,8 @@ impl Replica {
             writes = true;
             // An opening says it too.
             if !rolled {
-                let room = writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
+                let room =
+                    writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)?;
                 if room == Room::Here {
                     writing.plan.push(block);
                 }
@@ -571,7 +575,8 @@ impl Replica {
 
     /// An entry that raft has taken into the log: its block is planned.
     fn take_entry(&mut self, entry: Entry, writing: &mut Writing) -> Result<()> {
-        let malformed = |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
+        let malformed =
+            |why| Error::new(ErrorKind::Corrupt, format!("entry {} of raft's: {why}", entry.index));
         let at = (RaftIndex(entry.index), Term(entry.term));
         let own = self.staged.pop_front_if(|b| (b.raft_index, b.term) == at);
         let block = match own {
@@ -614,7 +619,12 @@ impl Replica {
             sequencer: Sequencer::new(Me::Node(self.node()), Membership::default(), &self.options),
             options: &self.options,
         };
-        writing.archive.replay(committed, to, &mut replayed)?;
+        if !writing.archive.replay(committed, to, &mut replayed)? {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("entry {committed} or {to} is not in the files"),
+            ));
+        }
         self.sequencer = replayed.sequencer;
         self.sequencer.keep_hard_state(state, committed);
         let end = self.sequencer.end();
@@ -665,14 +675,19 @@ impl Replica {
                 v.sort_unstable();
                 v
             };
-            if sorted(state.voters) != wanted.voters || sorted(state.voters_outgoing) != wanted.voters_outgoing {
+            if sorted(state.voters) != wanted.voters
+                || sorted(state.voters_outgoing) != wanted.voters_outgoing
+            {
                 return Err(wrong("raft and the log disagree about the voters".to_owned()));
             }
             tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
+            let was_member = self.membership.get(self.node()).is_some();
             self.membership = membership;
             self.members_changed();
             self.asks.applied_change(index, self.membership.is_joint());
-            self.check_removed();
+            if was_member && self.membership.get(self.node()).is_none() {
+                self.leave("it was removed from the cluster");
+            }
         }
         self.raw.advance_apply_to(last.index);
         let _ = now;
@@ -686,13 +701,7 @@ impl Replica {
         self.cluster.transport.members(&members);
     }
 
-    /// A replica that is a member no more takes no part.
-    fn check_removed(&mut self) {
-        if self.membership.get(self.node()).is_none() && self.membership.members().next().is_some() && !self.is_leader() {
-            self.leave("it was removed from the cluster");
-        }
-    }
-
+    /// Takes no part any more.
     fn leave(&mut self, why: &str) {
         let what = format!("node {} takes no part any more: {why}; its data can still be read", self.node());
         tracing::warn!("{what}");
@@ -731,8 +740,8 @@ fn unknown_outcome() -> Error {
 }
 
 /// Raft's own log lines, for whoever listens at debug level.
-fn logger() -> raft::Logger {
-    raft::Logger::root(ToTracing, slog::o!())
+fn logger() -> slog::Logger {
+    slog::Logger::root(ToTracing, slog::o!())
 }
 
 struct ToTracing;

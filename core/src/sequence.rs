@@ -67,6 +67,8 @@ pub(crate) struct Sequencer {
     /// The last raft entry, and the next record's index.
     end: Base,
     last_timestamp: Timestamp,
+    /// The latest that this leader's clock ever showed: what was refused for its age stays refused.
+    clock_seen: Timestamp,
     sessions: Sessions,
     hard_state: HardState,
     committed: Committed,
@@ -126,6 +128,7 @@ impl Sequencer {
             me,
             end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
+            clock_seen: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
             committed: Committed { raft: RaftIndex(0), next: Index(1), first: Index(1), membership },
@@ -233,8 +236,9 @@ impl Sequencer {
     }
 
     /// The clock, never running backwards along the log.
-    fn now(&self, options: &Options) -> Timestamp {
-        self.last_timestamp.max(options.clock.now())
+    fn now(&mut self, options: &Options) -> Timestamp {
+        self.clock_seen = self.clock_seen.max(self.last_timestamp).max(options.clock.now());
+        self.clock_seen
     }
 
     /// Takes the next raft index for a block of this kind with `records` records.
@@ -534,6 +538,7 @@ impl Sequencer {
             me: self.me,
             end,
             last_timestamp: header.timestamp,
+            clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
             committed: Committed { raft, next, first: opening.log_first, membership },

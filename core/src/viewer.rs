@@ -11,9 +11,9 @@ use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
+use crate::membership::Membership;
 use crate::positions::{Positions, closed};
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
-use crate::membership::Membership;
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::follow::Follow;
 use crate::store::identity::Identity;
@@ -274,7 +274,7 @@ impl Follower {
         // Of a cluster's replica, what its files say to be committed: it may be more by now, never less.
         let committed = self.sequencer.committed().next.previous();
         positions.commit_to(if self.sequencer.is_alone() { last } else { last.min(committed) });
-        drop(self.shelf.segments.drop_below(first));
+        drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
         positions.wake();

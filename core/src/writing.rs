@@ -10,6 +10,7 @@ use crate::store::segment::Base;
 use crate::store::{Store, SyncJob};
 use crate::types::RaftIndex;
 use bytes::Bytes;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The store, and what is to be written into it.
 #[derive(Debug)]
@@ -22,8 +23,26 @@ pub(crate) struct Writing {
     synced: Progress,
     /// Of the steps carried out since the last write.
     pushed: Progress,
-    /// What the sync under way covers.
-    syncing: Option<Progress>,
+    /// The sync under way, and what it covers.
+    syncing: Option<(Arc<Sync>, Progress)>,
+}
+
+/// A sync that is carried out once, by whoever comes first: one at a time, for a kernel tells of an error only once.
+#[derive(Debug)]
+pub(crate) struct Sync {
+    job: SyncJob,
+    outcome: Mutex<Option<Result<()>>>,
+}
+
+impl Sync {
+    /// Makes durable what it covers, or waits until another thread has. Blocks on the device.
+    ///
+    /// # Errors
+    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.get_or_insert_with(|| self.job.run()).clone()
+    }
 }
 
 /// How far something is.
@@ -92,7 +111,7 @@ impl Writing {
                 Some(Step::Roll { opening, into }) => {
                     self.pushed.end = opening.end;
                     done.rolls += 1;
-                    self.store.roll_into(into, opening);
+                    self.store.roll_into(into, opening)?;
                 }
                 Some(Step::Block(block)) => {
                     self.pushed.end = block.end;
@@ -119,35 +138,36 @@ impl Writing {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self) -> Option<SyncJob> {
-        if self.syncing.is_some() {
-            return None;
-        }
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Sync>> {
         let job = self.store.begin_sync()?;
-        self.syncing = Some(self.written);
-        Some(job)
+        let sync = Arc::new(Sync { job, outcome: Mutex::new(None) });
+        self.syncing = Some((sync.clone(), self.written));
+        Some(sync)
     }
 
-    /// The sync that was under way has returned 0.
-    pub(crate) fn end_sync(&mut self, job: SyncJob) {
-        self.store.end_sync(job);
-        if let Some(covered) = self.syncing.take()
-            && covered.ready >= self.synced.ready
-        {
+    /// The sync has returned 0. Nothing happens if [`Self::settle`] has seen to it already.
+    pub(crate) fn end_sync(&mut self, sync: &Arc<Sync>) {
+        if let Some((sync, covered)) = self.syncing.take_if(|(s, _)| Arc::ptr_eq(s, sync)) {
+            self.store.end_sync(&sync.job);
             self.synced = covered;
         }
     }
 
-    /// Writes and syncs everything on this thread. A sync under way elsewhere may go on.
+    /// Writes and syncs everything before it returns.
     ///
     /// # Errors
     /// As [`Self::write`]; the sync failed.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        while !self.is_settled() {
+        loop {
             self.write()?;
-            self.store.sync()?;
-            self.synced = self.written;
+            let under_way = self.syncing.as_ref().map(|(sync, _)| sync.clone());
+            match under_way.or_else(|| self.begin_sync()) {
+                Some(sync) => {
+                    sync.run()?;
+                    self.end_sync(&sync);
+                }
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 }

@@ -51,7 +51,10 @@ const ORDER: &[&str] = &[
     "store::walk",
     "store::follow",
     "store::decision",
+    "store::blocks",
     "store::cursor",
+    "store::archive",
+    "store::turn",
     "store",
     "store::recovery",
     // The writer: gathers, decides, writes, publishes.

@@ -11,10 +11,10 @@
 use super::Replica;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
-use crate::promise::Promise;
 use crate::mail::Ask;
 use crate::membership::{Change, Member};
 use crate::moment::Moment;
+use crate::promise::Promise;
 use crate::raft_codec;
 use crate::types::{Index, NodeId, RaftIndex};
 use crate::writing::Writing;
@@ -149,7 +149,14 @@ impl Asks {
 
 impl Replica {
     /// Takes a question.
-    pub(crate) fn ask(&mut self, ask: Ask, patience: Duration, promise: Promise, now: Moment, writing: &mut Writing) -> Result<()> {
+    pub(crate) fn ask(
+        &mut self,
+        ask: Ask,
+        patience: Duration,
+        promise: Promise,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
         let until = now.plus(patience);
         match ask {
             Ask::Barrier => {
@@ -160,7 +167,8 @@ impl Replica {
                 self.asks.next.push(Barrier { until, promise });
                 self.ask_again(now);
             }
-            Ask::Change(changes) => match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
+            Ask::Change(changes) => match self.refusal().map_or_else(|| self.membership.after(&changes), Err)
+            {
                 Ok(_) => {
                     self.asks.changes.push(Pending { changes, until, promise, at: None, joint: false });
                     self.lockstep(now, writing)?;
@@ -184,7 +192,11 @@ impl Replica {
             return promise.answer(Outcome::Placed { first: Index(0) });
         }
         if !self.membership.get(to).is_some_and(|m| m.is_voter() && !m.is_leaving()) {
-            return refuse(promise, ErrorKind::Membership, format!("node {to} is no voter, so it cannot lead"));
+            return refuse(
+                promise,
+                ErrorKind::Membership,
+                format!("node {to} is no voter, so it cannot lead"),
+            );
         }
         self.raw.transfer_leader(to.0);
         self.asks.transfer = Some((to, until, promise));
@@ -258,7 +270,8 @@ impl Replica {
         }
         let under_way = self.asks.changes.iter().any(|c| c.at.is_some()) || self.membership.is_joint();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
-        if under_way || !in_step || !self.is_leader() {
+        // The first configuration in the log has to be one with a voter: this one.
+        if under_way || !in_step || !self.is_leader() || !self.knows_itself() {
             return;
         }
         let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
@@ -292,19 +305,21 @@ impl Replica {
         Ok(RaftIndex(self.raw.raft.raft_log.last_index()))
     }
 
+    /// Whether the membership has this replica as it is.
+    fn knows_itself(&self) -> bool {
+        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
+        self.options.cluster.is_none()
+            || self.sequencer.membership_at_end().get(self.node()).is_none_or(right)
+    }
+
     /// A leader that the membership knows without directory or under another address says so: a log that was on
     /// its own, a new cluster, or a node that moved.
     pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
-        if self.options.cluster.is_none() || !self.is_leader() || !self.asks.changes.is_empty() {
+        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
+        if self.knows_itself() || !self.is_leader() || self.membership.is_joint() || !settled {
             return Ok(());
         }
         let node = self.node();
-        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
-        let known = self.sequencer.membership_at_end();
-        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
-        if known.get(node).is_none_or(right) || self.membership.is_joint() || !settled {
-            return Ok(());
-        }
         let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
         let change = raft_codec::conf_change(&[change], &result);

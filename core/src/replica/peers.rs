@@ -116,7 +116,9 @@ impl Replica {
             MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
                 Err("asked to lead with entries that are not durable")
             }
-            MessageType::MsgReadIndex if message.get_entries().len() != 1 => Err("a question without context"),
+            MessageType::MsgReadIndex if message.get_entries().len() != 1 => {
+                Err("a question without context")
+            }
             _ => Ok(()),
         }
     }
@@ -188,7 +190,8 @@ impl Replica {
         if self.peers.snapshots.is_empty() {
             return;
         }
-        let due: Vec<u64> = self.peers.snapshots.iter().filter(|(_, at)| **at <= now).map(|(n, _)| *n).collect();
+        let due: Vec<u64> =
+            self.peers.snapshots.iter().filter(|(_, at)| **at <= now).map(|(n, _)| *n).collect();
         for node in due {
             self.peers.snapshots.remove(&node);
             let progress = self.raw.raft.prs().get(node);

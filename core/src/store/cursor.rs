@@ -1,85 +1,26 @@
 //! Cursor: walks committed blocks across segments, for readers. Holds the segment it is in, so that what it
 //! handed out stays, even when the segment is discarded.
 //!
-//! Invariant: it looks only below `Segment::readable`, where bytes never change any more; so what a `pread`
-//! brought into the window never gets stale.
+//! Invariants:
+//! - it looks only below `Segment::readable`: what lies there is committed, and stays as it is;
+//! - it leaves a segment only at that segment's end: what is written there and not committed yet is still to come.
 
-use super::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body};
+use super::block::BlockHeader;
+use super::blocks::{Blocks, Located, Slice};
 use super::layout::SEGMENT_HEADER_BYTES;
 use super::segment::{Segment, SegmentData, Segments, Source};
 use crate::batch::Malformed;
 use crate::error::{Error, Result};
-use bytes::Bytes;
-use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// Read at a time without a mapping; larger blocks are read whole.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// Committed bytes of a segment: a place in its mapping, or a copy.
-#[derive(Clone, Debug)]
-pub(crate) enum Slice {
-    Mapped { data: Arc<SegmentData>, range: Range<usize> },
-    Copied(Bytes),
-}
-
-impl Deref for Slice {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Mapped { data, range } => match &data.source {
-                // The range was checked to lie inside the file when the slice was made.
-                Source::Map(map) => map.bytes(range.clone()).unwrap_or_default(),
-                Source::File(_) => &[],
-            },
-            Self::Copied(bytes) => bytes,
-        }
-    }
-}
-
-impl AsRef<[u8]> for Slice {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Slice {
-    /// A part of it, sharing the bytes. Panics when `part` is not inside.
-    pub(crate) fn slice(&self, part: Range<usize>) -> Self {
-        match self {
-            Self::Mapped { data, range } => {
-                assert!(part.start <= part.end && part.end <= range.len(), "a slice out of bounds");
-                Self::Mapped { data: data.clone(), range: range.start + part.start..range.start + part.end }
-            }
-            Self::Copied(bytes) => Self::Copied(bytes.slice(part)),
-        }
-    }
-
-    /// The same bytes as [`Bytes`], without a copy.
-    pub(crate) fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Copied(bytes) => bytes,
-            mapped => Bytes::from_owner(mapped),
-        }
-    }
-}
-
-/// A block at its place.
-#[derive(Debug)]
-pub(crate) struct Located {
-    pub(crate) header: BlockHeader,
-    pub(crate) offset: usize,
-}
-
 /// A place in the sequence of committed blocks.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     segments: Arc<Segments>,
-    data: Arc<SegmentData>,
-    at: usize,
-    /// What `pread` brought: from which offset, and the bytes.
-    window: (usize, Bytes),
+    blocks: Blocks,
     prefetch: Prefetch,
 }
 
@@ -91,7 +32,8 @@ impl Cursor {
         offset: usize,
         prefetch: usize,
     ) -> Self {
-        Self { segments, data, at: offset, window: (0, Bytes::new()), prefetch: Prefetch::new(prefetch) }
+        let blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        Self { segments, blocks, prefetch: Prefetch::new(prefetch) }
     }
 
     /// The first block from here on for which `wanted` holds, and moves behind it. `None`: no readable block
@@ -101,25 +43,17 @@ impl Cursor {
     /// `Corrupt` for a header that does not check out; `Io`.
     pub(crate) fn find(&mut self, wanted: impl Fn(&BlockHeader) -> bool) -> Result<Option<Located>> {
         loop {
-            let readable = self.data.segment.readable();
-            if self.at >= readable {
-                match self.segments.after(self.data.segment.number) {
+            let readable = self.segment().readable();
+            let Some(found) = self.blocks.next(readable)? else {
+                match self.segments.following(self.segment(), self.blocks.at()) {
                     Some(next) => self.enter(&next)?,
                     None => return Ok(None),
                 }
                 continue;
-            }
-            let offset = self.at;
-            let id = self.data.segment.id;
-            let head = self.bytes(offset, BLOCK_HEADER_BYTES, readable)?;
-            let header = BlockHeader::parse(&head, id).map_err(|why| self.corrupt(offset, why))?;
-            if header.stride() > readable - offset {
-                return Err(self.corrupt(offset, "block runs over the end of what was written"));
-            }
-            self.at += header.stride();
-            if wanted(&header) {
-                self.prefetch.reach(&self.data, self.at);
-                return Ok(Some(Located { header, offset }));
+            };
+            if wanted(&found.header) {
+                self.prefetch.reach(self.blocks.data(), self.blocks.at());
+                return Ok(Some(found));
             }
         }
     }
@@ -129,43 +63,23 @@ impl Cursor {
     /// # Errors
     /// `Corrupt`, `Io`.
     pub(crate) fn load(&mut self, block: &Located) -> Result<Slice> {
-        let readable = self.data.segment.readable();
-        let bytes = self.bytes(block.offset, block.header.length as usize, readable)?;
-        check_body(&block.header, &bytes, false).map_err(|why| self.corrupt(block.offset, why))?;
-        Ok(bytes)
+        let readable = self.segment().readable();
+        self.blocks.load(block, readable, false)
     }
 
     /// An error at an offset of the segment that the cursor is in.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
-        Error::corrupt(&self.data.path, offset as u64, why)
+        self.blocks.corrupt(offset, why)
+    }
+
+    fn segment(&self) -> &Segment {
+        &self.blocks.data().segment
     }
 
     fn enter(&mut self, segment: &Arc<Segment>) -> Result<()> {
-        self.data = self.segments.open(segment)?;
-        self.at = SEGMENT_HEADER_BYTES;
-        self.window = (0, Bytes::new());
+        self.blocks = Blocks::new(self.segments.open(segment)?, SEGMENT_HEADER_BYTES, WINDOW_BYTES);
         self.prefetch.restart();
         Ok(())
-    }
-
-    fn bytes(&mut self, at: usize, length: usize, readable: usize) -> Result<Slice> {
-        match &self.data.source {
-            Source::Map(map) if at + length <= map.len() => {
-                Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length })
-            }
-            Source::Map(_) => Err(self.corrupt(at, "the file ends before its last block")),
-            Source::File(file) => {
-                let (from, window) = &self.window;
-                if at < *from || at + length > from + window.len() {
-                    let mut bytes = vec![0; length.max(WINDOW_BYTES.min(readable - at))];
-                    let read = file.read_at(at as u64, &mut bytes);
-                    read.map_err(|e| Error::io("read", &self.data.path, e))?;
-                    self.window = (at, bytes.into());
-                }
-                let (from, window) = &self.window;
-                Ok(Slice::Copied(window.slice(at - from..at - from + length)))
-            }
-        }
     }
 }
 

@@ -2,17 +2,26 @@
 //! what blocks mean; never decides an index.
 //!
 //! ```text
-//! push(block)*  ->  write()  ->  sync()          one pwritev, one fdatasync, for all that was pushed
+//! push(block)*  ->  write()  ->  begin_sync()     one pwritev for all that was pushed
+//!                   job.run()                     fdatasync, on any thread; meanwhile more is pushed and written
+//!                   end_sync(job)                 what was written when the job began is durable
+//! commit(index)                                   what readers may see: written, synced here or not
 //! fits? no      ->  roll(opening)                 next prepared file; its opening block goes with the push
 //! drop_below(first)                               whole segments, to the helper thread
 //! ```
 //!
+//! A roll can go on anywhere, not only at the end: below it, which cuts off a conflicting suffix, or beyond
+//! (see `turn`).
+//!
 //! Invariants:
-//! - `synced <= end`: bytes below `synced` are durable, and a block says so of those before it;
+//! - `synced <= written <= end`: bytes below `synced` are durable, and a block says so of those before it;
 //! - nothing is written into a segment before all of the one before is synced;
+//! - readable follows committed, and what is committed is never cut off;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
+pub(crate) mod archive;
 pub(crate) mod block;
+pub(crate) mod blocks;
 pub(crate) mod cursor;
 pub(crate) mod decision;
 pub(crate) mod files;
@@ -23,19 +32,23 @@ pub(crate) mod prepared;
 pub(crate) mod recovery;
 pub(crate) mod scan;
 pub(crate) mod segment;
+pub(crate) mod turn;
 pub(crate) mod walk;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
+use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
 use layout::{IndexEntry, SEGMENT_HEADER_BYTES, data_limit};
-use prepared::{Preparer, Purpose};
-use segment::{Base, Segment, Segments, file_name};
+use prepared::{Prepared, Preparer, Purpose};
+use segment::{Base, Extent, Segment, Segments, file_name};
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
+use turn::Turn;
 
 /// A block to be written: its header but for what depends on the file, and its body in pieces.
 #[derive(Debug)]
@@ -72,8 +85,41 @@ pub(crate) struct Store {
     pub(crate) segments: Arc<Segments>,
     pub(crate) preparer: Arc<Preparer>,
     active: Active,
-    /// Full, and to be sealed once its successor has durably begun.
-    unsealed: Option<Arc<Segment>>,
+    /// How the log came to the segment that grows, until that has durably begun.
+    turn: Option<Turn>,
+    /// Blocks that were written and are not known committed, in order.
+    uncommitted: VecDeque<Uncommitted>,
+    committed: RaftIndex,
+    /// Whether a [`SyncJob`] is about.
+    syncing: bool,
+}
+
+/// Where a block ends that readers may not see yet.
+#[derive(Debug)]
+struct Uncommitted {
+    raft: RaftIndex,
+    segment: Arc<Segment>,
+    end: usize,
+}
+
+/// A sync that can run on another thread while the store goes on.
+#[derive(Debug)]
+#[must_use = "what was written is not durable before the job has run"]
+pub(crate) struct SyncJob {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    segment: u64,
+    upto: usize,
+}
+
+impl SyncJob {
+    /// Makes durable what was written when the job began. Blocks for the device.
+    ///
+    /// # Errors
+    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    pub(crate) fn run(&self) -> Result<()> {
+        self.file.sync().map_err(|e| Error::io("sync", &self.path, e))
+    }
 }
 
 /// The segment that grows.
@@ -114,10 +160,12 @@ pub(crate) struct Resume {
     pub(crate) file: Arc<dyn DiskFile>,
     /// Whether its last block is anything but a marker.
     pub(crate) unproven: bool,
+    /// The last entry known committed: readers may see so much.
+    pub(crate) committed: RaftIndex,
 }
 
 /// Room for the markers of [`Store::proof`].
-const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
+pub(crate) const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 
 /// Files are prepared ahead once so much of a segment is full: an eighth. A log that never gets there costs one
@@ -130,20 +178,36 @@ const PAGE_BYTES: usize = 4096;
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 impl Store {
-    /// A store that goes on where `resume` says; its segment is the last in `segments`.
+    /// A store that goes on where `resume` says; its segment is the last in `segments`. All of it is durable.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: blocks that are not committed could not be read.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
         preparer: Arc<Preparer>,
         resume: Resume,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut active = Active::new(&*disk, resume.segment, resume.file);
         active.listed = true;
         active.end = active.segment.data_end();
         active.written = active.end;
         active.synced = active.end;
         active.unproven = resume.unproven;
-        Self { disk, segments, preparer, active, unsealed: None }
+        let mut store = Self::with(disk, segments, preparer, active);
+        for segment in store.segments.snapshot() {
+            let ends = store.archive().ends(&segment, resume.committed)?;
+            let blocks =
+                ends.into_iter().map(|(raft, end)| Uncommitted { raft, segment: segment.clone(), end });
+            store.uncommitted.extend(blocks);
+        }
+        store.commit(resume.committed);
+        Ok(store)
+    }
+
+    fn with(disk: Arc<dyn Disk>, segments: Arc<Segments>, preparer: Arc<Preparer>, active: Active) -> Self {
+        let (turn, uncommitted, committed) = (None, VecDeque::new(), RaftIndex(0));
+        Self { disk, segments, preparer, active, turn, uncommitted, committed, syncing: false }
     }
 
     /// The first segment of a new log: `opening` is made durable before this returns.
@@ -153,23 +217,16 @@ impl Store {
         preparer: Arc<Preparer>,
         opening: NewBlock,
     ) -> Result<Self> {
-        let active = Self::next_active(&*disk, &preparer, Purpose::Metadata, &opening)?;
-        let mut store = Self { disk, segments, preparer, active, unsealed: None };
+        let next = preparer.take(Purpose::Metadata)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        let active = Active::new(&*disk, Arc::new(segment), next.file);
+        let mut store = Self::with(disk, segments, preparer, active);
+        let base = opening.raft_index;
         store.push(opening);
         store.write()?;
         store.sync()?;
+        store.commit(base);
         Ok(store)
-    }
-
-    fn next_active(
-        disk: &dyn Disk,
-        preparer: &Preparer,
-        purpose: Purpose,
-        opening: &NewBlock,
-    ) -> Result<Active> {
-        let next = preparer.take(purpose)?;
-        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
-        Ok(Active::new(disk, Arc::new(segment), next.file))
     }
 
     /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
@@ -201,28 +258,51 @@ impl Store {
         !self.active.pending.is_empty()
     }
 
-    /// Goes on in the next segment, whose first block is `opening` and which has to hold a body of `body`
-    /// bytes besides. Everything pushed must be synced.
+    /// Where the next push goes, and where blocks have to end.
+    pub(crate) fn end(&self) -> (usize, usize) {
+        (self.active.end, self.active.limit)
+    }
+
+    /// Whether all that was pushed is synced.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.active.synced == self.active.end
+    }
+
+    /// Goes on in the file `next`, whose first block is `opening`. Everything pushed must be synced. Where the
+    /// opening stands says what becomes of the log:
+    ///
+    /// - at its end: nothing else;
+    /// - behind one of its entries, which must not lie below the last committed one: all entries after that are
+    ///   cut off;
+    /// - anywhere else, not below the last committed entry: all segments are dropped.
+    ///
+    /// What readers and the [`Archive`] see changes when the opening is written. Files go when it is durable; until
+    /// then a crash brings the log back as it was.
     ///
     /// # Errors
-    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`: the options
-    /// were lowered below what the log holds); nothing has changed then.
-    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
-        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
-        if needed > room {
-            let what = format!(
-                "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
-                 raise segment_bytes"
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
-        }
-        let next = Self::next_active(&*self.disk, &self.preparer, purpose, &opening)?;
-        debug_assert!(self.unsealed.is_none(), "two segments wait for one successor");
-        self.unsealed = Some(std::mem::replace(&mut self.active, next).segment);
+    /// The place where the log is cut could not be read (`Corrupt`, `Io`); nothing has changed then.
+    pub(crate) fn roll_into(&mut self, next: Prepared, opening: NewBlock) -> Result<()> {
+        assert!(self.is_synced(), "a roll with unsynced blocks");
+        let turn = Turn::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
+        debug_assert!(self.turn.is_none(), "two turns wait for one sync");
+        self.turn = Some(turn);
         self.push(opening);
         Ok(())
+    }
+
+    /// As [`Self::roll_into`], in the next prepared file, which has to hold a body of `body` bytes besides.
+    ///
+    /// # Errors
+    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`); and those of
+    /// `roll_into`. Nothing has changed then.
+    #[cfg(test)]
+    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
+        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
+        assert!(needed <= data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES);
+        let next = self.preparer.take(purpose)?;
+        self.roll_into(next, opening)
     }
 
     /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
@@ -288,36 +368,108 @@ impl Store {
         let written = active.file.write_at(active.written as u64, &slices);
         written.map_err(|e| Error::io("write", &active.path, e))?;
         active.written = active.end;
-        let mut pieces = Vec::new();
+        let (mut pieces, mut ends) = (Vec::new(), Vec::with_capacity(active.pending.len()));
         for p in active.pending.drain(..) {
             active.segment.grow(p.entry, p.stride, p.end);
+            let end = p.entry.offset as usize + p.stride;
+            ends.push(Uncommitted { raft: p.entry.raft_index, segment: active.segment.clone(), end });
             pieces.extend(p.body);
         }
         if !active.listed {
             active.listed = true;
-            self.segments.push(active.segment.clone());
+            let next = active.segment.clone();
+            self.enter(next);
         }
+        self.uncommitted.extend(ends);
+        self.publish();
         Ok((bytes, pieces))
     }
 
-    /// Makes all that was written durable.
+    /// The first blocks of `next` are written: the log goes on in it, also for readers.
+    fn enter(&mut self, next: Arc<Segment>) {
+        let cut = self.turn.as_mut().and_then(|turn| turn.cut.take());
+        let dead = self.turn.as_ref().map_or(&[][..], |turn| &turn.dead);
+        let is_cut_off = |block: &Uncommitted| {
+            let number = block.segment.number;
+            let beyond =
+                |(s, extent): &(Arc<Segment>, Extent)| s.number == number && block.end > extent.data_end;
+            cut.as_ref().is_some_and(beyond) || dead.iter().any(|s| s.number == number)
+        };
+        while self.uncommitted.back().is_some_and(is_cut_off) {
+            self.uncommitted.pop_back();
+        }
+        self.segments.turn(cut, dead, next);
+    }
+
+    /// Begins to make durable what was written; the job is to be run, and then handed to [`Self::end_sync`].
+    /// `None` when there is nothing to be made durable, or a job is about: one at a time, for a kernel tells of an
+    /// error only once, and a second job could hear `Ok` of what the first one lost.
+    pub(crate) fn begin_sync(&mut self) -> Option<SyncJob> {
+        let active = &self.active;
+        if self.syncing || active.written == active.synced {
+            return None;
+        }
+        self.syncing = true;
+        Some(SyncJob {
+            file: active.file.clone(),
+            path: active.path.clone(),
+            segment: active.segment.number,
+            upto: active.written,
+        })
+    }
+
+    /// The job's run returned `Ok`. After an error nothing more is to be synced: the job is dropped, and no other
+    /// ever begins.
+    pub(crate) fn end_sync(&mut self, job: &SyncJob) {
+        assert!(self.syncing && job.segment == self.active.segment.number, "a sync of another segment");
+        self.syncing = false;
+        self.active.synced = job.upto;
+        // Whatever was written of this segment, its opening is among it.
+        if let Some(Turn { seal, dead, .. }) = self.turn.take() {
+            seal.into_iter().for_each(|segment| self.preparer.seal(segment));
+            if !dead.is_empty() {
+                self.preparer.discard(dead);
+            }
+        }
+    }
+
+    /// Makes all that was written durable, on this thread. No job may be about.
     ///
     /// # Errors
-    /// The sync failed: nothing written since the last good one may be relied on, nor synced again.
+    /// As [`SyncJob::run`].
     pub(crate) fn sync(&mut self) -> Result<()> {
-        let active = &mut self.active;
-        active.file.sync().map_err(|e| Error::io("sync", &active.path, e))?;
-        active.synced = active.written;
-        active.segment.publish(active.synced);
-        if let Some(full) = self.unsealed.take() {
-            self.preparer.seal(full);
+        assert!(!self.syncing, "two syncs at once");
+        if let Some(job) = self.begin_sync() {
+            job.run()?;
+            self.end_sync(&job);
         }
         Ok(())
     }
 
-    /// Drops the segments that hold nothing from `first` on. The discard must be durable.
+    /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
+    pub(crate) fn commit(&mut self, upto: RaftIndex) {
+        assert!(upto <= self.active.segment.end().raft, "a commit beyond what was written");
+        self.committed = self.committed.max(upto);
+        self.publish();
+    }
+
+    /// Shows readers what is committed, with the blocks right behind it that are no entries.
+    fn publish(&mut self) {
+        while let Some(block) = self.uncommitted.front().filter(|block| block.raft <= self.committed) {
+            block.segment.publish(block.end);
+            self.uncommitted.pop_front();
+        }
+    }
+
+    /// All that was written, by raft index.
+    pub(crate) fn archive(&self) -> Archive {
+        Archive::new(self.segments.clone())
+    }
+
+    /// Drops the segments that hold no record from `first` on and only committed entries. The discard must be
+    /// durable and committed, and that it is must be durable.
     pub(crate) fn drop_below(&mut self, first: Index) {
-        let dropped = self.segments.drop_below(first);
+        let dropped = self.segments.drop_below(first, self.committed);
         if !dropped.is_empty() {
             self.preparer.discard(dropped);
         }

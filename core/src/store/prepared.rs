@@ -347,12 +347,13 @@ impl Preparer {
 
     /// Stores the block index and the footer of a full segment.
     fn write_footer(&self, segment: &Segment) -> Result<()> {
-        let Some(entries) = segment.growing_index() else { return Ok(()) };
-        let (index, index_crc) = encode_index(&entries);
+        let extent = segment.extent();
+        let Some(entries) = extent.growing_index() else { return Ok(()) };
+        let (index, index_crc) = encode_index(entries);
         let size = segment.bytes as usize;
         let index_offset = data_limit(size);
         assert!(index.len() + FOOTER_BYTES <= tail_reserve(size), "the index fits its reserve");
-        let end = segment.end();
+        let end = extent.end;
         let footer = Footer {
             number: segment.number,
             id: segment.id,
@@ -363,8 +364,8 @@ impl Preparer {
             last_raft: end.raft,
             last_term: end.term,
             first_timestamp: segment.first_timestamp,
-            last_timestamp: segment.last_timestamp(),
-            data_end: segment.data_end() as u32,
+            last_timestamp: extent.last_timestamp,
+            data_end: extent.data_end as u32,
             index_offset: index_offset as u32,
             index_count: (index.len() / INDEX_ENTRY_BYTES) as u32,
             index_crc,

@@ -33,7 +33,7 @@ use super::walk::{Learn, Walk};
 use crate::batch::Malformed;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::Index;
+use crate::types::{Index, RaftIndex};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -227,6 +227,7 @@ fn walk_back(files: &mut Files<'_>, survey: &mut Survey, first: Index) -> Result
                 segment
             }
         };
+        segment.publish(segment.data_end());
         survey.segments.push_front(segment);
     }
     Ok(())
@@ -278,6 +279,10 @@ impl Learn for Chain {
 
     fn first(&self) -> Index {
         Index(0)
+    }
+
+    fn commit(&self) -> RaftIndex {
+        RaftIndex(0)
     }
 }
 

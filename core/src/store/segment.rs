@@ -6,7 +6,9 @@
 //! Invariants:
 //! - the list is contiguous: each segment begins where the one before ends;
 //! - a segment in the list has begun: its opening block was written;
-//! - only the last one grows.
+//! - only the last one grows; when the log's end moves back, the segment that holds the new end is cut to it, and
+//!   those behind it leave the list;
+//! - nothing at or below `readable` is ever cut off.
 
 use super::block::BLOCK_HEADER_BYTES;
 use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
@@ -17,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// The file name of segment `number`.
@@ -68,8 +70,8 @@ pub(crate) struct Segment {
     pub(crate) base: Base,
     pub(crate) first_timestamp: Timestamp,
     extent: RwLock<Extent>,
-    /// Blocks below this offset are committed: readers may look at them, and they never change again.
-    /// Moves: in `Store::sync`, and in recovery.
+    /// Blocks below this offset are committed: readers may look at them, and they are never cut off.
+    /// Moves: in `Store::commit`, and in recovery.
     readable: AtomicUsize,
     open: Mutex<Weak<SegmentData>>,
 }
@@ -99,9 +101,7 @@ impl Segment {
                 crc: footer.index_crc,
             },
         };
-        let segment = Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent);
-        segment.publish(footer.data_end as usize);
-        segment
+        Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent)
     }
 
     fn new(number: u64, id: SegmentId, bytes: u32, base: Base, first: Timestamp, extent: Extent) -> Self {
@@ -128,6 +128,16 @@ impl Segment {
 
     pub(crate) fn last_timestamp(&self) -> Timestamp {
         self.read_extent(|e| e.last_timestamp)
+    }
+
+    /// What comes after its last written block, and where that one ends.
+    pub(crate) fn written(&self) -> (Base, usize) {
+        self.read_extent(|e| (e.end, e.data_end))
+    }
+
+    /// All of that at one moment.
+    pub(crate) fn extent(&self) -> Extent {
+        self.read_extent(Extent::clone)
     }
 
     fn read_extent<T>(&self, f: impl FnOnce(&Extent) -> T) -> T {
@@ -159,17 +169,27 @@ impl Segment {
         self.readable.fetch_max(upto, Ordering::AcqRel);
     }
 
-    /// The block index of a segment that grew in this process, to be stored in its file.
-    pub(crate) fn growing_index(&self) -> Option<Vec<IndexEntry>> {
-        self.read_extent(|e| match &e.index {
-            BlockIndex::Growing(entries) => Some(entries.clone()),
-            BlockIndex::Stored { .. } => None,
-        })
+    /// Takes back what lies behind `extent`: a conflicting suffix.
+    fn cut(&self, extent: Extent) {
+        let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
+        let readable = self.readable();
+        assert!(readable <= extent.data_end, "committed blocks were cut off");
+        *now = extent;
     }
 
-    /// Its footer was written: the index need not be in memory any more.
+    /// Takes back all that is not readable, as the segment leaves the log: a reader in it goes on behind it.
+    fn bury(&self) {
+        let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
+        (now.end, now.data_end) = (self.base, self.readable());
+    }
+
+    /// Its footer was written: the index need not be in memory any more. Unless it was cut meanwhile: then the
+    /// footer is out of date, and another one will be written.
     pub(crate) fn seal(&self, footer: &Footer) {
         let mut extent = self.extent.write().unwrap_or_else(PoisonError::into_inner);
+        if extent.data_end != footer.data_end as usize {
+            return;
+        }
         extent.index = BlockIndex::Stored {
             offset: footer.index_offset,
             count: footer.index_count,
@@ -202,6 +222,16 @@ impl Segment {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Extent {
+    /// The block index of a segment that grew in this process, to be stored in its file.
+    pub(crate) fn growing_index(&self) -> Option<&[IndexEntry]> {
+        match &self.index {
+            BlockIndex::Growing(entries) => Some(entries),
+            BlockIndex::Stored { .. } => None,
+        }
+    }
 }
 
 /// An open segment file. Holds its segment, so that the file is not reused under a reader.
@@ -239,22 +269,33 @@ impl SegmentData {
     /// The last indexed block for which `before` holds, or the segment's first block. `before` has to hold
     /// for a prefix of the index.
     pub(crate) fn seek(&self, before: impl Fn(&IndexEntry) -> bool) -> Result<usize> {
-        let find = |entries: &[IndexEntry]| {
+        self.with_index(|entries| {
             let n = entries.partition_point(&before);
             n.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |n| entries[n].offset as usize)
-        };
+        })
+    }
+
+    /// What the segment would hold if it ended here: `extent` cut back to `data_end`.
+    pub(crate) fn cut(&self, end: Base, data_end: usize, last_timestamp: Timestamp) -> Result<Extent> {
+        let entries = self.with_index(|entries| {
+            entries.iter().copied().take_while(|e| (e.offset as usize) < data_end).collect()
+        })?;
+        Ok(Extent { end, data_end, last_timestamp, index: BlockIndex::Growing(entries) })
+    }
+
+    fn with_index<T>(&self, f: impl Fn(&[IndexEntry]) -> T) -> Result<T> {
         if let Some(entries) = self.index.get() {
-            return Ok(find(entries));
+            return Ok(f(entries));
         }
         let stored = {
             let extent = self.segment.extent.read().unwrap_or_else(PoisonError::into_inner);
             match &extent.index {
-                BlockIndex::Growing(entries) => return Ok(find(entries)),
+                BlockIndex::Growing(entries) => return Ok(f(entries)),
                 BlockIndex::Stored { offset, count, crc } => (*offset, *count, *crc),
             }
         };
         let entries = self.load_index(stored)?;
-        Ok(find(self.index.get_or_init(|| entries)))
+        Ok(f(self.index.get_or_init(|| entries)))
     }
 
     /// Reads and checks the stored index. A bad one is not used: the blocks are walked from the start.
@@ -272,6 +313,8 @@ impl SegmentData {
 #[derive(Debug)]
 pub(crate) struct Segments {
     list: RwLock<VecDeque<Arc<Segment>>>,
+    /// How often anything was taken out of the list or cut. Moves: under the list's lock.
+    removals: AtomicU64,
     /// Segments used of late stay open, so that random reads do not map a file each time.
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
     disk: Arc<dyn Disk>,
@@ -283,7 +326,7 @@ const RECENT_MAX: usize = 32;
 
 impl Segments {
     pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
-        Self { list: RwLock::new(list), recent: Mutex::default(), disk, mode }
+        Self { list: RwLock::new(list), removals: AtomicU64::new(0), recent: Mutex::default(), disk, mode }
     }
 
     fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
@@ -298,20 +341,57 @@ impl Segments {
         self.list.write().unwrap_or_else(PoisonError::into_inner).push_back(segment);
     }
 
+    /// The log goes on in `next` from somewhere that is not its end: one segment is cut back to where `next` begins,
+    /// and those in `dead` leave the list. For readers all of it happens at once.
+    pub(crate) fn turn(
+        &self,
+        cut: Option<(Arc<Segment>, Extent)>,
+        dead: &[Arc<Segment>],
+        next: Arc<Segment>,
+    ) {
+        let changed = |s: &Segment| {
+            cut.as_ref().is_some_and(|(c, _)| c.number == s.number)
+                || dead.iter().any(|d| d.number == s.number)
+        };
+        {
+            let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            list.retain(|s| dead.iter().all(|d| d.number != s.number));
+            dead.iter().for_each(|s| s.bury());
+            if let Some((segment, extent)) = cut.clone() {
+                segment.cut(extent);
+            }
+            let contiguous = list.back().is_none_or(|last| last.end() == next.base);
+            assert!(contiguous, "a segment that does not begin where the one before ends");
+            list.push_back(next);
+        }
+        // The block index of what is open may have entries behind the new end; they mislead nobody, but are wrong.
+        // After the list, whose lock comes after this one in `open`.
+        lock(&self.recent).retain(|d| !changed(&d.segment));
+        cut.iter().for_each(|(segment, _)| *lock(&segment.open) = Weak::new());
+    }
+
     /// Replaces the whole list, for a read-only handle that was left behind.
     pub(crate) fn replace(&self, list: VecDeque<Arc<Segment>>) {
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        {
+            let mut old = self.list.write().unwrap_or_else(PoisonError::into_inner);
+            self.removals.fetch_add(1, Ordering::Relaxed);
+            *old = list;
+        }
         lock(&self.recent).clear();
     }
 
-    /// Takes out the segments that hold no record from `first` on; never the last one.
-    pub(crate) fn drop_below(&self, first: Index) -> Vec<Arc<Segment>> {
+    /// Takes out the segments that hold no record from `first` on and no entry above `committed`; never the last
+    /// one.
+    pub(crate) fn drop_below(&self, first: Index, committed: RaftIndex) -> Vec<Arc<Segment>> {
         let mut dropped = Vec::new();
         {
             let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-            while list.get(1).is_some_and(|second| second.base.next <= first) {
+            let gone = |next: &Arc<Segment>| next.base.next <= first && next.base.raft <= committed;
+            while list.get(1).is_some_and(gone) {
                 dropped.extend(list.pop_front());
             }
+            self.removals.fetch_add(u64::from(!dropped.is_empty()), Ordering::Relaxed);
         }
         lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
         dropped
@@ -330,9 +410,47 @@ impl Segments {
         })
     }
 
-    /// The segment after `number`.
-    pub(crate) fn after(&self, number: u64) -> Option<Arc<Segment>> {
-        self.read(|list| list.get(list.partition_point(|s| s.number <= number)).cloned())
+    /// The segment that goes on where `segment` ends, for a reader that has come to the offset `at`. `None` as
+    /// long as there is more in this one, perhaps not committed yet, or nothing follows.
+    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<Arc<Segment>> {
+        // Both under the one lock, so that no segment is cut between the two looks.
+        self.read(|list| {
+            let next = list.get(list.partition_point(|s| s.number <= segment.number))?;
+            (at >= segment.data_end()).then(|| next.clone())
+        })
+    }
+
+    /// The segment that raft entry `index` is in, or would be. `None`: it lies before all of them.
+    pub(crate) fn holding_entry(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft < index);
+            n.checked_sub(1).and_then(|n| list.get(n).cloned())
+        })
+    }
+
+    /// The newest segment that begins at or before raft entry `index`.
+    pub(crate) fn beginning_before(&self, index: RaftIndex) -> Option<Arc<Segment>> {
+        self.read(|list| {
+            let n = list.partition_point(|s| s.base.raft <= index);
+            n.checked_sub(1).and_then(|n| list.get(n).cloned())
+        })
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.front().cloned())
+    }
+
+    /// Calls `look` until nothing leaves the log while it looks: files can be gone or used again then, and what
+    /// it saw first need not belong to what it saw last.
+    pub(crate) fn undisturbed<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        let removals = || self.read(|_| self.removals.load(Ordering::Relaxed));
+        loop {
+            let before = removals();
+            let seen = look();
+            if removals() == before {
+                return seen;
+            }
+        }
     }
 
     /// The last segment whose first block is older than `time`, or the oldest one.

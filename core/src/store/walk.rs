@@ -8,7 +8,7 @@ use super::scan::{Found, Scanner};
 use super::segment::{Base, Segment};
 use crate::batch::Malformed;
 use crate::error::Result;
-use crate::types::Index;
+use crate::types::{Index, RaftIndex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub(crate) trait Learn {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
     /// The log's first index as of the blocks learnt.
     fn first(&self) -> Index;
+    /// The last entry known committed as of the blocks learnt.
+    fn commit(&self) -> RaftIndex;
 }
 
 /// Walks a segment's blocks from its opening block on.
