@@ -17,7 +17,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
-use crate::store::SyncJob;
+use crate::writing::Sync;
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
@@ -127,7 +127,7 @@ pub(super) struct Machine {
     /// Follows what is committed.
     reader: Reader,
     /// The sync under way.
-    job: Option<SyncJob>,
+    job: Option<Arc<Sync>>,
 }
 
 /// The least that a segment can be, so that runs go through many.
@@ -233,7 +233,7 @@ impl Machine {
     /// # Errors
     /// The disk's.
     pub(super) fn run_sync(&self) -> Result<()> {
-        self.job.as_ref().map_or(Ok(()), SyncJob::run)
+        self.job.as_ref().map_or(Ok(()), |job| job.run())
     }
 
     /// The sync that was begun has been carried out.
@@ -242,7 +242,7 @@ impl Machine {
     /// What the node dies of.
     pub(super) fn end_sync(&mut self, now: Moment) -> Result<()> {
         let Some(job) = self.job.take() else { return Ok(()) };
-        self.node.end_sync(now, job)
+        self.node.end_sync(now, &job)
     }
 
     pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
