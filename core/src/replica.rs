@@ -512,7 +512,7 @@ impl Replica {
             .filter(|(term, vote)| (*term, *vote) != (state.term, state.vote));
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
-            self.jump(&snapshot)?;
+            self.jump(&snapshot, writing)?;
             rolled = true;
         }
         let entries = ready.take_entries();
@@ -639,7 +639,9 @@ impl Replica {
     }
 
     /// The leader has discarded what this replica lacks: it goes on behind.
-    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot) -> Result<()> {
+    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writing: &mut Writing) -> Result<()> {
+        // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
+        writing.settle()?;
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = peers::parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
