@@ -687,6 +687,9 @@ impl Replica {
             self.membership = membership;
             self.members_changed();
             self.asks.applied_change(index, self.membership.is_joint());
+            if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
+                self.stop_leading();
+            }
             if was_member && self.membership.get(self.node()).is_none() {
                 self.leave("it was removed from the cluster");
             }
@@ -701,6 +704,17 @@ impl Replica {
         self.raw.mut_store().keep_bodies(keep);
         let members: Vec<Member> = self.membership.members().cloned().collect();
         self.cluster.transport.members(&members);
+    }
+
+    /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among
+    /// the members.
+    fn stop_leading(&mut self) {
+        if self.is_leader() {
+            self.abdicate();
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+            self.steady();
+        }
     }
 
     /// Takes no part any more.
