@@ -3,11 +3,11 @@
 mod crashes;
 mod model;
 
-use crate::error::ErrorKind;
 use super::*;
 use crate::batch::{BatchBuilder, Malformed};
 use crate::config::ReadMode;
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
+use crate::error::ErrorKind;
 use crate::types::{DirectoryId, LogId};
 use block::digest_of_batches;
 use cursor::Cursor;
