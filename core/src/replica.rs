@@ -193,6 +193,7 @@ impl Replica {
             cluster,
         };
         replica.members_changed();
+        replica.await_introduction();
         replica.steady();
         Ok(replica)
     }
@@ -285,9 +286,10 @@ impl Replica {
     }
 
     fn tick(&mut self) {
+        self.greet();
         let log = &self.raw.raft.raft_log;
-        // Who has not got its log on the disk does not stand for election.
-        if self.is_leader() || log.persisted == log.last_index() {
+        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
             self.raw.tick();
             self.steady();
         }
@@ -444,9 +446,11 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
-            self.send(messages);
+            free.extend(messages);
         }
+        self.send(peers::one_acknowledgement(free));
         if self.durability.term == self.term() {
             let gated = std::mem::take(&mut self.durability.gated);
             self.send(gated);
@@ -512,7 +516,7 @@ impl Replica {
             .filter(|(term, vote)| (*term, *vote) != (state.term, state.vote));
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
-            self.jump(&snapshot)?;
+            self.jump(&snapshot, writing)?;
             rolled = true;
         }
         let entries = ready.take_entries();
@@ -639,7 +643,9 @@ impl Replica {
     }
 
     /// The leader has discarded what this replica lacks: it goes on behind.
-    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot) -> Result<()> {
+    fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writing: &mut Writing) -> Result<()> {
+        // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
+        writing.settle()?;
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = peers::parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
@@ -685,6 +691,9 @@ impl Replica {
             self.membership = membership;
             self.members_changed();
             self.asks.applied_change(index, self.membership.is_joint());
+            if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
+                self.stop_leading();
+            }
             if was_member && self.membership.get(self.node()).is_none() {
                 self.leave("it was removed from the cluster");
             }
@@ -699,6 +708,17 @@ impl Replica {
         self.raw.mut_store().keep_bodies(keep);
         let members: Vec<Member> = self.membership.members().cloned().collect();
         self.cluster.transport.members(&members);
+    }
+
+    /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among
+    /// the members.
+    fn stop_leading(&mut self) {
+        if self.is_leader() {
+            self.abdicate();
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+            self.steady();
+        }
     }
 
     /// Takes no part any more.

@@ -100,6 +100,8 @@ struct Inner {
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
     off: bool,
+    /// The power was cut in the midst of things: reads still work, and nothing changes any more.
+    failing: bool,
     /// Calls that are still served before the power is cut.
     calls_left: Option<u64>,
     /// No history is kept.
@@ -204,15 +206,22 @@ impl SimDisk {
         self.lock_inner().off = true;
     }
 
-    /// Serves so many more calls and then cuts the power, as by [`power_off`](Self::power_off): in the midst of
-    /// whatever the program is doing then. [`crash`](Self::crash) tells what that leaves.
+    /// Serves so many more calls and then cuts the power in the midst of whatever the program is doing: from then on
+    /// nothing changes, and all but reads fails with EIO. (Reads do not, lest a program that is dead already has to
+    /// bear them.) [`crash`](Self::crash) tells what that leaves.
     pub fn cut_power_after(&self, calls: u64) {
         self.lock_inner().calls_left = Some(calls);
     }
 
+    /// Takes [`cut_power_after`](Self::cut_power_after) back.
+    pub fn spare_power(&self) {
+        self.lock_inner().calls_left = None;
+    }
+
     /// Whether the power is off.
     pub fn is_off(&self) -> bool {
-        self.lock_inner().off
+        let inner = self.lock_inner();
+        inner.off || inner.failing
     }
 
     /// Keeps no history from now on, which a long run would fill the memory with. What a crash leaves keeps none
@@ -325,10 +334,11 @@ impl Inner {
         if let Some(left) = &mut self.calls_left {
             match left.checked_sub(1) {
                 Some(fewer) => *left = fewer,
-                None => self.off = true,
+                None => self.failing = true,
             }
         }
-        if self.off {
+        let reads = matches!(call, Call::List | Call::Open | Call::Len | Call::Read);
+        if self.off || (self.failing && !reads) {
             return Err(eio());
         }
         Ok(match self.faults.next(call) {

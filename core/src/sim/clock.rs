@@ -3,48 +3,10 @@
 //! Invariant: events come out by time, and those of one moment in the order in which they were put in. So the
 //! order is total and depends on nothing else.
 
+use crate::moment::Moment;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::fmt;
 use std::time::Duration;
-
-/// A moment of a simulation: nanoseconds since it began.
-///
-/// ```
-/// use chiplog::sim::Moment;
-/// use std::time::Duration;
-/// let later = Moment::START.plus(Duration::from_millis(1500));
-/// assert_eq!(later.since(Moment::START), Duration::from_millis(1500));
-/// assert_eq!(later.to_string(), "1.500000");
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
-
-impl Moment {
-    /// When everything begins.
-    pub const START: Self = Self(0);
-
-    /// The moment so much later.
-    pub fn plus(self, time: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(time)))
-    }
-
-    /// How long after `earlier` it is; zero if it is not.
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl fmt::Display for Moment {
-    /// Seconds, to the microsecond.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:06}", self.0 / 1_000_000_000, self.0 / 1000 % 1_000_000)
-    }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 #[derive(Debug)]
 struct Entry<E> {

@@ -3,13 +3,15 @@
 //! Records of a simulation are made from a number, so a history holds numbers and never bytes: [`record_of`] and
 //! [`number_of`] lead from one to the other and back, and the latter notices every changed byte.
 
-use super::clock::Moment;
 use crate::disk::sim::Rng;
+use crate::moment::Moment;
 use crate::types::{Index, Sequence, SessionId};
 use std::fmt::Write;
 
 /// Bytes of a record's number.
 const NUMBER_BYTES: usize = 8;
+/// Records whose number has this bit are large.
+pub(super) const LARGE: u64 = 1 << 39;
 
 /// The record that stands for a number: the number itself, then filler of a length and content that follow from it.
 ///
@@ -24,6 +26,7 @@ pub fn record_of(number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number ^ 0x5bd1_e995);
     // At least as much filler as a checksum has: without it any eight bytes would be a record.
     let filler = 8 + match rng.below(64) {
+        _ if number & LARGE != 0 => 500 + rng.below(3500),
         0 => rng.below(3000),
         1..8 => 0,
         _ => rng.below(120),

@@ -306,7 +306,7 @@ fn look(n: usize, call: &Call, before: Shown, known: &Known<'_>) -> Result<(), W
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::clock::Moment;
+    use crate::moment::Moment;
 
     /// A history by hand: calls are made and answered in the order of the text.
     #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The story of a run: a number that stands for everything that happened, and, if anybody listens, lines of text.
 
-use super::clock::Moment;
+use crate::moment::Moment;
 use std::fmt;
 
 /// Takes lines of a story.

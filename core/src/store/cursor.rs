@@ -7,7 +7,6 @@
 
 use super::block::BlockHeader;
 use super::blocks::{Blocks, Located, Slice};
-use super::layout::SEGMENT_HEADER_BYTES;
 use super::places::{Found, Place, Places};
 use super::segment::{Segment, SegmentData, Segments, Source};
 use crate::batch::{Malformed, u32_at};
@@ -48,7 +47,7 @@ impl Cursor {
             let readable = self.segment().readable();
             let Some(found) = self.blocks.next(readable)? else {
                 match self.segments.following(self.segment(), self.blocks.at()) {
-                    Some(next) => self.enter(&next)?,
+                    Some((next, offset)) => self.enter(&next, offset)?,
                     None => return Ok(None),
                 }
                 continue;
@@ -85,8 +84,8 @@ impl Cursor {
         &self.blocks.data().segment
     }
 
-    fn enter(&mut self, segment: &Arc<Segment>) -> Result<()> {
-        self.blocks = Blocks::new(self.segments.open(segment)?, SEGMENT_HEADER_BYTES, WINDOW_BYTES);
+    fn enter(&mut self, segment: &Arc<Segment>, offset: usize) -> Result<()> {
+        self.blocks = Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES);
         self.prefetch.restart();
         Ok(())
     }

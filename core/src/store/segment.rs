@@ -388,6 +388,9 @@ impl Segments {
         {
             let mut old = self.list.write().unwrap_or_else(PoisonError::into_inner);
             self.removals.fetch_add(1, Ordering::Relaxed);
+            // A reader in one that is not there any more goes on behind it.
+            let gone = |s: &&Arc<Segment>| list.iter().all(|n| (n.number, n.id) != (s.number, s.id));
+            old.iter().filter(gone).for_each(|s| s.bury());
             *old = list;
         }
         lock(&self.recent).clear();
@@ -426,13 +429,21 @@ impl Segments {
         })
     }
 
-    /// The segment that goes on where `segment` ends, for a reader that has come to the offset `at`. `None` as
-    /// long as there is more in this one, perhaps not committed yet, or nothing follows.
-    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<Arc<Segment>> {
+    /// Where a reader goes on that has come to the offset `at` of `segment` and sees no more there: a segment and an
+    /// offset. `None` as long as there is more to come in this one, perhaps not committed yet, or nothing follows.
+    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under the one lock, so that no segment is cut between the two looks.
         self.read(|list| {
-            let next = list.get(list.partition_point(|s| s.number <= segment.number))?;
-            (at >= segment.data_end()).then(|| next.clone())
+            let n = list.partition_point(|s| s.number < segment.number);
+            let same = list.get(n).filter(|s| s.number == segment.number);
+            // A read-only handle has looked at the log anew.
+            let renewed =
+                |s: &&Arc<Segment>| s.id == segment.id && Arc::as_ptr(s) != std::ptr::from_ref(segment);
+            if let Some(renewed) = same.filter(renewed) {
+                return Some((renewed.clone(), at));
+            }
+            let next = list.get(n + usize::from(same.is_some()))?;
+            (at >= segment.data_end()).then(|| (next.clone(), SEGMENT_HEADER_BYTES))
         })
     }
 

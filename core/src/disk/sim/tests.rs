@@ -482,6 +482,7 @@ fn the_power_goes_in_the_midst_of_things() {
     file.sync().unwrap();
     write(&file, 0, b"y").unwrap_err();
     assert!(disk.is_off());
+    assert_eq!(read(&file, 0, 1), b"x");
     assert_eq!(read(&disk.crash(|_| 1).open("a", false).unwrap(), 0, 1), b"x");
 }
 
