@@ -567,8 +567,10 @@ impl Sequencer {
     ) -> Result<(), Malformed> {
         let HardState { term, vote, .. } = self.hard_state;
         self.replay_opening(header, body, options)?;
-        // What was discarded had been committed.
+        // What was discarded had been committed. The block was written before that: it may tell of records that are not
+        // to be had any more.
         (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
+        self.committed.first = self.committed.first.max(self.end.next);
         self.hard_state = HardState { term, vote, commit: self.end.raft };
         Ok(())
     }
