@@ -15,7 +15,7 @@ use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
-use crate::writing::Sync;
+use crate::writing::Fsync;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,15 +42,15 @@ pub(crate) struct Driver {
     cluster: Cluster,
     watch: Stopwatch,
     /// To the thread that syncs, and back.
-    jobs: Option<Sender<Arc<Sync>>>,
-    done: Option<Receiver<(Arc<Sync>, Result<()>)>>,
+    jobs: Option<Sender<Arc<Fsync>>>,
+    done: Option<Receiver<(Arc<Fsync>, Result<()>)>>,
     syncing: bool,
 }
 
 /// The sync thread's state.
 pub(crate) struct Syncer {
-    jobs: Receiver<Arc<Sync>>,
-    done: Sender<(Arc<Sync>, Result<()>)>,
+    jobs: Receiver<Arc<Fsync>>,
+    done: Sender<(Arc<Fsync>, Result<()>)>,
     queue: Arc<Queue>,
 }
 

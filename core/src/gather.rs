@@ -481,8 +481,8 @@ mod tests {
     }
 
     fn take(queue: &Queue) -> Vec<Item> {
-        match queue.take(Some(Duration::ZERO)) {
-            Taken::Items(items) => items.into(),
+        match queue.take(Some(Duration::ZERO), true) {
+            Taken::Work(work) => work.items.into(),
             other => panic!("{other:?}"),
         }
     }
@@ -504,7 +504,7 @@ mod tests {
             seen.extend(bytes.chunks(244).map(|b| b[50]));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!(matches!(q.take(Some(Duration::ZERO)), Taken::Idle));
+        assert!(matches!(q.take(Some(Duration::ZERO), true), Taken::Idle));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub use exactly_once::Session;
 pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
-pub use stats::Stats;
+pub use stats::{SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

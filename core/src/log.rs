@@ -189,7 +189,15 @@ impl Log {
                 })?;
                 Ok((published, writer, syncer))
             });
-        let (published, writer, syncer) = started.inspect_err(|_| preparer.stop())?;
+        let (published, writer, syncer) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                // The thread has the lock: whoever opens the log next should find it free.
+                preparer.stop();
+                let _ = helper.join();
+                return Err(error);
+            }
+        };
         cluster.transport.attach(cluster.node, {
             let queue = queue.clone();
             Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)))

@@ -18,7 +18,7 @@
 //! - after a failed write or sync nothing is written any more: the node is poisoned, and says so to nobody but its
 //!   callers and, if it led, to the one that may lead next.
 
-use crate::cluster::{Cluster, Status};
+use crate::cluster::{Cluster, Role, Status};
 use crate::completion::Outcome;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,8 +35,8 @@ use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
-use crate::types::{Index, RaftIndex, Timestamp};
-use crate::writing::{Sync, Writing};
+use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::writing::{Fsync, Writing};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -93,11 +93,13 @@ pub(crate) struct Node {
     /// The weight of syncs' time, slowly moving.
     sync_time: Duration,
     stepped_aside: Option<Moment>,
-    shown: Option<Shown>,
+    shown: Option<(Shown, Moment)>,
 }
 
-/// What a status was made from: it is made anew when any of this has changed.
-type Shown = (crate::cluster::Role, crate::types::Term, Option<crate::types::NodeId>, RaftIndex, usize);
+/// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
+type Shown = (Role, Term, Option<NodeId>, usize);
+/// Positions in the status are at most this old while the node turns.
+const STATUS_AGE: Duration = Duration::from_millis(20);
 
 impl Node {
     /// The node over a log that was just opened. One that is its cluster's only voter leads when this returns.
@@ -276,7 +278,7 @@ impl Node {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Sync>> {
+    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
         self.sync_began = now;
         self.writing.begin_sync()
     }
@@ -285,7 +287,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Sync>) -> Result<()> {
+    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.synced(took);
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -325,12 +327,11 @@ impl Node {
         if first > before {
             self.discard_files(raft, first)?;
         }
-        self.publish_state();
+        self.publish_state(now);
         self.positions.wake();
         for (promise, outcome) in due {
             promise.answer(outcome);
         }
-        let _ = now;
         Ok(())
     }
 
@@ -360,17 +361,17 @@ impl Node {
         }
     }
 
-    fn publish_state(&mut self) {
+    fn publish_state(&mut self, now: Moment) {
         let published = &self.published;
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
         let replica = &self.replica;
-        let members = replica.membership().members().count();
-        let raft = if self.is_alone() { RaftIndex(0) } else { sequencer.end().raft };
-        let shown = (replica.role(), replica.term(), replica.leader(), raft, members);
-        if self.shown != Some(shown) {
-            self.shown = Some(shown);
+        let shown =
+            (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
+        let stale = |(before, at): (Shown, Moment)| before != shown || now >= at.plus(STATUS_AGE);
+        if self.shown.is_none_or(stale) {
+            self.shown = Some((shown, now));
             let status = self.status();
             *self.published.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
         }

@@ -193,6 +193,7 @@ impl Replica {
             cluster,
         };
         replica.members_changed();
+        replica.await_introduction();
         replica.steady();
         Ok(replica)
     }
@@ -285,9 +286,10 @@ impl Replica {
     }
 
     fn tick(&mut self) {
+        self.greet();
         let log = &self.raw.raft.raft_log;
-        // Who has not got its log on the disk does not stand for election.
-        if self.is_leader() || log.persisted == log.last_index() {
+        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
             self.raw.tick();
             self.steady();
         }
@@ -444,9 +446,11 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
-            self.send(messages);
+            free.extend(messages);
         }
+        self.send(peers::one_acknowledgement(free));
         if self.durability.term == self.term() {
             let gated = std::mem::take(&mut self.durability.gated);
             self.send(gated);

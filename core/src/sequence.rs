@@ -594,6 +594,11 @@ impl Learn for Replayed<'_> {
     fn commit(&self) -> RaftIndex {
         self.sequencer.committed().raft
     }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
+        Box::new(Replayed { sequencer, options: self.options })
+    }
 }
 
 /// Bytes of a command block's body.

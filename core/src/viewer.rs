@@ -84,7 +84,7 @@ impl Viewer {
         let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
-        let Survey { segments, follow, .. } = found;
+        let (segments, follow) = found.follow();
         let positions = Arc::new(Positions::default());
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
         let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
@@ -255,12 +255,13 @@ impl Follower {
         Ok(())
     }
 
-    /// The writer has discarded what this handle was following: looks at the whole log again. Readers in what
-    /// is gone are told so.
+    /// The writer has discarded what this handle was following, or cut it off: looks at the whole log again. Readers
+    /// in what is gone are told so.
     fn start_over(&mut self) -> Result<()> {
         let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
-        self.shelf.segments.replace(found.segments);
-        (self.sequencer, self.follow) = (sequencer, found.follow);
+        let (segments, follow) = found.follow();
+        self.shelf.segments.replace(segments);
+        (self.sequencer, self.follow) = (sequencer, follow);
         Ok(())
     }
 
@@ -271,9 +272,7 @@ impl Follower {
         let last = end.next.previous();
         positions.written(last);
         positions.durable_to(last);
-        // Of a cluster's replica, what its files say to be committed: it may be more by now, never less.
-        let committed = self.sequencer.committed().next.previous();
-        positions.commit_to(if self.sequencer.is_alone() { last } else { last.min(committed) });
+        positions.commit_to(last);
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);

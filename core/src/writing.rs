@@ -24,17 +24,17 @@ pub(crate) struct Writing {
     /// Of the steps carried out since the last write.
     pushed: Progress,
     /// The sync under way, and what it covers.
-    syncing: Option<(Arc<Sync>, Progress)>,
+    syncing: Option<(Arc<Fsync>, Progress)>,
 }
 
 /// A sync that is carried out once, by whoever comes first: one at a time, for a kernel tells of an error only once.
 #[derive(Debug)]
-pub(crate) struct Sync {
+pub(crate) struct Fsync {
     job: SyncJob,
     outcome: Mutex<Option<Result<()>>>,
 }
 
-impl Sync {
+impl Fsync {
     /// Makes durable what it covers, or waits until another thread has. Blocks on the device.
     ///
     /// # Errors
@@ -138,15 +138,15 @@ impl Writing {
     }
 
     /// What is to be synced, if anything is and no sync is under way.
-    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Sync>> {
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Fsync>> {
         let job = self.store.begin_sync()?;
-        let sync = Arc::new(Sync { job, outcome: Mutex::new(None) });
+        let sync = Arc::new(Fsync { job, outcome: Mutex::new(None) });
         self.syncing = Some((sync.clone(), self.written));
         Some(sync)
     }
 
     /// The sync has returned 0. Nothing happens if [`Self::settle`] has seen to it already.
-    pub(crate) fn end_sync(&mut self, sync: &Arc<Sync>) {
+    pub(crate) fn end_sync(&mut self, sync: &Arc<Fsync>) {
         if let Some((sync, covered)) = self.syncing.take_if(|(s, _)| Arc::ptr_eq(s, sync)) {
             self.store.end_sync(&sync.job);
             self.synced = covered;

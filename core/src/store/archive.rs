@@ -236,6 +236,6 @@ impl Archive {
 
 /// A found block's body, every byte of the block checked.
 fn load(blocks: &mut Blocks, found: &Located, upto: usize) -> Result<Bytes> {
-    let block = blocks.load(found, upto, true)?;
+    let block = blocks.load(found, upto)?;
     Ok(block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes())
 }

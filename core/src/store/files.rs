@@ -9,6 +9,7 @@ use crate::batch::Malformed;
 use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
+use crate::types::RaftIndex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -116,6 +117,16 @@ impl Files<'_> {
 impl Opened {
     pub(crate) fn scanner(&self) -> Scanner {
         Scanner::new(self.file.clone(), self.path.clone(), self.header.id, self.header.bytes as usize)
+    }
+
+    /// The entry that it begins behind, or why its opening block is not sound.
+    pub(crate) fn begins(&self) -> Result<Result<RaftIndex, Malformed>> {
+        Ok(match self.scanner().block(SEGMENT_HEADER_BYTES)? {
+            Found::Block(header, _) if header.kind == Kind::Opening => Ok(header.raft_index),
+            Found::Block(..) => Err("the first block is no opening block"),
+            Found::Nothing(why) => Err(why),
+            Found::Limit => Err("segment has no room for blocks"),
+        })
     }
 
     /// Whether its opening block is there. If not: whether a later block proves that it was.

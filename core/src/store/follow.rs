@@ -16,12 +16,32 @@ use std::sync::Arc;
 /// The end of a log that another process writes.
 #[derive(Debug)]
 pub(crate) struct Follow {
-    pub(crate) scanner: Scanner,
-    pub(crate) walk: Walk,
+    scanner: Scanner,
+    walk: Walk,
+    /// Whether segments before this one hold blocks that were not known committed and are not shown.
+    hidden: bool,
+    /// Whether the log went on elsewhere than at the end that was followed.
+    turned: bool,
+}
+
+/// What stands above the segment that is followed.
+enum Successor {
+    /// Nothing that has begun.
+    None,
+    /// A segment that begins where this one ends now.
+    Here(Opened),
+    /// One that begins elsewhere.
+    Elsewhere,
 }
 
 impl Follow {
-    /// What is known durable.
+    /// From where a survey's walk stopped.
+    pub(crate) fn new(scanner: Scanner, walk: Walk) -> Self {
+        let hidden = walk.base().raft > walk.commit;
+        Self { scanner, walk, hidden, turned: false }
+    }
+
+    /// What is known durable and committed.
     pub(crate) fn proven(&self) -> Proven {
         self.walk.proven
     }
@@ -37,19 +57,27 @@ impl Follow {
         learner: &mut dyn Learn,
     ) -> Result<Vec<Arc<Segment>>> {
         let mut begun = Vec::new();
+        // Whether the last look has met a segment that begins elsewhere: what came before that one is all there.
+        let mut met = false;
         loop {
             self.scanner.refresh();
             let before = self.walk.at;
             let why = self.walk.run(&mut self.scanner, learner)?;
-            if let Some(next) = self.successor(disk, identity)? {
-                // It goes on where this one ends, which is durable then.
-                self.walk.prove_all();
-                let mut walk = Walk::new(&next);
-                let mut scanner = next.scanner();
-                walk.run(&mut scanner, learner)?;
-                begun.extend(walk.segment.clone());
-                (self.scanner, self.walk) = (scanner, walk);
-                continue;
+            match self.successor(disk, identity)? {
+                Successor::Here(next) => {
+                    begun.extend(self.enter(&next, learner)?);
+                    met = false;
+                    continue;
+                }
+                Successor::Elsewhere if met && self.walk.at == before => {
+                    self.turned = true;
+                    return Ok(begun);
+                }
+                Successor::Elsewhere => {
+                    met = true;
+                    continue;
+                }
+                Successor::None => {}
             }
             if self.walk.at > before {
                 continue;
@@ -61,25 +89,48 @@ impl Follow {
         }
     }
 
-    /// Whether the segment it follows is gone: the writer has discarded it meanwhile, and perhaps used its file
-    /// again. Then the log has to be surveyed anew.
+    /// Goes on in the next segment, which begins where this one ends; so this one is durable.
+    fn enter(&mut self, next: &Opened, learner: &mut dyn Learn) -> Result<Option<Arc<Segment>>> {
+        let mut old = std::mem::replace(&mut self.walk, Walk::new(next));
+        self.scanner = next.scanner();
+        self.walk.commit = old.commit;
+        self.walk.run(&mut self.scanner, learner)?;
+        old.commit = self.walk.commit;
+        old.prove_all();
+        if self.walk.base().raft > self.walk.commit {
+            self.walk.proven = old.proven;
+            self.hidden = true;
+        }
+        Ok(self.walk.segment.clone())
+    }
+
+    /// Whether the log has to be surveyed anew: it went on elsewhere; or what was hidden of older segments can be
+    /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
+    /// used its file again.
     pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
+        if self.turned || (self.hidden && self.walk.base().raft <= self.walk.commit) {
+            return true;
+        }
         let files = Files { disk, identity, names: BTreeMap::new() };
         let here = files.open(self.walk.header.number, false);
         !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
     }
 
-    /// The next segment, if it has begun where this one ends now.
-    fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Option<Opened>> {
+    fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Successor> {
         let files = Files { disk, identity, names: BTreeMap::new() };
-        let Ok(Some(opened)) = files.open(self.walk.header.number + 1, false) else { return Ok(None) };
+        let Ok(Some(opened)) = files.open(self.walk.header.number + 1, false) else {
+            return Ok(Successor::None);
+        };
+        let end = self.walk.end;
         let mut scanner = opened.scanner();
-        let begins_here = matches!(
-            scanner.block(SEGMENT_HEADER_BYTES)?,
-            Found::Block(h, _) if h.kind == Kind::Opening
-                && (h.raft_index, h.term, h.first) == (self.walk.end.raft, self.walk.end.term, self.walk.end.next)
-        );
-        Ok(begins_here.then_some(opened))
+        Ok(match scanner.block(SEGMENT_HEADER_BYTES)? {
+            Found::Block(h, _) if h.kind != Kind::Opening => Successor::None,
+            Found::Block(h, _) if (h.raft_index, h.term, h.first) == (end.raft, end.term, end.next) => {
+                Successor::Here(opened)
+            }
+            Found::Block(..) => Successor::Elsewhere,
+            Found::Nothing(_) | Found::Limit => Successor::None,
+        })
     }
 
     /// Where nothing sound follows, there is either nothing yet or damage: a block that proves it tells.

@@ -28,6 +28,7 @@ pub(crate) mod files;
 pub(crate) mod follow;
 pub(crate) mod identity;
 pub(crate) mod layout;
+pub(crate) mod places;
 pub(crate) mod prepared;
 pub(crate) mod recovery;
 pub(crate) mod scan;
@@ -36,7 +37,7 @@ pub(crate) mod turn;
 pub(crate) mod walk;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
@@ -448,7 +449,15 @@ impl Store {
 
     /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
     pub(crate) fn commit(&mut self, upto: RaftIndex) {
-        assert!(upto <= self.active.segment.end().raft, "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}", self.active.segment.end(), self.active.segment.number, self.active.segment.base, self.active.listed, self.turn.as_ref().map(|t| t.dead.len()));
+        assert!(
+            upto <= self.active.segment.end().raft,
+            "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
+            self.active.segment.end(),
+            self.active.segment.number,
+            self.active.segment.base,
+            self.active.listed,
+            self.turn.as_ref().map(|t| t.dead.len())
+        );
         self.committed = self.committed.max(upto);
         self.publish();
     }
@@ -493,3 +502,6 @@ impl Active {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

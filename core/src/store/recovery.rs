@@ -4,11 +4,16 @@
 //! handle stops after the first.
 //!
 //! Only the last segment is read: sealed ones are trusted for their footers, and verified when they are read.
+//! (With replication also the one that holds the last entry known committed, when the last one begins after it.)
 //! Every bound in the log is proven by what was written later:
 //!
 //! - a block says up to where its segment was durable when it was written (`durable_upto`);
 //! - a segment has a footer only after its successor has durably begun;
 //! - a segment begins only after the one before is durable to its end.
+//!
+//! Where a segment begins is where the log went on: what older segments hold behind that place is dead, and so are
+//! segments that begin at or behind it. They can still be there, whole or in part, after a crash; no footer is
+//! trusted that ends elsewhere than the next segment begins.
 //!
 //! So where the chain of sound blocks breaks, the [`DECISIONS`] table tells a torn write, which nobody was
 //! promised, from rot of what may have been acknowledged.
@@ -29,7 +34,7 @@ use super::identity::Identity;
 use super::layout::{Footer, SEGMENT_HEADER_BYTES};
 use super::scan::{Found, Scanner};
 use super::segment::{Base, Segment, file_name, file_number};
-use super::walk::{Learn, Walk};
+use super::walk::{Learn, Proven, Walk};
 use crate::batch::Malformed;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
@@ -44,8 +49,9 @@ use std::sync::Arc;
 pub(crate) struct Survey {
     /// The log's segments, oldest first; the last one goes on.
     pub(crate) segments: VecDeque<Arc<Segment>>,
-    /// Where the walk stopped, for a read-only handle to go on from.
-    pub(crate) follow: Follow,
+    /// Where the walk stopped.
+    scanner: Scanner,
+    walk: Walk,
     /// Where the blocks begin that nothing proves; the last marker is always one of them.
     unproven_from: Option<usize>,
     /// Whether any of them is more than a marker.
@@ -60,6 +66,13 @@ pub(crate) struct Survey {
     pub(crate) torn: Option<(PathBuf, usize, Malformed)>,
 }
 
+impl Survey {
+    /// The segments, and where a read-only handle goes on.
+    pub(crate) fn follow(self) -> (VecDeque<Arc<Segment>>, Follow) {
+        (self.segments, Follow::new(self.scanner, self.walk))
+    }
+}
+
 /// Looks at all files, reads the last segment to `learner`, and decides. Changes nothing.
 ///
 /// # Errors
@@ -72,7 +85,7 @@ pub(crate) fn survey(disk: &dyn Disk, identity: Identity, learner: &mut dyn Lear
     let (last, opened) = last_begun(&mut files, &mut leftovers)?;
     let mut survey = read_last(&opened, learner)?;
     files.names.remove(&last);
-    walk_back(&mut files, &mut survey, learner.first())?;
+    walk_back(&mut files, &mut survey, learner, &mut leftovers)?;
     for number in files.names.keys().copied().collect::<Vec<_>>() {
         leftovers.push(files.leave(number)?);
     }
@@ -198,42 +211,140 @@ fn read_last(opened: &Opened, learner: &mut dyn Learn) -> Result<Survey> {
         unsealed: Vec::new(),
         leftovers: Vec::new(),
         torn: (later.end > at).then(|| (opened.path.clone(), at, why)),
-        follow: Follow { scanner, walk },
+        scanner,
+        walk,
     })
 }
 
-/// Adds the segments before the last one, back to the one that holds record `first`.
-fn walk_back(files: &mut Files<'_>, survey: &mut Survey, first: Index) -> Result<()> {
-    while let Some(after) =
-        survey.segments.front().map(|s| (s.number, s.base)).filter(|(_, b)| b.next > first)
+/// Adds the segments before the last one, back to the one that holds the log's first record. Which one that is, is
+/// known as of the last entry known committed: a discard behind it can still be cut off, so the log goes on from
+/// there at the latest.
+fn walk_back(
+    files: &mut Files<'_>,
+    survey: &mut Survey,
+    learner: &dyn Learn,
+    leftovers: &mut Vec<Leftover>,
+) -> Result<()> {
+    let commit = survey.walk.commit;
+    let mut first = survey.walk.first_at(commit);
+    while let Some(next) =
+        survey.segments.front().cloned().filter(|s| first.is_none_or(|first| s.base.next > first))
     {
-        let (successor, base) = after;
-        let number = successor - 1;
-        let opened = match files.names.remove(&number) {
-            Some(_) => files.open(number, false)?,
-            None => None,
+        let opened = before(files, &next, leftovers)?;
+        let links = |f: &Footer| {
+            (f.last_raft, f.last_term, f.next) == (next.base.raft, next.base.term, next.base.next)
         };
-        let Some(opened) = opened else {
-            let what =
-                format!("its file {} is missing; it holds records below {}", file_name(number), base.next);
-            return Err(Error::corrupt(files.disk.path(), 0, format!("segment {number} is needed: {what}")));
-        };
-        let links = |f: &Footer| (f.last_raft, f.last_term, f.next) == (base.raft, base.term, base.next);
         let segment = match opened.footer.filter(links) {
             Some(footer) => Arc::new(Segment::sealed(&footer, opened.header.bytes)),
             None => {
-                let segment = scan_whole(&opened, base)?;
+                let segment = match scan_whole(&opened, next.base) {
+                    // It is not the one that should be here.
+                    Err(error)
+                        if error.kind() == ErrorKind::Corrupt && opened.header.number + 1 < next.number =>
+                    {
+                        return Err(missing(files, &next));
+                    }
+                    scanned => scanned?,
+                };
                 survey.unsealed.push(segment.clone());
                 segment
             }
         };
-        segment.publish(segment.data_end());
+        if first.is_none() && segment.base.raft <= commit {
+            let (then, at) = as_of(&opened, commit, learner)?;
+            segment.publish(at);
+            survey.walk.proven = then;
+            first = Some(then.first);
+        } else if segment.end().raft <= commit {
+            segment.publish(segment.data_end());
+        }
         survey.segments.push_front(segment);
     }
     Ok(())
 }
 
-/// A full segment whose footer is missing or damaged, from its blocks, which must reach to `next`.
+/// The file of the segment that goes on where `next` begins, or holds that place. What is between them is dead.
+fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) -> Result<Opened> {
+    let mut damaged = None;
+    while let Some(number) = files.names.last_key_value().map(|(n, _)| *n) {
+        let Some(opened) = files.open(number, false)? else {
+            let name = files.names.remove(&number).unwrap_or_else(|| file_name(number));
+            leftovers.push(Leftover { name, bytes: 0 });
+            continue;
+        };
+        let begins = match &opened.footer {
+            Some(footer) => Ok(footer.base_raft),
+            None => opened.begins()?,
+        };
+        match begins {
+            Ok(begins) if begins < next.base.raft => {
+                files.names.remove(&number);
+                return Ok(opened);
+            }
+            Ok(_) => {}
+            // Dead if an older one holds the place, and it matters only if none does.
+            Err(why) => {
+                damaged.get_or_insert_with(|| Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, why));
+            }
+        }
+        leftovers.push(files.leave(number)?);
+    }
+    Err(damaged.unwrap_or_else(|| missing(files, next)))
+}
+
+fn missing(files: &Files<'_>, next: &Segment) -> Error {
+    let number = next.number - 1;
+    let what = format!(
+        "segment {number} is needed: its file {} is missing; it holds records below {}",
+        file_name(number),
+        next.base.next
+    );
+    Error::corrupt(files.disk.path(), 0, what)
+}
+
+/// What the log was after entry `index`, which is in this segment, and where its blocks end that belong to it.
+fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
+    let mut scanner = opened.scanner();
+    let mut walk = Walk::new(opened);
+    let mut past = Past { learner: learner.anew(), to: index };
+    let why = walk.run(&mut scanner, &mut past)?.unwrap_or("the segment ends here");
+    if walk.end.raft != index {
+        let what =
+            format!("raft index {}: {why}; a later block says that it is committed", walk.end.raft.next());
+        return Err(Error::corrupt(&opened.path, walk.at as u64, what));
+    }
+    Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
+}
+
+/// Learns no further than to an entry.
+struct Past<'a> {
+    learner: Box<dyn Learn + 'a>,
+    to: RaftIndex,
+}
+
+impl Learn for Past<'_> {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        if header.raft_index > self.to {
+            return Err("block lies beyond what is looked for");
+        }
+        self.learner.learn(header, body)
+    }
+
+    fn first(&self) -> Index {
+        self.learner.first()
+    }
+
+    fn commit(&self) -> RaftIndex {
+        self.learner.commit()
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        self.learner.anew()
+    }
+}
+
+/// A full segment whose footer is missing, damaged or out of date, from its blocks, which must reach to `next`, where
+/// the next segment begins; what lies behind is dead.
 fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
@@ -241,9 +352,6 @@ fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
     let why = walk.run(&mut scanner, &mut chain)?.unwrap_or("the segment ends here");
     let reached = (walk.end.raft, walk.end.term, walk.end.next) == (next.raft, next.term, next.next);
     let row = decide(Break { clean: false, proven_later: false, successor: true, reached });
-    if reached {
-        walk.prove_all(); // its successor has begun: its last block is as durable as the others
-    }
     match walk.segment {
         Some(segment) if row.verdict == Verdict::Complete => Ok(segment),
         _ => {
@@ -255,6 +363,7 @@ fn scan_whole(opened: &Opened, next: Base) -> Result<Arc<Segment>> {
 }
 
 /// Follows blocks by their headers alone, up to where the next segment begins.
+#[derive(Clone, Copy)]
 struct Chain {
     end: Base,
     to: Base,
@@ -262,6 +371,9 @@ struct Chain {
 
 impl Learn for Chain {
     fn learn(&mut self, header: &BlockHeader, _: &[u8]) -> Result<Base, Malformed> {
+        if header.raft_index > self.to.raft {
+            return Err("the next segment begins before this block, and not where the one before it ends");
+        }
         if header.kind != Kind::Opening {
             let expected = if header.kind.is_entry() { self.end.raft.next() } else { self.end.raft };
             if header.raft_index != expected || header.first < self.end.next || header.term < self.end.term {
@@ -284,6 +396,10 @@ impl Learn for Chain {
     fn commit(&self) -> RaftIndex {
         RaftIndex(0)
     }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        Box::new(*self)
+    }
 }
 
 /// Carries out what the survey decided for the last segment, durably. Returns its file, open for writing, and
@@ -303,7 +419,7 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<(Arc<dyn Di
     let io = |e| Error::io("repair", &path, e);
     let file = disk.open(&file_name(segment.number), true).map_err(io)?;
     if let Some(from) = survey.unproven_from {
-        write_again(&*file, &mut survey.follow.scanner, from, segment.data_end())?;
+        write_again(&*file, &mut survey.scanner, from, segment.data_end())?;
     }
     if let Some(range) = &survey.remnants {
         let zeros = vec![0; range.len()];

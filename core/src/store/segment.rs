@@ -12,6 +12,7 @@
 
 use super::block::BLOCK_HEADER_BYTES;
 use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
+use super::places::{Places, Remembered};
 use crate::checksum::crc32c;
 use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
@@ -317,16 +318,25 @@ pub(crate) struct Segments {
     removals: AtomicU64,
     /// Segments used of late stay open, so that random reads do not map a file each time.
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
+    /// What look-ups learnt of blocks.
+    places: Mutex<Remembered>,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
 
 /// How many segments stay open without a reader.
-const RECENT_MAX: usize = 32;
+const RECENT_MAX: usize = 64;
 
 impl Segments {
     pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
-        Self { list: RwLock::new(list), removals: AtomicU64::new(0), recent: Mutex::default(), disk, mode }
+        Self {
+            list: RwLock::new(list),
+            removals: AtomicU64::new(0),
+            recent: Mutex::default(),
+            places: Mutex::default(),
+            disk,
+            mode,
+        }
     }
 
     fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
@@ -368,6 +378,8 @@ impl Segments {
         // The block index of what is open may have entries behind the new end; they mislead nobody, but are wrong.
         // After the list, whose lock comes after this one in `open`.
         lock(&self.recent).retain(|d| !changed(&d.segment));
+        // Nothing of what was committed went away; but places of a file that nobody opens any more are of no use.
+        *lock(&self.places) = Remembered::default();
         cut.iter().for_each(|(segment, _)| *lock(&segment.open) = Weak::new());
     }
 
@@ -376,9 +388,13 @@ impl Segments {
         {
             let mut old = self.list.write().unwrap_or_else(PoisonError::into_inner);
             self.removals.fetch_add(1, Ordering::Relaxed);
+            // A reader in one that is not there any more goes on behind it.
+            let gone = |s: &&Arc<Segment>| list.iter().all(|n| (n.number, n.id) != (s.number, s.id));
+            old.iter().filter(gone).for_each(|s| s.bury());
             *old = list;
         }
         lock(&self.recent).clear();
+        *lock(&self.places) = Remembered::default();
     }
 
     /// Takes out the segments that hold no record from `first` on and no entry above `committed`; never the last
@@ -394,6 +410,9 @@ impl Segments {
             self.removals.fetch_add(u64::from(!dropped.is_empty()), Ordering::Relaxed);
         }
         lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
+        if !dropped.is_empty() {
+            lock(&self.places).drop_below(first);
+        }
         dropped
     }
 
@@ -410,13 +429,21 @@ impl Segments {
         })
     }
 
-    /// The segment that goes on where `segment` ends, for a reader that has come to the offset `at`. `None` as
-    /// long as there is more in this one, perhaps not committed yet, or nothing follows.
-    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<Arc<Segment>> {
+    /// Where a reader goes on that has come to the offset `at` of `segment` and sees no more there: a segment and an
+    /// offset. `None` as long as there is more to come in this one, perhaps not committed yet, or nothing follows.
+    pub(crate) fn following(&self, segment: &Segment, at: usize) -> Option<(Arc<Segment>, usize)> {
         // Both under the one lock, so that no segment is cut between the two looks.
         self.read(|list| {
-            let next = list.get(list.partition_point(|s| s.number <= segment.number))?;
-            (at >= segment.data_end()).then(|| next.clone())
+            let n = list.partition_point(|s| s.number < segment.number);
+            let same = list.get(n).filter(|s| s.number == segment.number);
+            // A read-only handle has looked at the log anew.
+            let renewed =
+                |s: &&Arc<Segment>| s.id == segment.id && Arc::as_ptr(s) != std::ptr::from_ref(segment);
+            if let Some(renewed) = same.filter(renewed) {
+                return Some((renewed.clone(), at));
+            }
+            let next = list.get(n + usize::from(same.is_some()))?;
+            (at >= segment.data_end()).then(|| (next.clone(), SEGMENT_HEADER_BYTES))
         })
     }
 
@@ -484,6 +511,16 @@ impl Segments {
             None => {}
         }
         Ok(data)
+    }
+
+    /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.
+    pub(crate) fn places(&self, index: Index) -> Option<Arc<Places>> {
+        lock(&self.places).get(index)
+    }
+
+    /// Remembers where a committed block's batches stand.
+    pub(crate) fn remember(&self, places: Places) {
+        lock(&self.places).insert(Arc::new(places));
     }
 
     /// Bytes of blocks from record `first` on: what counts against capacity. Exact to an index stride.

@@ -1,5 +1,5 @@
 //! Walk: goes along the blocks of one segment, from its opening block, as far as they are sound and follow each
-//! other; keeps apart what is proven durable and what is not.
+//! other; keeps apart what is proven durable and what is not, and what is known committed.
 
 use super::block::{BlockHeader, Kind};
 use super::files::Opened;
@@ -18,8 +18,10 @@ pub(crate) trait Learn {
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
     /// The log's first index as of the blocks learnt.
     fn first(&self) -> Index;
-    /// The last entry known committed as of the blocks learnt.
+    /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
     fn commit(&self) -> RaftIndex;
+    /// Another one like it that has learnt nothing, to look at the log's past with.
+    fn anew(&self) -> Box<dyn Learn + '_>;
 }
 
 /// Walks a segment's blocks from its opening block on.
@@ -29,13 +31,19 @@ pub(crate) struct Walk {
     pub(crate) segment: Option<Arc<Segment>>,
     pub(crate) at: usize,
     pub(crate) end: Base,
-    /// What is known durable.
+    /// What is known durable and committed.
     pub(crate) proven: Proven,
     /// Blocks not known durable.
     pub(crate) unproven: VecDeque<Unproven>,
+    /// Durable blocks not known committed.
+    uncommitted: VecDeque<Unproven>,
+    /// The last entry known committed.
+    pub(crate) commit: RaftIndex,
+    /// The log's first index after the opening block, and wherever it moved, with the entry it moved at.
+    firsts: Vec<(RaftIndex, Index)>,
 }
 
-/// What is known durable of a log.
+/// What is known durable and committed of a log: what may be shown of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Proven {
     /// What comes after the last block.
@@ -64,7 +72,20 @@ impl Walk {
             end: Base::default(),
             proven: Proven::default(),
             unproven: VecDeque::new(),
+            uncommitted: VecDeque::new(),
+            commit: RaftIndex(0),
+            firsts: Vec::new(),
         }
+    }
+
+    /// Where the segment begins, once its opening block was walked.
+    pub(crate) fn base(&self) -> Base {
+        self.segment.as_ref().map_or(Base::default(), |s| s.base)
+    }
+
+    /// The log's first index as of entry `index`. `None`: that entry lies before this segment.
+    pub(crate) fn first_at(&self, index: RaftIndex) -> Option<Index> {
+        self.firsts.iter().rev().find(|(at, _)| *at <= index).map(|(_, first)| *first)
     }
 
     /// Goes as far as blocks are sound and follow each other. Returns why it stopped; `None` at the limit.
@@ -79,7 +100,10 @@ impl Walk {
                     return Ok(Some("opening block out of place"));
                 }
                 Found::Block(header, body) => match learner.learn(&header, body) {
-                    Ok(end) => (header, Proven { end, first: learner.first() }),
+                    Ok(end) => {
+                        self.commit = self.commit.max(learner.commit());
+                        (header, Proven { end, first: learner.first() })
+                    }
                     Err(why) => return Ok(Some(why)),
                 },
                 Found::Nothing(why) => return Ok(Some(why)),
@@ -91,19 +115,18 @@ impl Walk {
 
     /// All that was walked is durable, as the next segment's beginning says.
     pub(crate) fn prove_all(&mut self) {
-        self.proven = self.unproven.pop_back().map_or(self.proven, |last| last.then);
-        self.unproven.clear();
-        if let Some(segment) = &self.segment {
-            segment.publish(self.at);
-        }
+        self.uncommitted.append(&mut self.unproven);
+        self.settle();
     }
 
-    pub(crate) fn take(&mut self, header: &BlockHeader, then: Proven) {
+    fn take(&mut self, header: &BlockHeader, then: Proven) {
         let end = then.end;
         let SegmentHeader { number, id, bytes, .. } = self.header;
         let segment = self.segment.get_or_insert_with(|| {
             // What lies before this segment is durable, or it would not have begun.
-            self.proven = then;
+            if end.raft <= self.commit {
+                self.proven = then;
+            }
             Arc::new(Segment::growing(number, id, bytes, end, header.timestamp))
         });
         let entry = IndexEntry {
@@ -113,15 +136,29 @@ impl Walk {
             offset: self.at as u32,
         };
         segment.grow(entry, header.stride(), end);
+        if self.firsts.last().is_none_or(|(_, first)| *first != then.first) {
+            self.firsts.push((end.raft, then.first));
+        }
         while let Some(block) = self.unproven.front().filter(|u| u.to <= header.durable_upto as usize) {
-            self.proven = block.then;
-            segment.publish(block.to);
+            self.uncommitted.push_back(*block);
             self.unproven.pop_front();
         }
+        self.settle();
         let from = self.at;
         self.at += header.stride();
         self.end = end;
         let marker = header.kind == Kind::Marker;
         self.unproven.push_back(Unproven { from, to: self.at, then, marker });
+    }
+
+    /// What is durable and committed may be shown.
+    fn settle(&mut self) {
+        while let Some(block) = self.uncommitted.front().filter(|u| u.then.end.raft <= self.commit) {
+            self.proven = block.then;
+            if let Some(segment) = &self.segment {
+                segment.publish(block.to);
+            }
+            self.uncommitted.pop_front();
+        }
     }
 }

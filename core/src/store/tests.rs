@@ -1,0 +1,708 @@
+//! The store over a simulated disk, held against a plain list of entries.
+
+mod crashes;
+mod model;
+
+use super::*;
+use crate::batch::{BatchBuilder, Malformed};
+use crate::config::ReadMode;
+use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
+use crate::error::ErrorKind;
+use crate::types::{DirectoryId, LogId};
+use block::digest_of_batches;
+use cursor::Cursor;
+use identity::{IDENTITY_FILE, Identity};
+use layout::{HardState, Opening, digest_of_bytes};
+use walk::Learn;
+
+pub(super) const SEGMENT_BYTES: u32 = 64 << 10;
+
+pub(super) fn identity() -> Identity {
+    Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9) }
+}
+
+/// An entry as it should come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) raft: RaftIndex,
+    pub(super) term: Term,
+    pub(super) kind: Kind,
+    pub(super) first: Index,
+    pub(super) body: Vec<u8>,
+    pub(super) end: Base,
+}
+
+/// A store, and what should be in it.
+pub(super) struct Rig {
+    pub(super) disk: SimDisk,
+    pub(super) store: Store,
+    /// What comes before the oldest entry that was pushed since the last jump.
+    pub(super) base: Base,
+    pub(super) entries: Vec<Entry>,
+    pub(super) term: Term,
+    pub(super) first: Index,
+    pub(super) commit: RaftIndex,
+}
+
+/// Learns what a log holds since its last opening.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Learnt {
+    pub(super) end: Base,
+    pub(super) first: Index,
+    pub(super) commit: RaftIndex,
+    pub(super) base: Base,
+    pub(super) seen: Vec<(RaftIndex, Term)>,
+}
+
+impl Learn for Learnt {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        if header.kind == Kind::Opening {
+            let opening = Opening::parse(body)?;
+            let base = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
+            *self = Self {
+                end: base,
+                first: opening.log_first,
+                commit: opening.hard_state.commit,
+                base,
+                seen: Vec::new(),
+            };
+            return Ok(base);
+        }
+        let expected = if header.kind.is_entry() { self.end.raft.next() } else { self.end.raft };
+        if header.raft_index != expected || header.first != self.end.next || header.term < self.end.term {
+            return Err("block does not follow");
+        }
+        self.end = Base { raft: header.raft_index, term: header.term, next: header.next_record() };
+        match header.kind {
+            Kind::HardState => self.commit = HardState::parse(body)?.commit,
+            // In these tests a command is a discard.
+            Kind::Command => self.first = Index(u64::from_le_bytes(body.try_into().map_err(|_| "length")?)),
+            _ => {}
+        }
+        if header.kind.is_entry() {
+            self.seen.push((header.raft_index, header.term));
+        }
+        Ok(self.end)
+    }
+
+    fn first(&self) -> Index {
+        self.first
+    }
+
+    fn commit(&self) -> RaftIndex {
+        self.commit
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        Box::new(Self::default())
+    }
+}
+
+pub(super) fn segments_on(disk: &SimDisk) -> Arc<Segments> {
+    Arc::new(Segments::new(Arc::new(disk.clone()), ReadMode::Read, VecDeque::new()))
+}
+
+impl Rig {
+    /// A new log in term 1.
+    pub(super) fn new(disk: SimDisk) -> Self {
+        let arc: Arc<dyn Disk> = Arc::new(disk.clone());
+        drop(arc.create(IDENTITY_FILE).unwrap());
+        identity().write(&*arc).unwrap();
+        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        preparer.go_unaided();
+        let start = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
+        let opening = opening(start, Term(1), Index(1), RaftIndex(0));
+        let store = Store::create(arc, segments_on(&disk), Arc::new(preparer), opening).unwrap();
+        let (term, first, commit) = (Term(1), Index(1), RaftIndex(0));
+        Self { disk, store, base: start, entries: Vec::new(), term, first, commit }
+    }
+
+    pub(super) fn end(&self) -> Base {
+        self.entries.last().map_or(self.base, |e| e.end)
+    }
+
+    /// What comes after entry `raft`.
+    pub(super) fn after(&self, raft: u64) -> Base {
+        match raft - self.base.raft.0 {
+            0 => self.base,
+            n => self.entries[n as usize - 1].end,
+        }
+    }
+
+    fn entry(&mut self, kind: Kind, records: u32, body: Vec<u8>, digest: u32, skip_to: Option<Index>) {
+        let before = self.end();
+        let raft = before.raft.next();
+        let mut next = before.next.plus(u64::from(records));
+        next = next.max(skip_to.unwrap_or(next));
+        let end = Base { raft, term: self.term, next };
+        if !self.store.fits(body.len()) {
+            self.sync();
+            self.roll(before);
+        }
+        self.store.push(NewBlock {
+            kind,
+            raft_index: raft,
+            term: self.term,
+            first: before.next,
+            timestamp: Timestamp(raft.0 * 10),
+            record_count: records,
+            batch_count: u32::from(kind == Kind::Data),
+            body_digest: digest,
+            body: vec![Bytes::from(body.clone())],
+            end,
+        });
+        self.entries.push(Entry { raft, term: self.term, kind, first: before.next, body, end });
+    }
+
+    /// Pushes an entry of one record of so many bytes.
+    pub(super) fn data(&mut self, bytes: usize) {
+        let fill = (self.term.0 * 31 + self.end().raft.0) as u8;
+        let batch = BatchBuilder::new().push(&vec![fill; bytes]).unwrap().build().unwrap();
+        let digest = digest_of_batches([batch.header().crc]);
+        self.entry(Kind::Data, 1, batch.as_bytes().to_vec(), digest, None);
+    }
+
+    pub(super) fn no_op(&mut self) {
+        self.entry(Kind::NoOp, 0, Vec::new(), digest_of_bytes(&[]), None);
+    }
+
+    /// A discard: records below `first` go; beyond the end it moves the end.
+    pub(super) fn discard(&mut self, first: Index) {
+        let body = first.0.to_le_bytes().to_vec();
+        let digest = digest_of_bytes(&[&body]);
+        self.entry(Kind::Command, 0, body, digest, Some(first));
+        self.first = first;
+    }
+
+    pub(super) fn hard_state(&mut self) {
+        let hard = HardState { term: self.term, vote: 0, commit: self.commit };
+        let body = hard.encode().to_vec();
+        if self.store.fits(body.len()) {
+            self.store.push(position(Kind::HardState, self.end(), body));
+        }
+    }
+
+    pub(super) fn marker(&mut self) {
+        self.store.push(position(Kind::Marker, self.end(), Vec::new()));
+    }
+
+    /// Rolls; the entries behind `base` are forgotten.
+    pub(super) fn roll(&mut self, base: Base) {
+        self.try_roll(base).unwrap();
+    }
+
+    pub(super) fn try_roll(&mut self, base: Base) -> Result<()> {
+        let jump =
+            base.raft < self.base.raft || base.raft > self.end().raft || self.after(base.raft.0) != base;
+        if jump {
+            (self.first, self.commit) = (self.first.max(base.next), base.raft);
+        }
+        let opening = opening(base, self.term, self.first, self.commit.min(base.raft));
+        self.store.roll(opening, 0, Purpose::Metadata)?;
+        if jump {
+            (self.base, self.entries) = (base, Vec::new());
+        } else {
+            self.entries.truncate((base.raft.0 - self.base.raft.0) as usize);
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self) {
+        self.store.write().unwrap();
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.write();
+        self.store.sync().unwrap();
+    }
+
+    pub(super) fn commit(&mut self, raft: u64) {
+        self.commit = RaftIndex(raft);
+        self.store.commit(self.commit);
+    }
+
+    /// Everything that can be asked of the store, against the list.
+    pub(super) fn check(&self) {
+        check_archive(&self.store.archive(), self.base, &self.entries);
+        check_segments(&self.store.segments, self.end());
+        let committed = self.entries.iter().filter(|e| e.raft <= self.commit);
+        let wanted: Vec<_> = committed.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
+        let oldest = self.store.archive().first();
+        let wanted: Vec<_> = wanted.into_iter().filter(|(raft, _)| *raft > oldest.raft).collect();
+        let seen: Vec<_> = read(&self.store.segments).iter().map(|h| (h.raft_index, h.first)).collect();
+        assert_eq!(seen, wanted, "what readers see");
+    }
+}
+
+/// The data blocks that a reader comes to.
+pub(super) fn read(segments: &Arc<Segments>) -> Vec<BlockHeader> {
+    let mut cursor = cursor(segments);
+    let mut seen = Vec::new();
+    while let Some(found) = cursor.find(|h| h.kind == Kind::Data).unwrap() {
+        cursor.load(&found, |_| {}).unwrap();
+        seen.push(found.header);
+    }
+    seen
+}
+
+pub(super) fn cursor(segments: &Arc<Segments>) -> Cursor {
+    let data = segments.open(&segments.oldest().unwrap()).unwrap();
+    Cursor::new(segments.clone(), data, SEGMENT_HEADER_BYTES, 0)
+}
+
+/// The archive has these entries, from its first on, and no others.
+pub(super) fn check_archive(archive: &Archive, base: Base, entries: &[Entry]) {
+    let first = archive.first();
+    assert!(first.raft >= base.raft);
+    let skipped = (first.raft.0 - base.raft.0) as usize;
+    assert_eq!(if skipped == 0 { base } else { entries[skipped - 1].end }, first);
+    let here = &entries[skipped..];
+    assert_eq!(archive.term(first.raft).unwrap(), Some(first.term));
+    for entry in here {
+        let (header, body) = archive.body(entry.raft).unwrap().unwrap();
+        assert_eq!((header.raft_index, header.term, header.kind), (entry.raft, entry.term, entry.kind));
+        assert_eq!((header.first, &body[..]), (entry.first, &entry.body[..]));
+        assert_eq!(archive.term(entry.raft).unwrap(), Some(entry.term));
+        assert_eq!(archive.header(entry.raft).unwrap(), Some(header));
+    }
+    let end = here.last().map_or(first, |e| e.end);
+    assert_eq!(archive.body(end.raft.next()).unwrap(), None);
+    assert_eq!(archive.term(end.raft.next()).unwrap(), None);
+    if first.raft.0 > 0 {
+        assert_eq!(archive.header(first.raft).unwrap(), None);
+        assert_eq!(archive.term(RaftIndex(first.raft.0 - 1)).unwrap(), None);
+    }
+    let all = archive.headers(first.raft.next(), end.raft.next(), u64::MAX).unwrap();
+    let terms: Vec<_> = all.iter().map(|h| (h.raft_index, h.term)).collect();
+    assert_eq!(terms, here.iter().map(|e| (e.raft, e.term)).collect::<Vec<_>>());
+}
+
+/// Each segment begins where the one before ends, and the last one ends at `end`.
+pub(super) fn check_segments(segments: &Segments, end: Base) {
+    let list = segments.snapshot();
+    for pair in list.windows(2) {
+        assert_eq!(pair[0].end(), pair[1].base);
+        assert!(pair[0].number < pair[1].number);
+    }
+    assert!(list.iter().all(|s| s.readable() <= s.data_end()));
+    assert_eq!(list.last().unwrap().end(), end);
+}
+
+pub(super) fn opening(base: Base, term: Term, first: Index, commit: RaftIndex) -> NewBlock {
+    let opening = Opening {
+        base_raft: base.raft,
+        base_term: base.term,
+        log_first: first,
+        hard_state: HardState { term, vote: 0, commit },
+        configuration: b"members".to_vec(),
+        sessions: Vec::new(),
+    };
+    position(Kind::Opening, base, opening.encode())
+}
+
+fn position(kind: Kind, end: Base, body: Vec<u8>) -> NewBlock {
+    NewBlock {
+        kind,
+        raft_index: end.raft,
+        term: end.term,
+        first: end.next,
+        timestamp: Timestamp(end.raft.0 * 10),
+        record_count: 0,
+        batch_count: 0,
+        body_digest: digest_of_bytes(&[&body]),
+        body: vec![Bytes::from(body)],
+        end,
+    }
+}
+
+/// A log of `n` entries of 2 KiB over a few segments, synced.
+pub(super) fn log_of(n: u64) -> Rig {
+    let disk = SimDisk::default();
+    disk.set_chance(1);
+    let mut rig = Rig::new(disk);
+    for _ in 0..n {
+        rig.data(2000);
+        rig.sync();
+    }
+    rig
+}
+
+#[test]
+fn a_sync_covers_what_was_written_when_it_began() {
+    let mut rig = log_of(0);
+    assert!(rig.store.begin_sync().is_none(), "nothing is written");
+    rig.data(100);
+    assert!(rig.store.begin_sync().is_none(), "nothing is written yet");
+    rig.write();
+    let job = rig.store.begin_sync().unwrap();
+    rig.data(200);
+    rig.write();
+    assert!(rig.store.begin_sync().is_none(), "one at a time");
+    let synced = rig.disk.calls(Some(Call::Sync));
+    job.run().unwrap();
+    assert_eq!(rig.disk.calls(Some(Call::Sync)), synced + 1);
+    rig.store.end_sync(&job);
+    // The next block says what is durable: the first entry, not the second.
+    let second = rig.store.segments.snapshot()[0].data_end() as u32 - 320;
+    rig.data(300);
+    rig.sync();
+    assert_eq!(rig.store.archive().header(RaftIndex(3)).unwrap().unwrap().durable_upto, second);
+    rig.data(400);
+    rig.sync();
+    assert!(rig.store.archive().header(RaftIndex(4)).unwrap().unwrap().durable_upto > second);
+    assert!(rig.store.begin_sync().is_none());
+    rig.check();
+}
+
+#[test]
+fn a_sync_that_failed_is_never_followed_by_another() {
+    let mut rig = log_of(3);
+    rig.data(100);
+    rig.write();
+    let trouble = Trouble::Eio(Landed::Nothing);
+    rig.disk.plan(Fault { call: Some(Call::Sync), nth: 1, lasting: false, trouble });
+    let error = rig.store.begin_sync().unwrap().run().unwrap_err();
+    assert!(error.to_string().contains(&file_name(1)), "{error}");
+    rig.data(100);
+    rig.write();
+    assert!(rig.store.begin_sync().is_none());
+}
+
+#[test]
+fn readers_see_what_is_committed_and_nothing_else() {
+    let mut rig = log_of(100);
+    assert!(rig.store.segments.len() > 3);
+    rig.check();
+    let mut tail = cursor(&rig.store.segments);
+    for committed in [1, 2, 31, 32, 33, 60, 90, 100] {
+        rig.commit(committed);
+        rig.check();
+        // A reader that waits at the tail all the time misses nothing, whatever segments have begun meanwhile.
+        while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
+            assert!(found.header.raft_index <= RaftIndex(committed));
+        }
+        let last = tail.find(|_| true).unwrap();
+        assert!(last.is_none());
+    }
+    // Committed before it is synced here: it can be read.
+    rig.data(10);
+    rig.write();
+    rig.commit(101);
+    rig.check();
+}
+
+#[test]
+fn a_waiting_reader_sees_every_block_once() {
+    let mut rig = log_of(0);
+    let mut tail = cursor(&rig.store.segments);
+    let mut seen = Vec::new();
+    for n in 1..200 {
+        rig.data(1500);
+        rig.sync();
+        if n % 7 == 0 {
+            rig.commit(n - 3);
+        }
+        while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
+            seen.push(found.header.raft_index.0);
+        }
+    }
+    assert_eq!(seen, (1..=193).collect::<Vec<_>>());
+}
+
+#[test]
+fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
+    let mut rig = log_of(2);
+    rig.marker();
+    rig.hard_state();
+    rig.data(100);
+    rig.sync();
+    rig.commit(2);
+    let segment = rig.store.segments.oldest().unwrap();
+    let third = segment.data_end() - block_bytes(rig.entries[2].body.len());
+    assert_eq!(segment.readable(), third);
+    rig.commit(3);
+    assert_eq!(segment.readable(), segment.data_end());
+    // What comes behind it later as well.
+    rig.marker();
+    rig.write();
+    assert_eq!(segment.readable(), segment.data_end());
+}
+
+#[test]
+#[should_panic(expected = "a commit beyond what was written")]
+fn what_is_not_written_cannot_be_committed() {
+    let mut rig = log_of(2);
+    rig.data(1);
+    rig.commit(3);
+}
+
+#[test]
+fn a_conflicting_suffix_is_cut_off() {
+    for to in [100, 99, 64, 63, 62, 61, 60, 33, 32, 31, 30, 5, 1, 0] {
+        for commit in [0, to / 2, to] {
+            let mut rig = log_of(100);
+            rig.commit(commit);
+            rig.check();
+            let before = rig.store.segments.snapshot();
+            let mut tail = cursor(&rig.store.segments);
+            while tail.find(|_| true).unwrap().is_some() {}
+            rig.term = Term(2);
+            rig.roll(rig.after(to));
+            // Nothing has happened as long as the opening is not written.
+            assert_eq!(rig.store.segments.snapshot().len(), before.len());
+            rig.data(50);
+            rig.write();
+            rig.check();
+            let gone = before.iter().filter(|s| s.base.raft.0 >= to && to < 100).count();
+            assert_eq!(rig.store.segments.len(), before.len() - gone + 1);
+            rig.sync();
+            rig.check();
+            for _ in 0..60 {
+                rig.data(2000);
+                rig.sync();
+            }
+            rig.check();
+            rig.commit(to + 61);
+            rig.check();
+            let last = std::iter::from_fn(|| tail.find(|h| h.kind == Kind::Data).unwrap()).last();
+            assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader goes on where the log does");
+            drop((before, tail));
+            rig.store.preparer.help();
+            rig.check();
+            let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
+            assert!(files <= rig.store.segments.len() + prepared::AHEAD, "dead files go: {files}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_segment_is_sealed_with_its_new_end() {
+    // The segment that is cut has a footer already, waits for one, or is the one that grows.
+    for (pending, to) in [(true, 40), (true, 95), (false, 40), (false, 10)] {
+        let mut rig = log_of(100);
+        rig.commit(3);
+        if pending {
+            rig.store.preparer.help();
+        }
+        rig.term = Term(2);
+        rig.roll(rig.after(to));
+        rig.data(1);
+        rig.write();
+        let cut = rig.store.segments.holding_entry(RaftIndex(to)).unwrap();
+        rig.store.preparer.help();
+        rig.store.sync().unwrap();
+        rig.store.preparer.help();
+        assert!(cut.extent().growing_index().is_none(), "it is sealed");
+        let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
+        let mut tail = [0; layout::FOOTER_BYTES];
+        file.read_at(u64::from(SEGMENT_BYTES) - tail.len() as u64, &mut tail).unwrap();
+        let footer = layout::Footer::parse(&tail, cut.number, cut.id).unwrap();
+        assert_eq!((footer.last_raft.0, footer.data_end as usize), (to, cut.data_end()));
+        rig.check();
+    }
+}
+
+#[test]
+fn a_second_truncation_can_follow_the_first() {
+    let mut rig = log_of(100);
+    for (term, to) in [(2, 80), (3, 79), (4, 50), (5, 20), (6, 20), (7, 0)] {
+        rig.term = Term(term);
+        rig.roll(rig.after(to));
+        for _ in 0..40 {
+            rig.data(1800);
+        }
+        rig.sync();
+        rig.check();
+    }
+}
+
+#[test]
+fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
+    let mut rig = log_of(3);
+    rig.commit(2);
+    rig.hard_state();
+    rig.marker();
+    rig.data(10);
+    rig.hard_state();
+    rig.sync();
+    let segment = rig.store.segments.oldest().unwrap();
+    let (all, kept) = (segment.data_end(), rig.store.archive().header(RaftIndex(4)).unwrap().unwrap());
+    rig.term = Term(2);
+    rig.roll(rig.after(3));
+    rig.sync();
+    rig.check();
+    assert_eq!(segment.data_end(), all - kept.stride() - block_bytes(layout::HARD_STATE_BYTES));
+    rig.commit(3);
+    assert_eq!(segment.readable(), segment.data_end());
+}
+
+#[test]
+#[should_panic(expected = "the log would forget committed entries")]
+fn what_is_committed_is_not_cut_off() {
+    let mut rig = log_of(10);
+    rig.commit(7);
+    rig.roll(rig.after(6));
+}
+
+#[test]
+fn a_jump_drops_all_that_was() {
+    for (raft, term) in [(1000, 9), (100, 9), (60, 9)] {
+        let mut rig = log_of(100);
+        rig.commit(50);
+        rig.term = Term(9);
+        rig.roll(Base { raft: RaftIndex(raft), term: Term(term), next: Index(5000) });
+        rig.data(100);
+        rig.write();
+        rig.check();
+        assert_eq!(rig.store.segments.len(), 1);
+        rig.sync();
+        rig.commit(raft + 1);
+        rig.check();
+        rig.store.preparer.help();
+        for _ in 0..50 {
+            rig.data(2000);
+            rig.sync();
+        }
+        rig.commit(raft + 51);
+        rig.check();
+        rig.store.preparer.help();
+        let names = rig.disk.visible();
+        let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
+        assert!(files <= rig.store.segments.len() + prepared::AHEAD, "old files go: {files}");
+    }
+}
+
+#[test]
+fn a_segment_with_uncommitted_entries_stays() {
+    let mut rig = log_of(20);
+    rig.discard(Index(1000));
+    rig.no_op();
+    rig.sync();
+    rig.roll(rig.end());
+    rig.sync();
+    assert_eq!(rig.store.segments.len(), 2);
+    rig.commit(21);
+    rig.store.drop_below(Index(1000));
+    assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be cut off, and be asked for");
+    rig.commit(22);
+    rig.store.drop_below(Index(1000));
+    assert_eq!(rig.store.segments.len(), 1);
+    rig.check();
+}
+
+#[test]
+fn headers_come_by_size_and_at_least_one() {
+    let rig = log_of(100);
+    let archive = rig.store.archive();
+    let body = rig.entries[0].body.len() as u64;
+    let count = |from: u64, to: u64, max| archive.headers(RaftIndex(from), RaftIndex(to), max).unwrap().len();
+    assert_eq!(count(1, 101, 0), 1);
+    assert_eq!(count(1, 101, body * 10), 10);
+    assert_eq!(count(1, 101, body * 11 - 1), 10);
+    assert_eq!(count(25, 75, u64::MAX), 50);
+    assert_eq!(count(25, 500, u64::MAX), 76);
+    assert_eq!(count(101, 102, u64::MAX), 0);
+    assert_eq!(count(5, 5, u64::MAX), 0);
+}
+
+#[test]
+fn damage_is_found_and_not_handed_on() {
+    let rig = log_of(100);
+    rig.store.preparer.help();
+    let archive = rig.store.archive();
+    let segment = rig.store.segments.holding_entry(RaftIndex(40)).unwrap();
+    let at = {
+        let (mut blocks, mut at) =
+            (blocks::Blocks::new(rig.store.segments.open(&segment).unwrap(), 4096, 4096), 0);
+        while let Some(found) = blocks.next(segment.data_end()).unwrap() {
+            if found.header.raft_index == RaftIndex(40) {
+                at = found.offset;
+                break;
+            }
+        }
+        at
+    };
+    let name = file_name(segment.number);
+    let flip =
+        |offset: usize| assert!(rig.disk.damage(&name, &Damage::FlipBit { bit: offset as u64 * 8 + 3 }));
+    let said = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(&name) && error.to_string().contains(&at.to_string()), "{error}");
+    };
+    // A payload byte: the header is good, the body is not to be had.
+    flip(at + 1000);
+    assert!(archive.header(RaftIndex(40)).unwrap().is_some());
+    said(archive.body(RaftIndex(40)).unwrap_err());
+    said(archive.replay(RaftIndex(41), RaftIndex(41), &mut Learnt::default()).unwrap_err());
+    assert!(archive.body(RaftIndex(41)).unwrap().is_some());
+    flip(at + 1000);
+    assert!(archive.body(RaftIndex(40)).unwrap().is_some());
+    flip(at + 20);
+    said(archive.header(RaftIndex(40)).unwrap_err());
+    said(archive.headers(RaftIndex(38), RaftIndex(50), u64::MAX).unwrap_err());
+    flip(at + 20);
+    rig.check();
+}
+
+#[test]
+fn a_damaged_block_index_costs_time_only() {
+    let rig = log_of(100);
+    rig.store.preparer.help();
+    let oldest = rig.store.segments.oldest().unwrap();
+    let bit = (data_limit(SEGMENT_BYTES as usize) as u64 + 8) * 8;
+    assert!(rig.disk.damage(&file_name(oldest.number), &Damage::FlipBit { bit }));
+    let data = rig.store.segments.open(&oldest).unwrap();
+    assert_eq!(data.seek(|_| true).unwrap(), SEGMENT_HEADER_BYTES);
+    rig.check();
+}
+
+#[test]
+fn a_replay_leads_to_the_state_at_an_entry() {
+    let mut rig = log_of(100);
+    rig.discard(Index(7));
+    rig.commit(50);
+    rig.hard_state();
+    rig.no_op();
+    rig.sync();
+    let archive = rig.store.archive();
+    for to in 0..=102 {
+        let mut learnt = Learnt::default();
+        assert!(archive.replay(RaftIndex(to), RaftIndex(to), &mut learnt).unwrap());
+        assert_eq!(learnt.end, rig.after(to));
+        assert_eq!(
+            (learnt.first, learnt.commit.0),
+            if to < 101 { (Index(1), 0) } else { (Index(7), if to > 101 { 50 } else { 0 }) }
+        );
+        assert_eq!(learnt.seen.len() as u64, to - learnt.base.raft.0);
+    }
+    assert!(!archive.replay(RaftIndex(103), RaftIndex(103), &mut Learnt::default()).unwrap());
+    let (header, body) = archive.oldest_opening().unwrap();
+    assert_eq!(
+        (header.kind, Opening::parse(&body).unwrap().configuration),
+        (Kind::Opening, b"members".to_vec())
+    );
+}
+
+#[test]
+fn a_roll_that_finds_no_file_changes_nothing() {
+    let mut rig = log_of(100);
+    rig.store.preparer.help();
+    let trouble = Trouble::Enospc(Landed::Nothing);
+    rig.disk.plan(Fault { call: Some(Call::Write), nth: 1, lasting: true, trouble });
+    for _ in 0..2 {
+        let _ = rig.store.preparer.take(Purpose::Metadata).unwrap();
+    }
+    let base = rig.after(20);
+    let opening = opening(base, Term(2), Index(1), RaftIndex(0));
+    assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
+    rig.disk.heal();
+    rig.check();
+    rig.data(10);
+    rig.sync();
+    rig.check();
+    rig.term = Term(2);
+    rig.roll(rig.after(20));
+    rig.data(10);
+    rig.sync();
+    rig.check();
+}
