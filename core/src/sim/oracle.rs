@@ -85,8 +85,8 @@ impl Oracle {
         if glance.committed > host.committed {
             host.committed = glance.committed;
             let fresh = machine.follow().or_else(|e| match e.kind() {
-                ErrorKind::Io | ErrorKind::Corrupt => Ok(Vec::new()), // its disk is off, or rotten
-                _ => Err(format!("node {node}: cannot read what it committed: {e:?}")),
+                ErrorKind::Io | ErrorKind::Corrupt if host.disk.is_off() || host.maimed => Ok(Vec::new()),
+                _ => Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}")),
             })?;
             for (index, record) in fresh {
                 self.shows(node, index, &record)?;
