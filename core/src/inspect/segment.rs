@@ -36,6 +36,8 @@ pub(super) struct Found {
     pub(super) header: Option<SegmentHeader>,
     /// The header of its opening block, if it has begun.
     pub(super) opening: Option<BlockHeader>,
+    /// Whether that says that all records before it are discarded: nothing older need lead to it.
+    pub(super) anew: bool,
 }
 
 impl Found {
@@ -44,7 +46,7 @@ impl Found {
     /// # Errors
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable = Ok(Some(Self { number, header: None, opening: None }));
+        let unreadable = Ok(Some(Self { number, header: None, opening: None, anew: false }));
         let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -58,7 +60,12 @@ impl Found {
         let opening = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok();
         let opening = opening.and_then(|bytes| BlockHeader::parse(bytes, header.id).ok());
         let opening = opening.filter(|h| h.kind == Kind::Opening);
-        Ok(Some(Self { number, header: Some(header), opening }))
+        let anew = opening.is_some_and(|h| {
+            let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize);
+            block
+                .is_ok_and(|b| Opening::parse(&b[BLOCK_HEADER_BYTES..]).is_ok_and(|o| o.log_first >= h.first))
+        });
+        Ok(Some(Self { number, header: Some(header), opening, anew }))
     }
 }
 
@@ -158,6 +165,12 @@ impl Chain {
         }
     }
 
+    /// Whether an opening block stands just behind here.
+    pub(super) fn leads_to(&self, opening: Option<&BlockHeader>) -> bool {
+        let here = opening.is_some_and(|o| self.raft == Some((o.raft_index, o.term)));
+        here && self.gap_to(opening) == (None, None)
+    }
+
     /// The raft entries and records between here and `after`.
     #[expect(clippy::type_complexity, reason = "two optional ranges, named where they are used")]
     pub(super) fn gap_to(
@@ -188,12 +201,13 @@ enum Stop {
     Visitor,
 }
 
-/// Walks the segment `found`; faults go to `sink`. `successor` is the opening of the next begun segment.
+/// Walks the segment `found`; faults go to `sink`. `successor` is the segment in which the log goes on: what this one
+/// holds behind where that one begins is dead, and so is all of this one if `dead`.
 pub(super) fn walk(
     disk: &dyn Disk,
     found: &Found,
     log: Option<LogId>,
-    successor: Option<BlockHeader>,
+    (successor, dead): (Option<&Found>, bool),
     chain: &mut Chain,
     sink: &mut Sink<'_>,
 ) -> Outcome {
@@ -202,7 +216,9 @@ pub(super) fn walk(
         file: file_name(found.number),
         id: SegmentId(0),
         chain: *chain,
-        successor,
+        successor: successor.and_then(|s| s.opening),
+        anew: successor.is_some_and(|s| s.anew),
+        dead,
         sink,
         scanned: false,
     };
@@ -221,6 +237,9 @@ struct Walk<'w, 's, 'v> {
     id: SegmentId,
     chain: Chain,
     successor: Option<BlockHeader>,
+    /// Whether the successor begins anew, so that nothing here need lead to it.
+    anew: bool,
+    dead: bool,
     sink: &'s mut Sink<'v>,
     /// Whether the header was sound, so that a changed one means that the file was reused.
     scanned: bool,
@@ -288,8 +307,12 @@ impl Walk<'_, '_, '_> {
     fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
+        // It was written before the log turned back, and not anew since.
+        let outdated = |f: &Footer| self.successor.is_some_and(|s| f.last_raft > s.raft_index);
+        let footer = footer.filter(|f| !outdated(f));
         let begun = self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
+            _ if self.dead => SegmentState::Dead,
             (Some(_), _) => SegmentState::Sealed,
             (None, true) => SegmentState::Begun,
             (None, false) => SegmentState::Prepared,
@@ -305,7 +328,7 @@ impl Walk<'_, '_, '_> {
         self.sink.report.segments += 1;
         self.tell(Event::Segment(&segment))?;
         let mut end = SegmentEnd { data_end: SEGMENT_HEADER_BYTES as u64, ..SegmentEnd::default() };
-        if begun {
+        if begun && !self.dead {
             let room = data_limit_of(header, length);
             let (limit, proven) = match (&footer, self.successor) {
                 (Some(f), _) => (u64::from(f.data_end).min(room), u64::MAX),
@@ -351,6 +374,9 @@ impl Walk<'_, '_, '_> {
         let mut at = SEGMENT_HEADER_BYTES as u64;
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             match self.header_at(window, at, limit) {
+                Ok(header) if self.successor.is_some_and(|s| header.raft_index > s.raft_index) => {
+                    return Ok(());
+                }
                 Ok(header) => {
                     if !self.block(window, at, &header, end)? {
                         return self.tail(at, limit);
@@ -437,7 +463,10 @@ impl Walk<'_, '_, '_> {
         let Some(known) = footer.map(after_footer).or(self.successor) else { return Ok(()) };
         let (raft, records) = self.chain.gap_to(Some(&known));
         let short = footer.is_some_and(|f| end.data_end < u64::from(f.data_end));
-        if short || raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact)) {
+        let gone = raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact));
+        if gone && !short && footer.is_none() && self.anew {
+            self.chain = Chain::default();
+        } else if short || gone {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
             let what = "blocks that were here are gone";
             self.wrong(Wrong::corrupt(end.data_end, reach, what), Some((raft, records)))?;
