@@ -122,6 +122,7 @@ impl Inspector {
         let (named, identity_fault) = self.identity()?;
         let log = named.or_else(|| found.iter().find_map(|f| Some(f.header?.log)));
         let dead = dead(&found);
+        let first = found.iter().zip(&dead).rev().filter(|(_, dead)| !**dead).find_map(|(f, _)| f.log_first);
         for (i, this) in found.iter().enumerate() {
             if self.only.is_some_and(|n| n != this.number) {
                 continue;
@@ -131,10 +132,13 @@ impl Inspector {
             let skips =
                 |last: &u64| this.number != last + 1 && !dead[i] && !chain.leads_to(this.opening.as_ref());
             if let Some(last) = before.filter(skips) {
-                let gap = !this.anew && self.is_gap(last)?;
+                let gap = !this.is_anew(first) && self.is_gap(last)?;
                 if gap && sink.fault(missing(last + 1, this, &chain)).is_break() {
                     return Ok(sink.report);
                 }
+                chain = Chain::default();
+            }
+            if !dead[i] && this.is_anew(this.log_first) && !chain.leads_to(this.opening.as_ref()) {
                 chain = Chain::default();
             }
             match segment::walk(&*self.disk, this, log, (successor, dead[i]), &mut chain, &mut sink) {

@@ -36,8 +36,8 @@ pub(super) struct Found {
     pub(super) header: Option<SegmentHeader>,
     /// The header of its opening block, if it has begun.
     pub(super) opening: Option<BlockHeader>,
-    /// Whether that says that all records before it are discarded: nothing older need lead to it.
-    pub(super) anew: bool,
+    /// The log's first index as it says.
+    pub(super) log_first: Option<Index>,
 }
 
 impl Found {
@@ -46,7 +46,7 @@ impl Found {
     /// # Errors
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable = Ok(Some(Self { number, header: None, opening: None, anew: false }));
+        let unreadable = Ok(Some(Self { number, header: None, opening: None, log_first: None }));
         let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -60,12 +60,17 @@ impl Found {
         let opening = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok();
         let opening = opening.and_then(|bytes| BlockHeader::parse(bytes, header.id).ok());
         let opening = opening.filter(|h| h.kind == Kind::Opening);
-        let anew = opening.is_some_and(|h| {
-            let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize);
-            block
-                .is_ok_and(|b| Opening::parse(&b[BLOCK_HEADER_BYTES..]).is_ok_and(|o| o.log_first >= h.first))
+        let log_first = opening.and_then(|h| {
+            let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize).ok()?;
+            check_body(&h, block, true).ok()?;
+            Some(Opening::parse(&block[BLOCK_HEADER_BYTES..]).ok()?.log_first)
         });
-        Ok(Some(Self { number, header: Some(header), opening, anew }))
+        Ok(Some(Self { number, header: Some(header), opening, log_first }))
+    }
+
+    /// Whether all records before it are discarded when those below `first` are: nothing older need lead to it then.
+    pub(super) fn is_anew(&self, first: Option<Index>) -> bool {
+        self.opening.is_some_and(|h| first.is_some_and(|first| h.first <= first))
     }
 }
 
@@ -217,7 +222,8 @@ pub(super) fn walk(
         id: SegmentId(0),
         chain: *chain,
         successor: successor.and_then(|s| s.opening),
-        anew: successor.is_some_and(|s| s.anew),
+        anew: successor.is_some_and(|s| s.is_anew(s.log_first)),
+        adjoins: successor.is_some_and(|s| s.number == found.number + 1),
         dead,
         sink,
         scanned: false,
@@ -239,6 +245,8 @@ struct Walk<'w, 's, 'v> {
     successor: Option<BlockHeader>,
     /// Whether the successor begins anew, so that nothing here need lead to it.
     anew: bool,
+    /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
+    adjoins: bool,
     dead: bool,
     sink: &'s mut Sink<'v>,
     /// Whether the header was sound, so that a changed one means that the file was reused.
@@ -307,9 +315,7 @@ impl Walk<'_, '_, '_> {
     fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
-        // It was written before the log turned back, and not anew since.
-        let outdated = |f: &Footer| self.successor.is_some_and(|s| f.last_raft > s.raft_index);
-        let footer = footer.filter(|f| !outdated(f));
+        let footer = footer.filter(|f| !self.is_outdated(f));
         let begun = self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,
@@ -347,6 +353,13 @@ impl Walk<'_, '_, '_> {
         }
         self.sink.report.bytes += window.len();
         self.tell(Event::SegmentEnd(&end))
+    }
+
+    /// Whether a footer was written before the log turned to another place, or for a turn that a crash undid.
+    fn is_outdated(&self, footer: &Footer) -> bool {
+        let Some(next) = self.successor else { return false };
+        footer.last_raft > next.raft_index
+            || (self.adjoins && footer.last_raft < next.raft_index && !self.anew)
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is gone, any later block or a footer.

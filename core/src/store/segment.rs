@@ -181,6 +181,8 @@ impl Segment {
     fn bury(&self) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         (now.end, now.data_end) = (self.base, self.readable());
+        // No index, and none to be stored: whatever the file says of itself stays as it is.
+        now.index = BlockIndex::Stored { offset: 0, count: 0, crc: crc32c(&[]) };
     }
 
     /// Its footer was written: the index need not be in memory any more. Unless it was cut meanwhile: then the
