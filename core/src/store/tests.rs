@@ -59,7 +59,7 @@ impl Plain {
 
     /// The log's first index as of entry `raft`.
     pub(super) fn first_at(&self, raft: RaftIndex) -> Index {
-        let discards = self.entries.iter().filter(|e| e.kind == Kind::Command && e.raft <= raft).last();
+        let discards = self.entries.iter().rfind(|e| e.kind == Kind::Command && e.raft <= raft);
         discards.map_or(self.first, |e| discard_of(&e.body))
     }
 }
