@@ -29,7 +29,6 @@ pub const SECTOR_BYTES: usize = 512;
 
 /// Zeros written at a time.
 const ZERO_PIECE_BYTES: usize = 1 << 20;
-static ZEROS: [u8; ZERO_PIECE_BYTES] = [0; ZERO_PIECE_BYTES];
 
 /// One flat directory of files. `Send + Sync`; calls may block on the device.
 pub trait Disk: Debug + Send + Sync {
@@ -60,24 +59,19 @@ pub trait Disk: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Fills `buf` with random bytes, of which segment ids and identities are made: the operating system's, unless
-    /// a test wants to have the same ones each time.
-    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
-        os_random(buf)
-    }
-
     /// Takes the exclusive lock on a file, made if need be, until the guard is dropped or the process
     /// ends. `WouldBlock` when it is held by anybody, this process included.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>>;
-}
 
-/// Fills `buf` from the operating system's generator.
-fn os_random(buf: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < buf.len() {
-        filled += rustix::rand::getrandom(&mut buf[filled..], rustix::rand::GetRandomFlags::empty())?;
+    /// Fills `bytes` with chance, for the names of logs, directories and segments: from the operating system,
+    /// except where a run has to be the same twice.
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// A held lock. Dropping it lets go.
@@ -105,10 +99,11 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Writes zeros over a range, so that no later write inside has to change where the file lies on the disk.
     /// Not durable before `sync`.
     fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
+        let zeros = vec![0; ZERO_PIECE_BYTES];
         let mut at = range.start;
         while at < range.end {
-            let n = usize::try_from(range.end - at).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-            self.write_at(at, &[IoSlice::new(&ZEROS[..n])])?;
+            let n = usize::try_from(range.end - at).map_or(zeros.len(), |left| left.min(zeros.len()));
+            self.write_at(at, &[IoSlice::new(&zeros[..n])])?;
             at += n as u64;
         }
         Ok(())

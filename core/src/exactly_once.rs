@@ -165,7 +165,7 @@ impl Session {
             let sequence = *sequence;
             self.inflight.pop_front();
             // Refused and surely not in the log: the number is free again, and all behind it are refused too.
-            let in_doubt = [ErrorKind::Poisoned, ErrorKind::SequenceForgotten];
+            let in_doubt = [ErrorKind::Poisoned, ErrorKind::Unavailable, ErrorKind::SequenceForgotten];
             if result.is_err_and(|e| !in_doubt.contains(&e.kind())) {
                 for (_, behind) in self.inflight.drain(..) {
                     let _ = behind.wait();

@@ -17,9 +17,11 @@
 //! - everything taken is completed, by the writer, in one way or another.
 
 use crate::batch::{Batch, SingleFrame, Stamp};
-use crate::completion::{Completion, Outcome, Ticket};
+use crate::completion::Ticket;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mail::Mail;
 use crate::positions::closed;
+use crate::promise::Promise;
 use crate::types::{Index, SessionId};
 use atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
@@ -27,7 +29,7 @@ use bytes::{Bytes, BytesMut};
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 use std::time::{Duration, Instant};
@@ -72,7 +74,7 @@ impl Gathered {
     fn new(buffer: BytesMut) -> Self {
         Self {
             entries: Vec::new(),
-            promise: Promise(Some(Completion::new())),
+            promise: Promise::new(),
             pieces: Vec::new(),
             buffer,
             bytes: 0,
@@ -155,40 +157,17 @@ pub(crate) enum Item {
     Command(Command, Promise),
 }
 
-/// The duty to answer those who wait for a block. Dropped unanswered, by a writer thread that panics, it
-/// answers that the outcome is unknown: nobody waits for ever.
-#[derive(Debug)]
-pub(crate) struct Promise(Option<Arc<Completion>>);
-
-impl Promise {
-    fn ticket(&self, ordinal: u32, offset: u32, count: u32) -> Ticket {
-        match &self.0 {
-            Some(completion) => Ticket::new(completion.clone(), ordinal, offset, count),
-            None => unreachable!("a promise is answered by giving it away"),
-        }
-    }
-
-    /// Answers, and wakes all who wait.
-    pub(crate) fn answer(mut self, outcome: Outcome) {
-        if let Some(completion) = self.0.take() {
-            completion.complete(outcome);
-        }
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if let Some(completion) = self.0.take() {
-            let what = "outcome unknown: the log stopped before it was written for certain";
-            completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, what)));
-        }
-    }
+/// What waited.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) mail: VecDeque<Mail>,
 }
 
 /// The outcome of waiting for work.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    Items(VecDeque<Item>),
+    Work(Work),
     /// The time-out passed with nothing to do.
     Idle,
     /// The queue is closed and empty.
@@ -202,6 +181,8 @@ pub(crate) struct QueueLimits {
     pub(crate) bytes: usize,
     pub(crate) appends: usize,
     pub(crate) capacity: Option<u64>,
+    /// Bytes of messages that may wait; beyond it they are dropped.
+    pub(crate) mail_bytes: usize,
 }
 
 /// The queue between callers and the writer thread.
@@ -218,6 +199,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     items: VecDeque<Item>,
+    mail: VecDeque<Mail>,
+    mail_bytes: usize,
     bytes: usize,
     appends: usize,
     /// Bytes taken by the writer and not yet counted in `used`, nor refused.
@@ -312,11 +295,40 @@ impl Queue {
         if let Command::OpenSession { .. } = command {
             self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
         }
-        let promise = Promise(Some(Completion::new()));
+        let promise = Promise::new();
         let ticket = promise.ticket(0, 0, 0);
         inner.items.push_back(Item::Command(command, promise));
         self.signal(inner);
         Ok(ticket)
+    }
+
+    /// Puts mail where the writer finds it. Messages beyond the bound are dropped; so is everything once the queue
+    /// is closed.
+    pub(crate) fn push_mail(&self, mail: Mail) {
+        let mut inner = self.lock();
+        if let Mail::Message(envelope) = &mail {
+            let bytes = envelope.bytes();
+            if inner.refused.is_some() || inner.mail_bytes + bytes > self.limits.mail_bytes.max(bytes) {
+                return;
+            }
+            inner.mail_bytes += bytes;
+        }
+        inner.mail.push_back(mail);
+        self.signal(inner);
+    }
+
+    /// As [`Self::push_mail`], for what has to be answered.
+    ///
+    /// # Errors
+    /// The queue is closed, and why.
+    pub(crate) fn push_question(&self, mail: Mail) -> Result<()> {
+        let mut inner = self.lock();
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        inner.mail.push_back(mail);
+        self.signal(inner);
+        Ok(())
     }
 
     fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
@@ -373,13 +385,17 @@ impl Queue {
         }
     }
 
-    /// Takes all that waits. Blocks while there is nothing, for at most `timeout`.
-    pub(crate) fn take(&self, timeout: Option<Duration>) -> Taken {
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+    /// Takes all that waits: appends only if `hungry`. Blocks while there is nothing, for at most `timeout`.
+    pub(crate) fn take(&self, timeout: Option<Duration>, hungry: bool) -> Taken {
         let mut inner = self.lock();
-        while inner.items.is_empty() {
-            if inner.refused.is_some() {
+        let nothing = |inner: &Inner| inner.mail.is_empty() && !(hungry && !inner.items.is_empty());
+        let mut deadline = None;
+        while nothing(&inner) {
+            if inner.refused.is_some() && inner.items.is_empty() {
                 return Taken::Closed;
+            }
+            if let (Some(timeout), None) = (timeout, deadline) {
+                deadline = Instant::now().checked_add(timeout);
             }
             inner.writer_waits = true;
             inner = match deadline {
@@ -395,13 +411,17 @@ impl Queue {
             };
         }
         inner.writer_waits = false;
-        inner.taken += std::mem::take(&mut inner.bytes);
-        inner.appends = 0;
-        let items = std::mem::take(&mut inner.items);
-        if inner.room_waiters > 0 {
-            self.room.notify_all();
+        inner.mail_bytes = 0;
+        let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail) };
+        if hungry {
+            inner.taken += std::mem::take(&mut inner.bytes);
+            inner.appends = 0;
+            work.items = std::mem::take(&mut inner.items);
+            if inner.room_waiters > 0 {
+                self.room.notify_all();
+            }
         }
-        Taken::Items(items)
+        Taken::Work(work)
     }
 
     /// Bytes of retained blocks.
@@ -457,12 +477,12 @@ mod tests {
     use super::*;
 
     fn queue(capacity: Option<u64>) -> Queue {
-        Queue::new(QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity }, 0)
+        Queue::new(QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, mail_bytes: 0 }, 0)
     }
 
     fn take(queue: &Queue) -> Vec<Item> {
-        match queue.take(Some(Duration::ZERO)) {
-            Taken::Items(items) => items.into(),
+        match queue.take(Some(Duration::ZERO), true) {
+            Taken::Work(work) => work.items.into(),
             other => panic!("{other:?}"),
         }
     }
@@ -484,7 +504,7 @@ mod tests {
             seen.extend(bytes.chunks(244).map(|b| b[50]));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!(matches!(q.take(Some(Duration::ZERO)), Taken::Idle));
+        assert!(matches!(q.take(Some(Duration::ZERO), true), Taken::Idle));
     }
 
     #[test]
@@ -508,7 +528,13 @@ mod tests {
     /// acknowledged and unreadable.
     #[test]
     fn a_block_never_counts_more_records_than_it_can_say() {
-        let limits = QueueLimits { block_bytes: 1 << 30, bytes: 1 << 30, appends: 1 << 20, capacity: None };
+        let limits = QueueLimits {
+            block_bytes: 1 << 30,
+            bytes: 1 << 30,
+            appends: 1 << 20,
+            capacity: None,
+            mail_bytes: 0,
+        };
         let q = Queue::new(limits, 0);
         let entry = Entry { stamp: Stamp::default(), crc: 0, length: 40, count: 1 << 20 };
         for _ in 0..4097 {
@@ -551,7 +577,7 @@ mod tests {
         let _ticket = q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
         q.close();
         assert_eq!(take(&q).len(), 1);
-        assert!(matches!(q.take(None), Taken::Closed));
+        assert!(matches!(q.take(None, true), Taken::Closed));
         let refused = q.push_record(b"x", Stamp::default(), Patience::None);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     }

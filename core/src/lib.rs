@@ -28,6 +28,7 @@ mod codec;
 mod completion;
 mod config;
 pub mod disk;
+mod driver;
 mod error;
 mod exactly_once;
 mod futex;
@@ -37,18 +38,27 @@ pub mod fuzzing;
 mod gather;
 pub mod inspect;
 mod log;
+mod mail;
 mod membership;
+mod moment;
+mod node;
 mod open;
+mod plan;
 mod positions;
+mod promise;
+mod raft_codec;
 mod reader;
+mod replica;
 mod sequence;
 mod session;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod stats;
 mod store;
 pub mod transport;
 mod types;
 mod viewer;
-mod writer;
+mod writing;
 
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
@@ -60,7 +70,7 @@ pub use exactly_once::Session;
 pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
-pub use stats::Stats;
+pub use stats::{SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

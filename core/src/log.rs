@@ -12,20 +12,26 @@
 //! - a handle that crossed a `fork` refuses: its threads are in the parent.
 
 use crate::batch::{Batch, Stamp};
+use crate::cluster::Status;
 use crate::completion::{Appended, Ticket};
 use crate::config::Options;
 use crate::disk::map::ForkGuard;
 use crate::disk::real::RealDisk;
 use crate::disk::{Disk, Lock};
+use crate::driver::{Driver, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Patience, Queue, QueueLimits};
-use crate::open::{Opened, open};
+use crate::mail::{Ask, Mail};
+use crate::membership::Change;
+use crate::node::{Node, Published};
+use crate::open::open;
 use crate::positions::Positions;
+use crate::promise::Promise;
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
 use crate::stats::Stats;
 use crate::store::identity::Identity;
-use crate::types::{Index, LogId, SessionId, Timestamp};
-use crate::writer::{Published, Writer};
+use crate::transport::Inbox;
+use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,6 +79,7 @@ struct Inner {
 struct Running {
     writer: JoinHandle<()>,
     helper: JoinHandle<()>,
+    syncer: Option<JoinHandle<()>>,
 }
 
 /// How a log stands.
@@ -90,6 +97,8 @@ struct Running {
 pub struct Info {
     /// The log's name for ever.
     pub log_id: LogId,
+    /// This copy of it.
+    pub directory: DirectoryId,
     /// The first record that is not discarded; of an empty log, the first one to come.
     pub first: Index,
     /// The last committed record; of an empty log `first - 1`.
@@ -137,30 +146,26 @@ impl Log {
         options.check()?;
         let path = disk.path().to_path_buf();
         let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
-        let Opened { lock, identity, store, sequencer, segments } = open(disk, &options)?;
-        let first = sequencer.first();
-        let positions = Arc::new(Positions::new(first, sequencer.end().next.previous()));
+        let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
+        let opened = open(disk, &options)?;
+        let (identity, cluster, segments) =
+            (opened.identity, opened.cluster.clone(), opened.segments.clone());
+        let committed = opened.sequencer.committed();
+        let first = committed.first;
+        let last = opened.sequencer.end().next.previous();
+        let positions = Arc::new(Positions::new(first, committed.next.previous().min(last), last));
         let limits = QueueLimits {
             block_bytes: options.block_bytes_max as usize,
             bytes: options.queue_bytes_max,
             appends: options.queue_appends_max,
             capacity: options.capacity_bytes,
+            mail_bytes: cluster.inbox_bytes_max,
         };
         let queue = Arc::new(Queue::new(limits, segments.bytes_from(first)));
-        let published = Arc::new(Published::default());
-        let preparer = store.preparer.clone();
-        let writer = Writer {
-            store,
-            sequencer,
-            queue: queue.clone(),
-            positions: positions.clone(),
-            published: published.clone(),
-            options: options.clone(),
-            waiting: Vec::new(),
-            gathered: 0,
-        };
-        writer.publish_state();
-        let lock: Arc<dyn Lock> = lock.into();
+        let preparer = opened.store.preparer.clone();
+        let mut opened = opened;
+        let lock: Arc<dyn Lock> = opened.take_lock().into();
+        // It prepares files that the opening may need already.
         let helper = spawn("chiplog-helper", &path, {
             let (preparer, lock) = (preparer.clone(), lock.clone());
             move || {
@@ -168,18 +173,38 @@ impl Log {
                 drop(lock);
             }
         })?;
-        let writer = spawn("chiplog-writer", &path, {
-            let preparer = preparer.clone();
-            move || {
-                writer.run();
+        let watch = Stopwatch::start();
+        let started = Node::new(opened, options.clone(), queue.clone(), positions.clone(), seed, watch.now())
+            .and_then(|node| {
+                let published = node.published.clone();
+                let (driver, syncer) = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
+                let syncer = syncer.map(|s| spawn("chiplog-sync", &path, move || s.run())).transpose()?;
+                let writer = spawn("chiplog-writer", &path, {
+                    let preparer = preparer.clone();
+                    move || {
+                        driver.run();
+                        preparer.stop();
+                        drop(lock);
+                    }
+                })?;
+                Ok((published, writer, syncer))
+            });
+        let (published, writer, syncer) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                // The thread has the lock: whoever opens the log next should find it free.
                 preparer.stop();
-                drop(lock);
+                let _ = helper.join();
+                return Err(error);
             }
-        })
-        .inspect_err(|_| preparer.stop())?;
+        };
+        cluster.transport.attach(cluster.node, {
+            let queue = queue.clone();
+            Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)))
+        });
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper }));
+        let running = Mutex::new(Some(Running { writer, helper, syncer }));
         let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -334,6 +359,7 @@ impl Log {
         let (first, last) = shelf.positions.range();
         Info {
             log_id: identity.log,
+            directory: identity.directory,
             first,
             last,
             durable: shelf.positions.durable(),
@@ -343,6 +369,64 @@ impl Log {
             sessions: published.sessions.load(Ordering::Relaxed),
             last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
         }
+    }
+
+    /// How this replica stands in its cluster, as of its last turn. Never blocks.
+    pub fn status(&self) -> Status {
+        match self.inner.published.status() {
+            Some(status) => status,
+            None => unreachable!("a node shows its status before its log is handed out"),
+        }
+    }
+
+    /// Waits until this replica has committed all that was committed anywhere when the call began, and returns the
+    /// last record then: reads that follow are linearizable. A majority confirms it. On any replica.
+    ///
+    /// # Errors
+    /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
+    pub fn barrier(&self, timeout: Duration) -> Result<Index> {
+        Ok(self.ask(Ask::Barrier, timeout)?.first)
+    }
+
+    /// Waits until this replica has record `index`, or knows that it was discarded: what was appended at the leader
+    /// can then be read here.
+    ///
+    /// # Errors
+    /// `Timeout`; `Closed`, `Poisoned`, `Forked`.
+    pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
+        self.check_fork()?;
+        if self.inner.shelf.positions.wait(index, Some(timeout))? {
+            return Ok(());
+        }
+        let what = format!("record {index} is not committed here within {timeout:?}");
+        Err(Error::new(ErrorKind::Timeout, what))
+    }
+
+    /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
+    /// joint configuration. Waits until the change is in force; a promotion first waits until its learner has
+    /// caught up.
+    ///
+    /// # Errors
+    /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may
+    /// still come into force. `Unavailable`: the lead was lost meanwhile.
+    pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
+        self.ask(Ask::Change(changes.to_vec()), timeout).map(drop)
+    }
+
+    /// Lets another voter lead, on the leader. Waits until it does.
+    ///
+    /// # Errors
+    /// `Membership`: `to` is no voter. `NotLeader`. `Timeout`: it did not take the lead; this replica leads on.
+    pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
+        self.ask(Ask::Transfer(to), timeout).map(drop)
+    }
+
+    fn ask(&self, ask: Ask, timeout: Duration) -> Result<Appended> {
+        self.check_fork()?;
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        self.inner.queue.push_question(Mail::Ask(ask, timeout, promise))?;
+        ticket.wait()
     }
 
     /// What the log did since it was opened.
@@ -373,6 +457,16 @@ impl Log {
     }
 }
 
+/// Where the chance of election time-outs begins.
+fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
+    if let Some(cluster) = options.cluster.as_ref().filter(|c| c.seed != 0) {
+        return Ok(cluster.seed ^ cluster.node.0);
+    }
+    let mut seed = [0; 8];
+    disk.random(&mut seed)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
 
@@ -384,9 +478,10 @@ impl Inner {
         }
         // Held until the threads have ended, so that whoever closes a second time waits as well.
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Running { writer, helper }) = running.take() else { return };
+        let Some(Running { writer, helper, syncer }) = running.take() else { return };
         let writer_ended = writer.join();
-        if writer_ended.is_err() || helper.join().is_err() {
+        let syncer_ended = syncer.map_or(Ok(()), JoinHandle::join);
+        if writer_ended.is_err() || helper.join().is_err() || syncer_ended.is_err() {
             tracing::error!(log = %self.path.display(), "a thread of the log panicked");
             let _ =
                 self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));

@@ -270,6 +270,16 @@ impl Membership {
         Ok(next)
     }
 
+    /// As it is, but that `node` is known by this directory and address.
+    pub(crate) fn with_identity(&self, node: NodeId, directory: DirectoryId, address: &str) -> Self {
+        let mut next = self.clone();
+        if let Some(member) = next.members.get_mut(&node) {
+            member.directory = directory;
+            member.address = address.to_owned();
+        }
+        next
+    }
+
     /// The membership once a joint configuration is left.
     pub(crate) fn left(&self) -> Self {
         let mut next = self.clone();
@@ -285,10 +295,13 @@ impl Membership {
         next
     }
 
+    /// As a segment's opening holds it.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        if *self == Self::alone() {
-            return Vec::new();
-        }
+        if *self == Self::alone() { Vec::new() } else { self.encode_whole() }
+    }
+
+    /// As a change of membership holds it: never empty.
+    pub(crate) fn encode_whole(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(HEADER_BYTES + self.members.len() * 64);
         b.extend_from_slice(&VERSION.to_le_bytes());
         b.extend_from_slice(&[u8::from(self.auto_leave), 0]);

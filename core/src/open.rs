@@ -6,55 +6,45 @@
 //!
 //! A crash before 4 leaves no log: what is there then is removed by the next opening.
 
-use crate::batch::Malformed;
+use crate::cluster::{Bootstrap, Cluster};
 use crate::config::{Options, SEGMENT_BYTES_MIN};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sequence::Sequencer;
-use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::membership::{ALONE, Member, Membership};
+use crate::sequence::{Me, Replayed, Sequencer};
+use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
-use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::layout::SEGMENT_HEADER_BYTES;
 use crate::store::prepared::{AHEAD, Preparer};
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
-use crate::store::segment::{Base, Segments, file_name, file_number};
-use crate::store::walk::Learn;
+use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::{Resume, Store};
-use crate::types::{Index, RaftIndex};
+use crate::transport::{Envelope, Inbox, Transport};
+use crate::types::{DirectoryId, NodeId, RaftIndex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
 /// A log's files, open, and what they say.
 pub(crate) struct Opened {
-    pub(crate) lock: Box<dyn Lock>,
+    lock: Option<Box<dyn Lock>>,
     pub(crate) identity: Identity,
     pub(crate) store: Store,
+    /// As the last block leaves it, with all that is pending.
     pub(crate) sequencer: Sequencer,
+    /// Its place in its cluster; that of a log on its own is made up.
+    pub(crate) cluster: Cluster,
     pub(crate) segments: Arc<Segments>,
 }
 
-/// A sequencer that learns, with the options it needs for it.
-pub(crate) struct Replayed<'a> {
-    pub(crate) sequencer: Sequencer,
-    pub(crate) options: &'a Options,
-}
-
-impl Learn for Replayed<'_> {
-    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
-        self.sequencer.replay(header, body, self.options)
-    }
-
-    fn first(&self) -> Index {
-        self.sequencer.first()
-    }
-
-    fn commit(&self) -> RaftIndex {
-        self.sequencer.end().raft
-    }
-
-    fn anew(&self) -> Box<dyn Learn + '_> {
-        Box::new(Replayed { sequencer: Sequencer::new(self.options), options: self.options })
+impl Opened {
+    /// The lock on the directory, for who lives longest. Panics when it was taken before.
+    pub(crate) fn take_lock(&mut self) -> Box<dyn Lock> {
+        match self.lock.take() {
+            Some(lock) => lock,
+            None => unreachable!("the lock is taken once"),
+        }
     }
 }
 
@@ -85,18 +75,49 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     })
 }
 
+/// The place of a log on its own: it needs no way to anybody.
+fn on_its_own() -> Cluster {
+    Cluster::new(ALONE, Bootstrap::Init, Arc::new(Nobody))
+}
+
+/// The transport of a log that has nobody to talk to.
+#[derive(Debug)]
+struct Nobody;
+
+impl Transport for Nobody {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+    fn send(&self, _: Envelope) {}
+}
+
 fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
     remove_unfinished(&*disk)?;
-    let identity =
+    let mut identity =
         Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
+    let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
+    let membership = match cluster.bootstrap {
+        Bootstrap::Init => Membership::of([Member::voter(cluster.node, DirectoryId(0), "")]),
+        Bootstrap::Join(log) => {
+            identity.log = log;
+            Membership::default()
+        }
+        Bootstrap::Existing => {
+            let what = format!(
+                "there is no replica at {}: if its disk was emptied, remove node {} from the cluster and add a new one",
+                disk.path().display(),
+                cluster.node
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+    };
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
     preparer.prepare_first()?;
-    let mut sequencer = Sequencer::new(options);
-    let opening = sequencer.opening(options);
+    let mut sequencer = Sequencer::new(Me::Node(cluster.node), membership, options);
+    let opening = sequencer.opening();
     let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
     keep(&*disk, identity)?;
-    Ok(Opened { lock, identity, store, sequencer, segments })
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments })
 }
 
 /// Removes what a crash left of a log that was being made. Refuses when there is more than that: then the
@@ -154,9 +175,12 @@ fn recover(
     for name in list(&*disk)?.iter().filter(|n| is_temporary(n)) {
         remove(&*disk, name)?;
     }
-    let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
+    let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
+    let unlearnt = || Sequencer::new(Me::Node(cluster.node), Membership::default(), options);
+    let mut replayed = Replayed { sequencer: unlearnt(), options };
     let mut survey = survey(&*disk, identity, &mut replayed)?;
     let mut sequencer = replayed.sequencer;
+    check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
     if sequencer.end().raft == RaftIndex(0) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
@@ -174,23 +198,58 @@ fn recover(
         let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
         if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
     }
+    let last_base = last.base.raft;
+    let disk_path = disk.path().to_path_buf();
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));
     let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
         preparer.seal(segment);
     }
-    // With one node, durable is committed.
-    let resume = Resume { segment: last, file, unproven, committed: sequencer.end().raft };
-    let mut store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
-    let term = sequencer.begin_term(options);
-    // Without room here the next entry begins a new segment, whose opening block says it too.
-    if store.fits(HARD_STATE_BYTES) {
-        store.push(term);
-        store.write()?;
-        store.sync()?;
-        store.commit(sequencer.end().raft);
+    let (committed, end) = (sequencer.committed().raft, sequencer.end());
+    let resume = Resume { segment: last, file, unproven, committed };
+    let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
+    if committed < last_base {
+        // What is not committed began in an earlier segment: its effects are learnt from there.
+        let state = sequencer.hard_state();
+        let mut replayed = Replayed { sequencer: unlearnt(), options };
+        if !store.archive().replay(committed, end.raft, &mut replayed)? {
+            let what = format!("entry {committed}, the last one known committed, is not in the files");
+            return Err(Error::corrupt(&disk_path, 0, what));
+        }
+        sequencer = replayed.sequencer;
+        sequencer.keep_hard_state(state, committed);
     }
-    Ok(Opened { lock, identity, store, sequencer, segments })
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments })
+}
+
+/// Whether this directory is the one that the options mean.
+fn check_place(
+    disk: &dyn Disk,
+    identity: Identity,
+    options: &Options,
+    cluster: &Cluster,
+    membership: &Membership,
+) -> Result<()> {
+    let refuse = |what: String| {
+        Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {what}", disk.path().display())))
+    };
+    if let Bootstrap::Join(log) = cluster.bootstrap
+        && log != identity.log
+    {
+        return refuse(format!("the directory holds log {}, not log {log}", identity.log));
+    }
+    if options.cluster.is_none() && *membership != Membership::alone() {
+        return refuse(
+            "the directory is a replica of a cluster; open it with its cluster options".to_owned(),
+        );
+    }
+    let owner = membership.members().find(|m| m.directory == identity.directory);
+    match owner {
+        Some(owner) if owner.node != cluster.node => {
+            refuse(format!("the directory is that of node {}, not of node {}", owner.node, cluster.node))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes the identity durable, and the way to it.

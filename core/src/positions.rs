@@ -3,8 +3,11 @@
 //! `docs/positions.md` defines each position. The relations:
 //!
 //! ```text
-//! first <= committed + 1      committed <= durable (one voter)      durable <= appended
+//! first <= committed + 1      committed <= appended      durable <= appended
 //! ```
+//!
+//! `committed` and `durable` are not related: a majority of others can be ahead of this disk, and this disk ahead of
+//! what is known committed. With one voter `committed <= durable`.
 //!
 //! (A discard beyond the end breaks the first one for a moment: see `discarded` and `range`.)
 //!
@@ -43,13 +46,13 @@ pub(crate) struct Positions {
     /// Moves: only forward, after the discard command is durable.
     first: AtomicU64,
     /// Last record handed to the operating system.
-    /// Moves: in `Writer::flush`, when the write returned.
+    /// Moves: in `Node::write`, when the write returned; back, when a conflict cuts off what was not committed.
     appended: AtomicU64,
     /// Last record known durable on this node.
-    /// Moves: in `Writer::flush`, after `fdatasync` returned 0.
-    /// Invariant: durable <= appended.
+    /// Moves: in `Node::end_sync`, after `fdatasync` returned 0; back as `appended` does.
     durable: AtomicU64,
-    /// Last record that readers may see. With one voter it follows `durable` at once.
+    /// Last record that readers may see: on the disks of a majority.
+    /// Moves: only forward, in `Node::publish`.
     committed: CachePadded<AtomicU64>,
     tail: Tail,
 }
@@ -81,12 +84,13 @@ impl Default for Tail {
 }
 
 impl Positions {
-    /// The positions of a log that was just opened: all that is in it is durable and committed.
-    pub(crate) fn new(first: Index, last: Index) -> Self {
+    /// The positions of a log that was just opened: all that is in it is durable, and what is known so committed.
+    pub(crate) fn new(first: Index, committed: Index, last: Index) -> Self {
         let positions = Self::default();
         positions.first.store(first.0, Ordering::Release);
         positions.written(last);
-        positions.synced(last);
+        positions.durable_to(last);
+        positions.commit_to(committed);
         positions
     }
 
@@ -117,15 +121,18 @@ impl Positions {
         self.appended.store(last.0, Ordering::Release);
     }
 
-    /// Everything up to `last` is durable, and so, with one voter, committed. Does not wake: see
-    /// [`Self::wake`], so that the caller decides who goes first.
-    pub(crate) fn synced(&self, last: Index) {
-        debug_assert!(last <= self.appended(), "durable beyond appended");
+    /// Everything up to `last` is durable on this node.
+    pub(crate) fn durable_to(&self, last: Index) {
         self.durable.store(last.0, Ordering::Release);
-        self.committed.store(last.0, Ordering::Release);
     }
 
-    /// Records below `first` are discarded. To be called before [`Self::synced`] when a discard moved the end:
+    /// Everything up to `last` is committed, and written here. Does not wake: see [`Self::wake`], so that the caller
+    /// decides who goes first.
+    pub(crate) fn commit_to(&self, last: Index) {
+        self.committed.fetch_max(last.0, Ordering::AcqRel);
+    }
+
+    /// Records below `first` are discarded. To be called before [`Self::commit_to`] when a discard moved the end:
     /// there are no records between the old end and the new one, and nobody may look for them.
     pub(crate) fn discarded(&self, first: Index) {
         self.first.fetch_max(first.0, Ordering::AcqRel);
@@ -262,7 +269,7 @@ mod tests {
 
     #[test]
     fn waiters_and_hooks_wake_when_their_record_is_committed() {
-        let positions = Arc::new(Positions::new(Index(1), Index(3)));
+        let positions = Arc::new(Positions::new(Index(1), Index(3), Index(3)));
         assert!(positions.wait(Index(3), None).unwrap());
         assert!(!positions.wait(Index(4), Some(Duration::from_millis(1))).unwrap());
         let (tx, rx) = mpsc::channel();
@@ -274,7 +281,8 @@ mod tests {
         for last in [4, 5] {
             assert!(rx.try_recv().is_err());
             positions.written(Index(last));
-            positions.synced(Index(last));
+            positions.durable_to(Index(last));
+            positions.commit_to(Index(last));
             positions.wake();
         }
         rx.recv().unwrap();
@@ -283,7 +291,7 @@ mod tests {
 
     #[test]
     fn closing_wakes_everybody() {
-        let positions = Arc::new(Positions::new(Index(1), Index(0)));
+        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
         let waiter = std::thread::spawn({
             let positions = positions.clone();
             move || positions.wait(Index(1), None)
@@ -297,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_discard_beyond_a_waiter_wakes_it() {
-        let positions = Positions::new(Index(1), Index(3));
+        let positions = Positions::new(Index(1), Index(3), Index(3));
         positions.discarded(Index(10));
         assert!(positions.wait(Index(4), None).unwrap());
     }
@@ -314,14 +322,15 @@ mod models {
     /// What the writer does for one block.
     fn publish(positions: &Positions, last: u64) {
         positions.written(Index(last));
-        positions.synced(Index(last));
+        positions.durable_to(Index(last));
+        positions.commit_to(Index(last));
         positions.wake();
     }
 
     #[test]
     fn loom_reader_at_the_tail_and_writer() {
         loom::model(|| {
-            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let reader = thread::spawn({
                 let positions = positions.clone();
                 move || assert!(positions.wait(Index(1), None).unwrap())
@@ -335,7 +344,7 @@ mod models {
     #[test]
     fn loom_reader_sleeps_again_until_its_record() {
         loom::model(|| {
-            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let reader = thread::spawn({
                 let positions = positions.clone();
                 move || assert!(positions.wait(Index(2), None).unwrap())
@@ -349,7 +358,7 @@ mod models {
     #[test]
     fn loom_hook_and_writer() {
         loom::model(|| {
-            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let called = Arc::new(Notify::new());
             let registrar = thread::spawn({
                 let (positions, called) = (positions.clone(), called.clone());
@@ -366,7 +375,7 @@ mod models {
     #[test]
     fn loom_reader_hook_and_close() {
         loom::model(|| {
-            let positions = Arc::new(Positions::new(Index(1), Index(0)));
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
             let called = Arc::new(Notify::new());
             let reader = thread::spawn({
                 let (positions, called) = (positions.clone(), called.clone());

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::positions::{HookOwner, Positions};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
-use crate::store::cursor::Cursor;
+use crate::store::cursor::{self, Cursor};
 use crate::store::segment::Segments;
 use crate::types::{Index, Timestamp};
 use bytes::Bytes;
@@ -175,7 +175,7 @@ impl Shelf {
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start)?;
         let owner = self.positions.hook_owner();
-        Ok(Reader { shelf: self.clone(), owner, next, cursor: None, block: None, batch: None })
+        Ok(Reader { shelf: self.clone(), owner, next, lookup: false, cursor: None, block: None, batch: None })
     }
 
     fn resolve(&self, start: Start) -> Result<Index> {
@@ -209,12 +209,27 @@ impl Shelf {
 
     /// One record, by its index.
     pub(crate) fn read(&self, index: Index) -> Result<OwnedRecord> {
+        if let Some(record) = self.read_remembered(index) {
+            return Ok(record);
+        }
         let mut reader = self.reader(Start::Index(index))?;
         reader.shelf.prefetch = 0;
+        reader.lookup = true;
         match reader.next_batch()? {
             Some(batch) => Ok(batch.into_record(index)),
             None => Err(out_of_range(index, reader.next)),
         }
+    }
+
+    /// One record of a block that an earlier look-up went to. None: there is no such block, or the batch's bytes
+    /// are not what they were: then the long way tells what is the matter.
+    fn read_remembered(&self, index: Index) -> Option<OwnedRecord> {
+        if index < self.positions.first() {
+            return None;
+        }
+        let (bytes, found) = cursor::remembered(&self.segments, index)?;
+        let batch = RecordBatch::verify(&bytes, found.first, found.timestamp).ok()?;
+        (index < found.first.plus(batch.count.into())).then(|| batch.into_record(index))
     }
 
     /// A cursor before the block that holds `next`.
@@ -251,6 +266,8 @@ pub struct Reader {
     owner: HookOwner,
     /// The next record to be given.
     next: Index,
+    /// Whether it is made for one record only: what it learns of the record's block is remembered.
+    lookup: bool,
     cursor: Option<Cursor>,
     block: Option<Block>,
     batch: Option<RecordBatch>,
@@ -404,7 +421,7 @@ impl Reader {
         loop {
             let block = match self.block.take() {
                 Some(block) if block.at < block.bytes.len() => block,
-                _ => find_block(cursor, self.next)?,
+                _ => find_block(cursor, self.next, self.lookup)?,
             };
             let block = self.block.insert(block);
             let corrupt = |at: usize, why| cursor.corrupt(block.located.offset + at, why);
@@ -433,8 +450,8 @@ impl Drop for Reader {
     }
 }
 
-/// The block that holds `next`, loaded.
-fn find_block(cursor: &mut Cursor, next: Index) -> Result<Block> {
+/// The block that holds `next`, loaded, at the batch that holds it.
+fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
     let located = cursor.find(|h| h.kind == Kind::Data && h.next_record() > next)?;
     let Some(located) = located else {
         return Err(Error::new(
@@ -445,9 +462,26 @@ fn find_block(cursor: &mut Cursor, next: Index) -> Result<Block> {
     if located.header.first > next {
         return Err(cursor.corrupt(located.offset, "records are missing before this block"));
     }
-    let bytes = cursor.load(&located)?;
     let first = located.header.first;
-    Ok(Block { located, bytes, at: BLOCK_HEADER_BYTES, first })
+    let before = next.0 - first.0;
+    if before == 0 && !lookup {
+        let bytes = cursor.load(&located, |_| {})?;
+        return Ok(Block { located, bytes, at: BLOCK_HEADER_BYTES, first });
+    }
+    let (mut batches, mut start) = (Vec::new(), None);
+    let bytes = cursor.load(&located, |place| {
+        if u64::from(place.before) <= before {
+            start = Some(place);
+        }
+        if lookup {
+            batches.push(place);
+        }
+    })?;
+    if lookup {
+        cursor.remember(&located, batches);
+    }
+    let (at, skipped) = start.map_or((BLOCK_HEADER_BYTES, 0), |p| (p.at as usize, u64::from(p.before)));
+    Ok(Block { located, bytes, at, first: first.plus(skipped) })
 }
 
 fn discarded(index: Index, first: Index) -> Error {

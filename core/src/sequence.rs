@@ -1,39 +1,105 @@
-//! Sequencer: gives each block its place: raft index, term, first record, timestamp; filters what sessions
-//! sent twice. A pure state machine: no clock, no thread, no I/O. What it decides while the log runs and what
-//! it learns when the log is replayed go through the same functions.
+//! Sequencer: the state that the blocks of the log lead to, committed or not: where the next one goes, what sessions
+//! sent already, who belongs to the cluster. Gives each block its place at the leader, and checks it at everybody
+//! else. A pure state machine: no clock, no thread, no I/O.
 //!
-//! With one node it stands where replication's state machine will stand: the order of blocks is its own.
+//! What is decided live, what a follower gets, and what is learnt when the log is replayed go through the same
+//! functions, so every replica comes to the same state from the same blocks.
 //!
-//! Must not know: files, who waits.
+//! ```text
+//!             committed                end
+//!  ... | blocks | | pending ... pending |        `commit_to` moves blocks from pending to committed;
+//!                                                a conflict makes a new Sequencer, replayed up to it
+//! ```
+//!
+//! Invariants:
+//! - the session table and `end` are those of the last block, committed or not: the leader's log holds every
+//!   proposal that was ever acknowledged, so a retry is always known;
+//! - first index and membership take effect when their block is committed;
+//! - the timestamp of an entry depends on entries alone; position blocks repeat the last one.
+//!
+//! Must not know: files, who waits, raft's types.
 
 use crate::batch::{BatchHeader, Malformed, Stamp, u64_at};
 use crate::completion::{Appended, Outcome};
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::gather::{Command, Gathered, Promise};
+use crate::gather::{Command, Gathered};
+use crate::membership::Membership;
+use crate::promise::Promise;
+use crate::raft_codec;
 use crate::session::Sessions;
 use crate::store::NewBlock;
 use crate::store::block::{Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::layout::{HardState, Opening, digest_of_bytes};
 use crate::store::segment::Base;
-use crate::types::{Index, RaftIndex, SessionId, Term, Timestamp};
+use crate::store::walk::Learn;
+use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SessionId, Term, Timestamp};
 use bytes::Bytes;
+use std::collections::VecDeque;
 
 /// The term in which a log is made.
-const FIRST_TERM: Term = Term(1);
+pub(crate) const FIRST_TERM: Term = Term(1);
+
+/// Whose log it is: what the only voter has is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Me {
+    Node(NodeId),
+    /// For who looks at files from outside.
+    Directory(DirectoryId),
+}
+
+impl Me {
+    fn is_alone(self, membership: &Membership) -> bool {
+        match self {
+            Self::Node(node) => membership.is_alone(node),
+            Self::Directory(directory) => {
+                *membership == Membership::alone()
+                    || membership.members().any(|m| m.directory == directory && membership.is_alone(m.node))
+            }
+        }
+    }
+}
 
 /// The state that the blocks so far lead to.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
+    me: Me,
     /// The last raft entry, and the next record's index.
     end: Base,
-    /// The term of blocks to come.
-    term: Term,
-    first: Index,
     last_timestamp: Timestamp,
+    /// The latest that this leader's clock ever showed: what was refused for its age stays refused.
+    clock_seen: Timestamp,
     sessions: Sessions,
     hard_state: HardState,
-    configuration: Vec<u8>,
+    committed: Committed,
+    /// What entries beyond the committed ones will do; ascending, without gaps.
+    pending: VecDeque<Pending>,
+}
+
+/// What is known committed.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed {
+    /// The last committed entry.
+    pub(crate) raft: RaftIndex,
+    /// The record after the last committed one.
+    pub(crate) next: Index,
+    /// The first record that is not discarded.
+    pub(crate) first: Index,
+    pub(crate) membership: Membership,
+}
+
+#[derive(Debug)]
+struct Pending {
+    raft: RaftIndex,
+    next: Index,
+    effect: Option<Effect>,
+}
+
+/// What an entry does once it is committed, besides adding records.
+#[derive(Debug)]
+enum Effect {
+    Discard(Index),
+    Membership(Membership),
 }
 
 /// A gathered block with its place.
@@ -56,30 +122,18 @@ pub(crate) enum Decision {
 }
 
 impl Sequencer {
-    /// The state of a log without a block.
-    pub(crate) fn new(options: &Options) -> Self {
+    /// The state of a log without a block, of this membership.
+    pub(crate) fn new(me: Me, membership: Membership, options: &Options) -> Self {
         Self {
+            me,
             end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
-            term: FIRST_TERM,
-            first: Index(1),
             last_timestamp: Timestamp(0),
+            clock_seen: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
-            configuration: Vec::new(),
+            committed: Committed { raft: RaftIndex(0), next: Index(1), first: Index(1), membership },
+            pending: VecDeque::new(),
         }
-    }
-
-    /// Begins a new term, now that all blocks are learnt: the only node elects itself anew each time it opens
-    /// the log. The block that says so has to be durable before any entry is made.
-    ///
-    /// What this is good for: where a torn write was cut off, later blocks of it can still stand on the disk if
-    /// the cut itself was lost. They are of an older term than all that is written in front of them from now on,
-    /// and so they never follow it.
-    pub(crate) fn begin_term(&mut self, options: &Options) -> NewBlock {
-        self.term = Term(self.end.term.max(self.hard_state.term).0 + 1);
-        self.hard_state = HardState { term: self.term, vote: 0, commit: self.end.raft };
-        let at = self.now(options);
-        self.position_block(Kind::HardState, self.hard_state.encode().to_vec(), at)
     }
 
     /// What comes after the last block.
@@ -87,9 +141,18 @@ impl Sequencer {
         self.end
     }
 
-    /// The log's first index.
-    pub(crate) fn first(&self) -> Index {
-        self.first
+    /// Whether this replica is the only voter, by what is committed.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.me.is_alone(&self.committed.membership)
+    }
+
+    pub(crate) fn committed(&self) -> &Committed {
+        &self.committed
+    }
+
+    /// Raft's durable state, as of the last block.
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.hard_state
     }
 
     pub(crate) fn last_timestamp(&self) -> Timestamp {
@@ -100,34 +163,70 @@ impl Sequencer {
         &self.sessions
     }
 
+    /// The membership that the last block leads to.
+    pub(crate) fn membership_at_end(&self) -> &Membership {
+        let pending = self.pending.iter().rev().find_map(|p| match &p.effect {
+            Some(Effect::Membership(membership)) => Some(membership),
+            _ => None,
+        });
+        pending.unwrap_or(&self.committed.membership)
+    }
+
+    /// The first index that the last block leads to.
+    fn first_at_end(&self) -> Index {
+        let discards = self.pending.iter().filter_map(|p| match p.effect {
+            Some(Effect::Discard(first)) => Some(first),
+            _ => None,
+        });
+        discards.fold(self.committed.first, Index::max)
+    }
+
+    /// Entries up to `raft` are committed: they take effect.
+    pub(crate) fn commit_to(&mut self, raft: RaftIndex) {
+        while let Some(entry) = self.pending.pop_front_if(|p| p.raft <= raft) {
+            self.committed.raft = entry.raft;
+            self.committed.next = entry.next;
+            match entry.effect {
+                Some(Effect::Discard(first)) => self.committed.first = self.committed.first.max(first),
+                Some(Effect::Membership(membership)) => self.committed.membership = membership,
+                None => {}
+            }
+        }
+        self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
+    }
+
+    /// Raft's term and vote changed: the block that says so, and with it how far the log is committed.
+    pub(crate) fn hard_state_block(&mut self, term: Term, vote: u64) -> NewBlock {
+        self.hard_state = HardState { term, vote, commit: self.committed.raft };
+        self.position_block(Kind::HardState, self.hard_state.encode().to_vec())
+    }
+
     /// The opening block of a segment that begins now.
-    pub(crate) fn opening(&mut self, options: &Options) -> NewBlock {
+    pub(crate) fn opening(&mut self) -> NewBlock {
         self.sessions.expire(self.last_timestamp);
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
-            log_first: self.first,
-            hard_state: HardState { term: self.term, commit: self.end.raft, ..self.hard_state },
-            configuration: self.configuration.clone(),
+            log_first: self.first_at_end(),
+            hard_state: HardState { commit: self.committed.raft, ..self.hard_state },
+            configuration: self.membership_at_end().encode(),
             sessions: self.sessions.encode(),
         };
-        let at = self.now(options);
-        self.position_block(Kind::Opening, opening.encode(), at)
+        self.position_block(Kind::Opening, opening.encode())
     }
 
     /// A block that proves those before it, and holds nothing but `body` zeros.
-    pub(crate) fn marker(&mut self, body: usize, options: &Options) -> NewBlock {
-        let at = self.now(options);
-        self.position_block(Kind::Marker, vec![0; body], at)
+    pub(crate) fn marker(&self, body: usize) -> NewBlock {
+        self.position_block(Kind::Marker, vec![0; body])
     }
 
-    fn position_block(&self, kind: Kind, body: Vec<u8>, timestamp: Timestamp) -> NewBlock {
+    fn position_block(&self, kind: Kind, body: Vec<u8>) -> NewBlock {
         NewBlock {
             kind,
             raft_index: self.end.raft,
             term: self.end.term,
             first: self.end.next,
-            timestamp,
+            timestamp: self.last_timestamp,
             record_count: 0,
             batch_count: 0,
             body_digest: digest_of_bytes(&[&body]),
@@ -138,18 +237,43 @@ impl Sequencer {
 
     /// The clock, never running backwards along the log.
     fn now(&mut self, options: &Options) -> Timestamp {
-        self.last_timestamp = self.last_timestamp.max(options.clock.now());
-        self.last_timestamp
+        self.clock_seen = self.clock_seen.max(self.last_timestamp).max(options.clock.now());
+        self.clock_seen
     }
 
-    /// Takes the next raft index.
-    fn advance(&mut self) -> RaftIndex {
+    /// Takes the next raft index for a block of this kind with `records` records.
+    fn entry(
+        &mut self,
+        kind: Kind,
+        timestamp: Timestamp,
+        (batch_count, record_count): (u32, u32),
+        body_digest: u32,
+        body: Vec<Bytes>,
+    ) -> NewBlock {
+        let first = self.end.next;
+        self.last_timestamp = timestamp;
         self.end.raft = self.end.raft.next();
-        self.end.term = self.term;
-        self.end.raft
+        self.end.term = self.hard_state.term;
+        self.end.next = first.plus(u64::from(record_count));
+        NewBlock {
+            kind,
+            raft_index: self.end.raft,
+            term: self.end.term,
+            first,
+            timestamp,
+            record_count,
+            batch_count,
+            body_digest,
+            body,
+            end: self.end,
+        }
     }
 
-    /// Makes a block of gathered batches, and the answer to be given once it is durable.
+    fn pend(&mut self, effect: Option<Effect>) {
+        self.pending.push_back(Pending { raft: self.end.raft, next: self.end.next, effect });
+    }
+
+    /// At the leader: makes a block of gathered batches, and the answer to be given once it is committed.
     pub(crate) fn data(&mut self, gathered: Gathered, options: &Options) -> Sequenced {
         let timestamp = self.now(options);
         let first = self.end.next;
@@ -157,7 +281,8 @@ impl Sequencer {
             let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
             let counts = (gathered.entries.len() as u32, gathered.records);
             let (pieces, promise) = gathered.into_pieces(None);
-            let block = self.data_block(first, timestamp, counts, digest, pieces);
+            let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
+            self.pend(None);
             return Sequenced { block: Some(block), promise, outcome: Outcome::Placed { first } };
         }
         let mut next = first;
@@ -178,33 +303,13 @@ impl Sequencer {
         let counts = (kept().count() as u32, kept().map(|e| e.count).sum());
         let digest = digest_of_batches(kept().map(|e| e.crc));
         let (pieces, promise) = gathered.into_pieces(Some(&mut |n| results[n].0));
-        let block = (counts.0 > 0).then(|| self.data_block(first, timestamp, counts, digest, pieces));
+        let block = (counts.0 > 0).then(|| {
+            let block = self.entry(Kind::Data, timestamp, counts, digest, pieces);
+            self.pend(None);
+            block
+        });
         let outcome = Outcome::Each(results.into_iter().map(|(_, result)| result).collect());
         Sequenced { block, promise, outcome }
-    }
-
-    fn data_block(
-        &mut self,
-        first: Index,
-        timestamp: Timestamp,
-        (batch_count, record_count): (u32, u32),
-        body_digest: u32,
-        body: Vec<Bytes>,
-    ) -> NewBlock {
-        let raft_index = self.advance();
-        self.end.next = first.plus(u64::from(record_count));
-        NewBlock {
-            kind: Kind::Data,
-            raft_index,
-            term: self.end.term,
-            first,
-            timestamp,
-            record_count,
-            batch_count,
-            body_digest,
-            body,
-            end: self.end,
-        }
     }
 
     /// Finds a batch's place: `None` if it takes the next one, else where it went the first time.
@@ -219,60 +324,94 @@ impl Sequencer {
         Ok(earlier)
     }
 
-    /// Decides a command, and makes its block if it changes anything.
+    /// At the leader: decides a command, and makes its block if it changes anything.
     pub(crate) fn command(&mut self, command: Command, options: &Options) -> Decision {
         match command {
-            Command::Discard { first } if first <= self.first => return Decision::Done(self.first),
+            Command::Discard { first } if first <= self.first_at_end() => {
+                return Decision::Done(self.first_at_end());
+            }
             Command::CloseSession { id } if self.sessions.get(id).is_none() => {
                 return Decision::Done(Index(0));
             }
             _ => {}
         }
         let timestamp = self.now(options);
-        let raft_index = self.end.raft.next();
-        if let Err(error) = self.apply(command, raft_index, timestamp) {
+        if let Command::OpenSession { idle_max_ms } = command
+            && let Err(error) = self.sessions.open(SessionId(self.end.raft.next().0), idle_max_ms, timestamp)
+        {
             return Decision::Refused(error);
         }
-        let first = self.end.next;
-        self.advance();
-        if let Command::Discard { first } = command {
-            self.skip_to(first);
-        }
         let body = encode_command(command);
-        let block = NewBlock {
-            kind: Kind::Command,
-            raft_index,
-            term: self.end.term,
-            first,
-            timestamp,
-            record_count: 0,
-            batch_count: 0,
-            body_digest: digest_of_bytes(&[&body]),
-            body: vec![Bytes::copy_from_slice(&body)],
-            end: self.end,
-        };
+        let digest = digest_of_bytes(&[&body]);
+        let body = vec![Bytes::copy_from_slice(&body)];
+        let mut block = self.entry(Kind::Command, timestamp, (0, 0), digest, body);
+        self.take_effect(command);
+        block.end = self.end;
         let result = match command {
-            Command::OpenSession { .. } => Index(raft_index.0),
+            Command::OpenSession { .. } => Index(block.raft_index.0),
             Command::Discard { first } => first,
             Command::CloseSession { .. } => Index(0),
         };
         Decision::Write(block, result)
     }
 
-    fn apply(&mut self, command: Command, raft_index: RaftIndex, at: Timestamp) -> Result<()> {
+    /// What a command in the log does, but for opening a session.
+    fn take_effect(&mut self, command: Command) {
+        let mut effect = None;
         match command {
-            Command::Discard { first } => self.first = self.first.max(first),
-            Command::OpenSession { idle_max_ms } => {
-                self.sessions.open(SessionId(raft_index.0), idle_max_ms, at)?;
+            Command::Discard { first } => {
+                self.end.next = self.end.next.max(first); // beyond the end it moves the end
+                effect = Some(Effect::Discard(first));
             }
             Command::CloseSession { id } => self.sessions.close(id),
+            Command::OpenSession { .. } => {}
         }
-        Ok(())
+        self.pend(effect);
     }
 
-    /// A discard beyond the end moves the end.
-    fn skip_to(&mut self, first: Index) {
-        self.end.next = self.end.next.max(first);
+    /// An entry that raft makes itself, at every replica alike: a new leader's first, or a change of membership.
+    ///
+    /// # Errors
+    /// The change cannot be read.
+    pub(crate) fn raft_entry(&mut self, kind: Kind, term: Term, body: Bytes) -> Result<NewBlock, Malformed> {
+        let effect = match kind {
+            Kind::Configuration => Some(Effect::Membership(self.membership_after(&body)?)),
+            _ => None,
+        };
+        let digest = digest_of_bytes(&[&body]);
+        let pieces = if body.is_empty() { Vec::new() } else { vec![body] };
+        let mut block = self.entry(kind, self.last_timestamp, (0, 0), digest, pieces);
+        self.end.term = term;
+        (block.term, block.end) = (term, self.end);
+        self.pend(effect);
+        Ok(block)
+    }
+
+    fn membership_after(&self, body: &[u8]) -> Result<Membership, Malformed> {
+        if body.is_empty() {
+            return Ok(self.membership_at_end().left());
+        }
+        raft_codec::membership_of_change(body)
+    }
+
+    /// At a follower: takes the block that the leader sent, whose body was checked.
+    ///
+    /// # Errors
+    /// It does not follow the one before.
+    pub(crate) fn follow(&mut self, header: &BlockHeader, body: Vec<Bytes>) -> Result<NewBlock, Malformed> {
+        self.replay_entry(header, &mut body.iter().map(|b| &b[..]))?;
+        Ok(NewBlock {
+            kind: header.kind,
+            raft_index: header.raft_index,
+            term: header.term,
+            first: header.first,
+            timestamp: header.timestamp,
+            record_count: header.record_count,
+            batch_count: header.batch_count,
+            body_digest: header.body_digest,
+            body,
+            end: self.end,
+        })
     }
 
     /// Learns a block that was read back. Checks that it follows the one before.
@@ -282,51 +421,88 @@ impl Sequencer {
         body: &[u8],
         options: &Options,
     ) -> Result<Base, Malformed> {
-        if header.kind == Kind::Opening {
-            self.replay_opening(header, body, options)?;
-            return Ok(self.end);
+        match header.kind {
+            Kind::Opening => self.replay_opening(header, body, options)?,
+            Kind::HardState | Kind::Marker => self.replay_position(header, body)?,
+            _ => {
+                let alone = self.is_alone();
+                if alone && header.term < self.hard_state.term {
+                    return Err("block is of an older term than the log was in");
+                }
+                self.replay_entry(header, &mut std::iter::once(body))?;
+                if alone {
+                    self.commit_to(header.raft_index); // what the only voter has is committed
+                }
+            }
         }
-        let expected = if header.kind.is_entry() { self.end.raft.next() } else { self.end.raft };
-        if header.raft_index != expected {
+        Ok(self.end)
+    }
+
+    fn replay_position(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
+        if (header.raft_index, header.term, header.first) != (self.end.raft, self.end.term, self.end.next) {
+            return Err("block does not repeat the position of the one before");
+        }
+        // Older versions let these move the log's time.
+        self.last_timestamp = self.last_timestamp.max(header.timestamp);
+        if header.kind == Kind::HardState {
+            let state = HardState::parse(body)?;
+            if state.commit > self.end.raft {
+                return Err("hard state says that entries are committed which are not there");
+            }
+            self.hard_state = state;
+            self.commit_to(state.commit);
+        }
+        Ok(())
+    }
+
+    fn replay_entry(
+        &mut self,
+        header: &BlockHeader,
+        body: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<(), Malformed> {
+        if header.raft_index != self.end.raft.next() {
             return Err("block's raft index does not follow the one before");
         }
-        if header.term < self.end.term || (!header.kind.is_entry() && header.term != self.end.term) {
+        if header.term < self.end.term {
             return Err("block's term does not follow the one before");
-        }
-        if header.kind.is_entry() && header.term < self.hard_state.term {
-            return Err("block is of an older term than the log was in");
         }
         if header.first != self.end.next {
             return Err("block's first record does not follow the one before");
         }
-        self.end.raft = header.raft_index;
-        self.end.term = header.term;
+        if header.timestamp < self.last_timestamp && header.kind == Kind::Data {
+            return Err("block is older than the one before");
+        }
+        let end = Base { raft: header.raft_index, term: header.term, next: self.end.next };
+        let before = std::mem::replace(&mut self.end, end);
         self.last_timestamp = self.last_timestamp.max(header.timestamp);
         match header.kind {
-            Kind::Data => self.replay_batches(header, body)?,
-            Kind::Command => {
-                let command = parse_command(body)?;
-                match command {
-                    // What the log holds was once accepted; a limit lowered since does not undo it.
-                    Command::OpenSession { idle_max_ms } => {
-                        let id = SessionId(header.raft_index.0);
-                        self.sessions
-                            .reopen(id, idle_max_ms, header.timestamp)
-                            .map_err(|_| "session opened twice")?;
-                    }
-                    _ => self
-                        .apply(command, header.raft_index, header.timestamp)
-                        .map_err(|_| "command failed")?,
+            Kind::Data => {
+                for piece in body {
+                    self.replay_batches(header, piece)?;
                 }
-                if let Command::Discard { first } = command {
-                    self.skip_to(first);
-                }
+                self.pend(None);
             }
-            Kind::HardState => self.hard_state = HardState::parse(body)?,
-            Kind::Configuration => self.configuration = body.to_vec(),
-            Kind::NoOp | Kind::Marker | Kind::Opening => {}
+            Kind::Command => {
+                let command = parse_command(body.next().unwrap_or_default())?;
+                // What the log holds was once accepted; a limit lowered since does not undo it.
+                if let Command::OpenSession { idle_max_ms } = command {
+                    let id = SessionId(header.raft_index.0);
+                    let opened = self.sessions.reopen(id, idle_max_ms, header.timestamp);
+                    opened.map_err(|_| "session opened twice")?;
+                }
+                self.take_effect(command);
+            }
+            Kind::Configuration => {
+                let membership = self.membership_after(body.next().unwrap_or_default())?;
+                self.pend(Some(Effect::Membership(membership)));
+            }
+            Kind::NoOp => self.pend(None),
+            Kind::HardState | Kind::Marker | Kind::Opening => {
+                self.end = before;
+                return Err("block is no entry");
+            }
         }
-        Ok(self.end)
+        Ok(())
     }
 
     fn replay_batches(&mut self, header: &BlockHeader, body: &[u8]) -> Result<(), Malformed> {
@@ -351,16 +527,83 @@ impl Sequencer {
         if (opening.base_raft, opening.base_term) != (header.raft_index, header.term) {
             return Err("opening block contradicts its header");
         }
+        let membership = Membership::decode(&opening.configuration)?;
+        let alone = self.me.is_alone(&membership);
+        let end = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
+        // What was not committed yet when the segment began is not known from here on: who needs it replays from
+        // an earlier segment.
+        let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
+        // Where the log stood when the segment began, once that is committed.
+        let mut pending = VecDeque::new();
+        let mut next = end.next;
+        if raft < end.raft {
+            pending.push_back(Pending { raft: end.raft, next: end.next, effect: None });
+            next = opening.log_first;
+        }
         *self = Self {
-            end: Base { raft: opening.base_raft, term: opening.base_term, next: header.first },
-            term: opening.hard_state.term,
-            first: opening.log_first,
+            me: self.me,
+            end,
             last_timestamp: header.timestamp,
+            clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
-            configuration: opening.configuration,
+            committed: Committed { raft, next, first: opening.log_first, membership },
+            pending,
         };
         Ok(())
+    }
+
+    /// After a replay of this replica's own log: it knows of more than the replayed blocks tell.
+    pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: RaftIndex) {
+        self.hard_state = state;
+        self.commit_to(committed);
+    }
+
+    /// The state of a replica that jumps: what the opening block of another replica's oldest segment says. Keeps
+    /// the term and vote of this one.
+    ///
+    /// # Errors
+    /// The block's body is not sound.
+    pub(crate) fn jump(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
+        let HardState { term, vote, .. } = self.hard_state;
+        self.replay_opening(header, body, options)?;
+        self.pending.clear();
+        // What was discarded had been committed.
+        (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
+        // The command that discarded it may stand behind the jump; nobody shall look for it here until it comes.
+        self.committed.first = self.committed.first.max(self.end.next);
+        self.hard_state = HardState { term, vote, commit: self.end.raft };
+        Ok(())
+    }
+}
+
+/// A sequencer that learns, with the options it needs for it.
+pub(crate) struct Replayed<'a> {
+    pub(crate) sequencer: Sequencer,
+    pub(crate) options: &'a Options,
+}
+
+impl Learn for Replayed<'_> {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        self.sequencer.replay(header, body, self.options)
+    }
+
+    fn first(&self) -> Index {
+        self.sequencer.committed().first
+    }
+
+    fn commit(&self) -> RaftIndex {
+        self.sequencer.committed().raft
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        let sequencer = Sequencer::new(self.sequencer.me, Membership::default(), self.options);
+        Box::new(Replayed { sequencer, options: self.options })
     }
 }
 

@@ -33,6 +33,36 @@ pub struct Stats {
     pub sync_micros_max: u64,
     /// Segments begun.
     pub rolls: u64,
+    /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
+    pub sync_micros_buckets: [u64; SYNC_BUCKETS],
+}
+
+/// How many buckets [`Stats::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
+pub const SYNC_BUCKETS: usize = 24;
+
+impl Stats {
+    /// The time in microseconds below which this part of all syncs took, to the next power of two; `part` is from 0
+    /// to 1. 0 if there was none.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// log.append(b"x")?;
+    /// assert!(log.stats().sync_micros_at(0.5) <= log.stats().sync_micros_at(0.99));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sync_micros_at(&self, part: f64) -> u64 {
+        let all: u64 = self.sync_micros_buckets.iter().sum();
+        let wanted = (all as f64 * part.clamp(0.0, 1.0)).ceil() as u64;
+        let mut seen = 0;
+        for (n, count) in self.sync_micros_buckets.iter().enumerate() {
+            seen += count;
+            if *count > 0 && seen >= wanted {
+                return 2 << n;
+            }
+        }
+        0
+    }
 }
 
 /// The live counters; the writer thread alone counts.
@@ -46,6 +76,7 @@ pub(crate) struct Counters {
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
+    sync_buckets: [AtomicU64; SYNC_BUCKETS],
 }
 
 impl Counters {
@@ -55,6 +86,8 @@ impl Counters {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_micros.fetch_add(micros, Ordering::Relaxed);
         self.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
+        let bucket = (micros.max(1).ilog2() as usize).min(SYNC_BUCKETS - 1);
+        self.sync_buckets[bucket].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
@@ -68,6 +101,7 @@ impl Counters {
             sync_micros_total: get(&self.sync_micros),
             sync_micros_max: get(&self.sync_micros_max),
             rolls: get(&self.rolls),
+            sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
         }
     }
 }

@@ -7,6 +7,10 @@
 //!
 //! Must not know: raft, blocks.
 
+mod memory;
+
+pub use memory::{MemoryNetwork, Traffic};
+
 use crate::membership::Member;
 use crate::types::{DirectoryId, LogId, NodeId};
 use bytes::Bytes;

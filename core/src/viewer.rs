@@ -11,10 +11,10 @@ use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
-use crate::open::Replayed;
+use crate::membership::Membership;
 use crate::positions::{Positions, closed};
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
-use crate::sequence::Sequencer;
+use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::follow::Follow;
 use crate::store::identity::Identity;
 use crate::store::recovery::{Survey, survey};
@@ -85,8 +85,7 @@ impl Viewer {
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
         let (segments, follow) = found.follow();
-        let proven = follow.proven();
-        let positions = Arc::new(Positions::new(proven.first, proven.end.next.previous()));
+        let positions = Arc::new(Positions::default());
         let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
         let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
         let state = Arc::new(State::default());
@@ -128,6 +127,7 @@ impl Viewer {
         let (first, last) = shelf.positions.range();
         Info {
             log_id: identity.log,
+            directory: identity.directory,
             first,
             last,
             durable: last,
@@ -162,7 +162,7 @@ impl Drop for Inner {
 fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Survey, Sequencer)> {
     let mut tries = 0;
     loop {
-        let mut replayed = Replayed { sequencer: Sequencer::new(options), options };
+        let mut replayed = Replayed { sequencer: unlearnt(identity, options), options };
         match survey(disk, identity, &mut replayed) {
             Ok(found) => return Ok((found, replayed.sequencer)),
             Err(error) if error.kind() == ErrorKind::Unsupported || tries == SURVEYS_MAX => {
@@ -172,6 +172,10 @@ fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Surve
         }
         tries += 1;
     }
+}
+
+fn unlearnt(identity: Identity, options: &Options) -> Sequencer {
+    Sequencer::new(Me::Directory(identity.directory), Membership::default(), options)
 }
 
 /// What tells that the log changed: writes, and names that come, move or go.
@@ -238,7 +242,7 @@ impl Follower {
 
     fn advance(&mut self) -> Result<()> {
         let options = &self.options;
-        let sequencer = std::mem::replace(&mut self.sequencer, Sequencer::new(options));
+        let sequencer = std::mem::replace(&mut self.sequencer, unlearnt(self.identity, options));
         let mut learner = Replayed { sequencer, options };
         let begun = self.follow.advance(&*self.disk, self.identity, &mut learner);
         self.sequencer = learner.sequencer;
@@ -267,7 +271,8 @@ impl Follower {
         positions.discarded(first);
         let last = end.next.previous();
         positions.written(last);
-        positions.synced(last);
+        positions.durable_to(last);
+        positions.commit_to(last);
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);

@@ -50,9 +50,10 @@ pub use file::Damage;
 pub use rng::Rng;
 pub use state::{DiskState, Image, Landed, NodeId, Op};
 
-use super::{Disk, DiskFile, Lock, os_random};
+use super::{Disk, DiskFile, Lock};
 use faults::{Faults, eio, enospc};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,10 +100,14 @@ struct Inner {
     handles: BTreeMap<NodeId, usize>,
     locked: BTreeSet<NodeId>,
     off: bool,
-    /// Whether operations are not recorded.
+    /// The power was cut in the midst of things: reads still work, and nothing changes any more.
+    failing: bool,
+    /// Calls that are still served before the power is cut.
+    calls_left: Option<u64>,
+    /// No history is kept.
     forgetful: bool,
-    /// Where random bytes come from, if not from the operating system.
-    random: Option<Rng>,
+    /// Where the names of logs and files come from; None: from the system.
+    chance: Option<Rng>,
 }
 
 /// What happened on a disk: how it began and all operations since.
@@ -168,43 +173,27 @@ impl SimDisk {
     pub fn crash(&self, choose: impl FnMut(usize) -> usize) -> Self {
         self.power_off();
         let inner = self.lock_inner();
-        let after = Self::new(inner.state.crash(choose));
-        {
-            let mut new = after.lock_inner();
-            (new.sync_time, new.forgetful) = (inner.sync_time, inner.forgetful);
-            new.random.clone_from(&inner.random);
-        }
-        after
+        Self::new(inner.state.crash(choose)).inheriting(&inner)
     }
 
-    /// The same disk, recording nothing from now on: what a long simulation needs. Its history is empty, and
-    /// [`mark`](Self::mark) notes nothing.
-    ///
-    /// ```
-    /// use chiplog::disk::Disk;
-    /// use chiplog::disk::sim::SimDisk;
-    /// let disk = SimDisk::default().without_history();
-    /// disk.create("a")?;
-    /// assert_eq!(disk.history_len(), 0);
-    /// assert_eq!(disk.visible().names().count(), 1);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    #[must_use]
-    pub fn without_history(self) -> Self {
-        {
-            let mut inner = self.lock_inner();
-            inner.forgetful = true;
-            inner.ops = Vec::new();
-            inner.start = DiskState::default();
+    /// Kills the program that uses the disk: this handle is off for good, and a new one is returned on which all
+    /// is visible that was written, durable or not. No lock is held on it.
+    pub fn kill(&self) -> Self {
+        self.power_off();
+        let inner = self.lock_inner();
+        Self::resume(inner.state.clone()).inheriting(&inner)
+    }
+
+    fn inheriting(self, inner: &Inner) -> Self {
+        let mut heir = self.lock_inner();
+        heir.sync_time = inner.sync_time;
+        heir.forgetful = inner.forgetful;
+        heir.chance = inner.chance.clone();
+        if heir.forgetful {
+            heir.start = DiskState::default();
         }
+        drop(heir);
         self
-    }
-
-    /// From now on [`Disk::random`] gives what follows from `seed`, here and after a [`crash`](Self::crash). Ids
-    /// made of it tell old bytes from new ones, so a disk that goes on with another's files
-    /// ([`resume`](Self::resume)) needs another seed.
-    pub fn seed_random(&self, seed: u64) {
-        self.lock_inner().random = Some(Rng::new(seed));
     }
 
     /// [`crash`](Self::crash) with a fair choice for every unit.
@@ -215,6 +204,39 @@ impl SimDisk {
     /// From now on every call fails with EIO and nothing changes any more. Ends a program's use of the disk.
     pub fn power_off(&self) {
         self.lock_inner().off = true;
+    }
+
+    /// Serves so many more calls and then cuts the power in the midst of whatever the program is doing: from then on
+    /// nothing changes, and all but reads fails with EIO. (Reads do not, lest a program that is dead already has to
+    /// bear them.) [`crash`](Self::crash) tells what that leaves.
+    pub fn cut_power_after(&self, calls: u64) {
+        self.lock_inner().calls_left = Some(calls);
+    }
+
+    /// Takes [`cut_power_after`](Self::cut_power_after) back.
+    pub fn spare_power(&self) {
+        self.lock_inner().calls_left = None;
+    }
+
+    /// Whether the power is off.
+    pub fn is_off(&self) -> bool {
+        let inner = self.lock_inner();
+        inner.off || inner.failing
+    }
+
+    /// Keeps no history from now on, which a long run would fill the memory with. What a crash leaves keeps none
+    /// either.
+    pub fn forget_history(&self) {
+        let mut inner = self.lock_inner();
+        inner.forgetful = true;
+        inner.ops = Vec::new();
+        inner.start = DiskState::default();
+    }
+
+    /// Draws the names of logs, directories and segments from this seed, and not from the system: with the same
+    /// calls the same bytes are written.
+    pub fn set_chance(&self, seed: u64) {
+        self.lock_inner().chance = Some(Rng::new(seed));
     }
 
     /// The disk as it is now, for looking at possible crashes without causing one.
@@ -241,8 +263,8 @@ impl SimDisk {
     /// Puts a note into the history, such as "append number 7 was acknowledged". Returns its place.
     pub fn mark(&self, note: u64) -> usize {
         let mut inner = self.lock_inner();
-        inner.record(Op::Mark(note));
-        inner.ops.len().saturating_sub(1)
+        inner.ops.push(Op::Mark(note));
+        inner.ops.len() - 1
     }
 
     /// Adds to the fault plan.
@@ -309,7 +331,14 @@ enum Verdict {
 
 impl Inner {
     fn begin(&mut self, call: Call) -> io::Result<Verdict> {
-        if self.off {
+        if let Some(left) = &mut self.calls_left {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => self.failing = true,
+            }
+        }
+        let reads = matches!(call, Call::List | Call::Open | Call::Len | Call::Read);
+        if self.off || (self.failing && !reads) {
             return Err(eio());
         }
         Ok(match self.faults.next(call) {
@@ -332,8 +361,6 @@ impl Inner {
         self.state.apply(&op);
         if !self.forgetful {
             self.ops.push(op);
-        } else if op == Op::SyncDir {
-            self.state.forget_unnamed(|node| self.handles.contains_key(&node));
         }
     }
 
@@ -370,7 +397,7 @@ impl Inner {
         self.state.bytes_used(|node| self.handles.contains_key(&node))
     }
 
-    fn write(&mut self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write(&mut self, node: NodeId, offset: u64, data: Vec<u8>) -> io::Result<()> {
         match self.begin(Call::Write)? {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
@@ -394,7 +421,7 @@ impl Inner {
                 return Err(enospc());
             }
         }
-        self.put(node, offset, data);
+        self.put(node, offset, &data);
         Ok(())
     }
 
@@ -403,10 +430,9 @@ impl Inner {
             return;
         }
         if self.forgetful {
-            self.state.write(node, offset, data);
-        } else {
-            self.record(Op::Write { node, offset, data: data.into() });
+            return self.state.write(node, offset, data); // spares the copy that a history needs
         }
+        self.record(Op::Write { node, offset, data: data.into() });
     }
 
     fn sync(&mut self, node: NodeId) -> io::Result<()> {
@@ -491,14 +517,6 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
-        let Some(rng) = &mut self.lock_inner().random else { return os_random(buf) };
-        for piece in buf.chunks_mut(8) {
-            piece.copy_from_slice(&rng.next_u64().to_le_bytes()[..piece.len()]);
-        }
-        Ok(())
-    }
-
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
         let mut inner = self.lock_inner();
         inner.begin_plain(Call::Lock)?;
@@ -510,6 +528,15 @@ impl Disk for SimDisk {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), node }))
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.lock_inner();
+        let chance = inner.chance.get_or_insert_with(|| Rng::new(RandomState::new().hash_one(0)));
+        for piece in bytes.chunks_mut(8) {
+            piece.copy_from_slice(&chance.next_u64().to_le_bytes()[..piece.len()]);
+        }
+        Ok(())
     }
 }
 
@@ -561,10 +588,11 @@ impl DiskFile for SimFile {
         if !self.write {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        match bufs {
-            [all] => self.shared.lock_inner().write(self.node, offset, all),
-            _ => self.shared.lock_inner().write(self.node, offset, &join(bufs)),
+        let mut data = Vec::with_capacity(bufs.iter().map(|s| s.len()).sum());
+        for buf in bufs {
+            data.extend_from_slice(buf);
         }
+        self.shared.lock_inner().write(self.node, offset, data)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -574,13 +602,6 @@ impl DiskFile for SimFile {
         }
         self.shared.lock_inner().sync(self.node)
     }
-}
-
-/// The pieces of a write in one: a fault can cut it anywhere.
-fn join(bufs: &[IoSlice<'_>]) -> Vec<u8> {
-    let mut data = Vec::with_capacity(bufs.iter().map(|b| b.len()).sum());
-    bufs.iter().for_each(|b| data.extend_from_slice(b));
-    data
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ const ONE: usize = BATCH_HEADER_BYTES + 1 + RECORD_OVERHEAD_BYTES;
 
 /// A queue where `appends` appends may wait.
 fn queue(appends: usize) -> Arc<Queue> {
-    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None };
+    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None, mail_bytes: 0 };
     Arc::new(Queue::new(limits, 0))
 }
 
@@ -45,7 +45,7 @@ fn records(items: VecDeque<Item>) -> Vec<u8> {
 fn take(queue: &Queue, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
-        let Taken::Items(items) = queue.take(None) else { panic!("the queue is open") };
+        let Taken::Work(Work { items, .. }) = queue.take(None, true) else { panic!("the queue is open") };
         let came = records(items);
         assert!(came.iter().filter(|n| **n != 0).count() <= queue.limits.appends, "{came:?} waited");
         taken.extend(came);
@@ -56,7 +56,7 @@ fn take(queue: &Queue, count: usize) -> Vec<u8> {
 /// Takes as the writer does until the queue is closed and empty.
 fn drain(queue: &Queue) -> Vec<u8> {
     let mut taken = Vec::new();
-    while let Taken::Items(items) = queue.take(None) {
+    while let Taken::Work(Work { items, .. }) = queue.take(None, true) {
         taken.extend(records(items));
     }
     taken

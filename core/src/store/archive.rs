@@ -118,28 +118,36 @@ impl Archive {
         })
     }
 
-    /// Teaches `learner` what the log was after entry `to`: the opening block before it, and all blocks from there
-    /// through `to`. False when `to` is not here.
+    /// Teaches `learner` what the log was after entry `to`: the last opening block that stands at `from` or before,
+    /// and all blocks from there through `to`, but no later openings: they say what is learnt already, and less of
+    /// what is not committed. False when one of the two is not here.
     ///
     /// # Errors
     /// As [`Self::header`].
-    pub(crate) fn replay(&self, to: RaftIndex, learner: &mut dyn Learn) -> Result<bool> {
-        // An opening block makes the learner forget what it learnt before: it can begin again.
+    pub(crate) fn replay(&self, from: RaftIndex, to: RaftIndex, learner: &mut dyn Learn) -> Result<bool> {
+        // The first opening block makes the learner forget what it learnt before: it can begin again.
         self.segments.undisturbed(|| {
-            let Some(segment) = self.segments.beginning_before(to) else { return Ok(false) };
-            let (end, upto) = segment.written();
-            if end.raft < to {
-                return Ok(false);
-            }
-            let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
-            while let Some(found) = blocks.next(upto)? {
-                let body = load(&mut blocks, &found, upto)?;
-                let learnt = learner.learn(&found.header, &body);
-                if learnt.map_err(|why| blocks.corrupt(found.offset, why))?.raft >= to {
-                    return Ok(true);
+            let Some(mut segment) = self.segments.beginning_before(from) else { return Ok(false) };
+            let mut is_first = true;
+            loop {
+                let (end, upto) = segment.written();
+                let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+                while let Some(found) = blocks.next(upto)? {
+                    if found.header.kind == Kind::Opening && !is_first {
+                        continue;
+                    }
+                    is_first = false;
+                    let body = load(&mut blocks, &found, upto)?;
+                    let learnt = learner.learn(&found.header, &body);
+                    if learnt.map_err(|why| blocks.corrupt(found.offset, why))?.raft >= to {
+                        return Ok(true);
+                    }
+                }
+                match self.segments.holding_entry(end.raft.next()) {
+                    Some(next) if next.number != segment.number => segment = next,
+                    _ => return Ok(false),
                 }
             }
-            Err(blocks.corrupt(upto, "the segment ends before its last entry"))
         })
     }
 
@@ -228,6 +236,6 @@ impl Archive {
 
 /// A found block's body, every byte of the block checked.
 fn load(blocks: &mut Blocks, found: &Located, upto: usize) -> Result<Bytes> {
-    let block = blocks.load(found, upto, true)?;
+    let block = blocks.load(found, upto)?;
     Ok(block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes())
 }

@@ -7,9 +7,11 @@
 
 use super::block::BlockHeader;
 use super::blocks::{Blocks, Located, Slice};
+use super::places::{Found, Place, Places};
 use super::segment::{Segment, SegmentData, Segments, Source};
-use crate::batch::Malformed;
+use crate::batch::{Malformed, u32_at};
 use crate::error::{Error, Result};
+use crate::types::Index;
 use std::sync::Arc;
 
 /// Read at a time without a mapping; larger blocks are read whole.
@@ -57,13 +59,20 @@ impl Cursor {
         }
     }
 
-    /// The whole block that was found last, its list of batches checked; their payloads are not.
+    /// The whole block that was found last, its list of batches checked; their payloads are not. Shows where
+    /// each batch stands; good to use once this has returned `Ok`.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
-    pub(crate) fn load(&mut self, block: &Located) -> Result<Slice> {
+    pub(crate) fn load(&mut self, block: &Located, show: impl FnMut(Place)) -> Result<Slice> {
         let readable = self.segment().readable();
-        self.blocks.load(block, readable, false)
+        self.blocks.load_list(block, readable, show)
+    }
+
+    /// Remembers, for look-ups, what [`load`](Self::load) showed of the block.
+    pub(crate) fn remember(&self, block: &Located, batches: Vec<Place>) {
+        let places = Places::new(self.segment().id, block.offset, block.header, batches);
+        places.into_iter().for_each(|p| self.segments.remember(p));
     }
 
     /// An error at an offset of the segment that the cursor is in.
@@ -80,6 +89,26 @@ impl Cursor {
         self.prefetch.restart();
         Ok(())
     }
+}
+
+/// The batch that holds record `index`, if its block is remembered. The bytes carry the right checksum; whether it
+/// is theirs remains to be verified.
+pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Found)> {
+    let places = segments.places(index)?;
+    let segment = segments.holding(index).filter(|s| s.id == places.segment)?;
+    let found = places.find(index)?;
+    let data = segments.open(&segment).ok()?;
+    let range = found.range.clone();
+    let bytes = match &data.source {
+        Source::Map(map) if range.end <= map.len() => Slice::Mapped { data, range },
+        Source::Map(_) => return None,
+        Source::File(file) => {
+            let mut bytes = vec![0; range.len()];
+            file.read_at(range.start as u64, &mut bytes).ok()?;
+            Slice::Copied(bytes.into())
+        }
+    };
+    (bytes.len() >= 4 && u32_at(&bytes, 0) == found.crc).then_some((bytes, found))
 }
 
 /// Reading ahead of a sequential reader: the kernel's own window of 128 KiB leaves half of a disk unused.

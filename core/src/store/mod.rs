@@ -28,6 +28,7 @@ pub(crate) mod files;
 pub(crate) mod follow;
 pub(crate) mod identity;
 pub(crate) mod layout;
+pub(crate) mod places;
 pub(crate) mod prepared;
 pub(crate) mod recovery;
 pub(crate) mod scan;
@@ -36,13 +37,13 @@ pub(crate) mod turn;
 pub(crate) mod walk;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
 use layout::{IndexEntry, SEGMENT_HEADER_BYTES, data_limit};
-use prepared::{Preparer, Purpose};
+use prepared::{Prepared, Preparer, Purpose};
 use segment::{Base, Extent, Segment, Segments, file_name};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -165,7 +166,7 @@ pub(crate) struct Resume {
 }
 
 /// Room for the markers of [`Store::proof`].
-const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
+pub(crate) const PROOF_BYTES_MAX: usize = SECTOR_BYTES + block_bytes(0);
 const _: () = assert!(SECTOR_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 
 /// Files are prepared ahead once so much of a segment is full: an eighth. A log that never gets there costs one
@@ -217,7 +218,9 @@ impl Store {
         preparer: Arc<Preparer>,
         opening: NewBlock,
     ) -> Result<Self> {
-        let active = Self::next_active(&*disk, &preparer, Purpose::Metadata, &opening)?;
+        let next = preparer.take(Purpose::Metadata)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        let active = Active::new(&*disk, Arc::new(segment), next.file);
         let mut store = Self::with(disk, segments, preparer, active);
         let base = opening.raft_index;
         store.push(opening);
@@ -225,17 +228,6 @@ impl Store {
         store.sync()?;
         store.commit(base);
         Ok(store)
-    }
-
-    fn next_active(
-        disk: &dyn Disk,
-        preparer: &Preparer,
-        purpose: Purpose,
-        opening: &NewBlock,
-    ) -> Result<Active> {
-        let next = preparer.take(purpose)?;
-        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
-        Ok(Active::new(disk, Arc::new(segment), next.file))
     }
 
     /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
@@ -267,8 +259,18 @@ impl Store {
         !self.active.pending.is_empty()
     }
 
-    /// Goes on in the next segment, whose first block is `opening` and which has to hold a body of `body`
-    /// bytes besides. Everything pushed must be synced. Where the opening stands says what becomes of the log:
+    /// Where the next push goes, and where blocks have to end.
+    pub(crate) fn end(&self) -> (usize, usize) {
+        (self.active.end, self.active.limit)
+    }
+
+    /// Whether all that was pushed is synced.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.active.synced == self.active.end
+    }
+
+    /// Goes on in the file `next`, whose first block is `opening`. Everything pushed must be synced. Where the
+    /// opening stands says what becomes of the log:
     ///
     /// - at its end: nothing else;
     /// - behind one of its entries, which must not lie below the last committed one: all entries after that are
@@ -279,26 +281,29 @@ impl Store {
     /// then a crash brings the log back as it was.
     ///
     /// # Errors
-    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`: the options
-    /// were lowered below what the log holds), or the place where the log is cut could not be read (`Corrupt`,
-    /// `Io`); nothing has changed then.
-    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
-        assert!(self.active.synced == self.active.end, "a roll with unsynced blocks");
-        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
-        if needed > room {
-            let what = format!(
-                "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
-                 raise segment_bytes"
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
-        }
+    /// The place where the log is cut could not be read (`Corrupt`, `Io`); nothing has changed then.
+    pub(crate) fn roll_into(&mut self, next: Prepared, opening: NewBlock) -> Result<()> {
+        assert!(self.is_synced(), "a roll with unsynced blocks");
         let turn = Turn::plan(&self.segments, &self.active.segment, opening.end, self.committed)?;
-        self.active = Self::next_active(&*self.disk, &self.preparer, purpose, &opening)?;
+        let segment = Segment::growing(next.number, next.id, next.bytes, opening.end, opening.timestamp);
+        self.active = Active::new(&*self.disk, Arc::new(segment), next.file);
         debug_assert!(self.turn.is_none(), "two turns wait for one sync");
         self.turn = Some(turn);
         self.push(opening);
         Ok(())
+    }
+
+    /// As [`Self::roll_into`], in the next prepared file, which has to hold a body of `body` bytes besides.
+    ///
+    /// # Errors
+    /// No file could be prepared (`Full`, `Io`), or a new one would not have the room (`TooLarge`); and those of
+    /// `roll_into`. Nothing has changed then.
+    #[cfg(test)]
+    pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
+        let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
+        assert!(needed <= data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES);
+        let next = self.preparer.take(purpose)?;
+        self.roll_into(next, opening)
     }
 
     /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
@@ -416,7 +421,7 @@ impl Store {
 
     /// The job's run returned `Ok`. After an error nothing more is to be synced: the job is dropped, and no other
     /// ever begins.
-    pub(crate) fn end_sync(&mut self, job: SyncJob) {
+    pub(crate) fn end_sync(&mut self, job: &SyncJob) {
         assert!(self.syncing && job.segment == self.active.segment.number, "a sync of another segment");
         self.syncing = false;
         self.active.synced = job.upto;
@@ -437,14 +442,22 @@ impl Store {
         assert!(!self.syncing, "two syncs at once");
         if let Some(job) = self.begin_sync() {
             job.run()?;
-            self.end_sync(job);
+            self.end_sync(&job);
         }
         Ok(())
     }
 
     /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
     pub(crate) fn commit(&mut self, upto: RaftIndex) {
-        assert!(upto <= self.active.segment.end().raft, "a commit beyond what was written");
+        assert!(
+            upto <= self.active.segment.end().raft,
+            "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
+            self.active.segment.end(),
+            self.active.segment.number,
+            self.active.segment.base,
+            self.active.listed,
+            self.turn.as_ref().map(|t| t.dead.len())
+        );
         self.committed = self.committed.max(upto);
         self.publish();
     }

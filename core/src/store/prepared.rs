@@ -1,6 +1,5 @@
 //! Segment files made ahead of need, and everything else that must not be done on the writer's time: one
-//! helper thread prepares, seals, recycles and deletes segment files. A simulation has no such thread, and says
-//! when its work is done.
+//! helper thread prepares, seals, recycles and deletes segment files.
 //!
 //! ```text
 //! prepare:  create or take an old file as `N.tmp` -> header with a new id -> sync -> rename `N.seg` -> sync dir
@@ -63,8 +62,6 @@ pub(crate) struct Preparer {
     /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
     /// an earlier handle of this process left behind.
     own_from: u64,
-    /// Whether a helper thread runs; without one the work waits for [`Preparer::run_pending`].
-    threaded: bool,
     state: Mutex<State>,
     /// The helper waits here for work.
     work: Condvar,
@@ -88,6 +85,8 @@ struct State {
     wanted: bool,
     /// The log is being closed: no more files ahead.
     ending: bool,
+    /// Nobody runs [`Preparer::run`]: who needs a file makes it, and [`Preparer::help`] does the rest.
+    unaided: bool,
     stop: bool,
 }
 
@@ -106,17 +105,10 @@ impl Preparer {
             log,
             segment_bytes,
             own_from: next,
-            threaded: true,
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
         }
-    }
-
-    /// The same, for who has no thread for it: what is needed is done when it is asked for, and all else by
-    /// [`Self::run_pending`]. It knows no time then: a failed attempt is made again by the next call.
-    pub(crate) fn without_thread(self) -> Self {
-        Self { threaded: false, ..self }
     }
 
     /// The size of the files it makes.
@@ -136,13 +128,15 @@ impl Preparer {
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
         let needed = if purpose == Purpose::Data { 2 } else { 1 };
         let mut state = self.lock();
-        let pause = |at: Instant| self.threaded && at.elapsed() < RETRY_DELAY;
-        if state.ready.len() < needed && !state.failed_at.is_some_and(pause) {
+        let rested = state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY);
+        if state.ready.len() < needed && (state.unaided || rested) {
             state.failed = None; // try again, now
         }
         state.wanted = true;
-        if !self.threaded && state.ready.len() < needed {
-            state = self.work_off(state);
+        if state.unaided {
+            drop(state);
+            self.help();
+            state = self.lock();
         }
         loop {
             if state.ready.len() >= needed {
@@ -193,11 +187,29 @@ impl Preparer {
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.ending = true;
-        if !self.threaded {
-            state = self.work_off(state);
+        if state.unaided {
+            drop(state);
+            return self.help();
         }
         while !state.stop && (state.busy || !state.seal.is_empty() || !state.dropped.is_empty()) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// From now on there is no helper thread, and everything happens on the thread of who calls: the same calls
+    /// lead to the same files in the same order. For whoever drives the log without threads.
+    pub(crate) fn go_unaided(&self) {
+        self.lock().unaided = true;
+    }
+
+    /// Does all work that waits, on this thread.
+    pub(crate) fn help(&self) {
+        let mut state = self.lock();
+        while let Some(job) = state.next_job() {
+            drop(state);
+            let outcome = self.carry_out(job);
+            state = self.lock();
+            state.note(outcome);
         }
     }
 
@@ -228,32 +240,14 @@ impl Preparer {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            state = self.work_on(state, job);
+            state.busy = true;
+            drop(state);
+            let outcome = self.carry_out(job);
+            state = self.lock();
+            state.busy = false;
+            state.note(outcome);
+            self.done.notify_all();
         }
-    }
-
-    /// Does all the work that waits for the helper thread, on this one: for a simulation, which has none.
-    pub(crate) fn run_pending(&self) {
-        drop(self.work_off(self.lock()));
-    }
-
-    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while let Some(job) = state.next_job() {
-            state = self.work_on(state, job);
-        }
-        state
-    }
-
-    /// Carries out a job, without the lock.
-    fn work_on<'a>(&'a self, mut state: MutexGuard<'a, State>, job: Job) -> MutexGuard<'a, State> {
-        state.busy = true;
-        drop(state);
-        let outcome = self.carry_out(job);
-        let mut state = self.lock();
-        state.busy = false;
-        state.note(outcome);
-        self.done.notify_all();
-        state
     }
 
     /// Prepares the very first file on the caller's thread, for a log that is being made.
@@ -308,8 +302,12 @@ impl Preparer {
                     file
                 }
             };
-            let id = random_id(&*self.disk)?;
-            let header = SegmentHeader { log: self.log, number, id, bytes: self.segment_bytes };
+            let header = SegmentHeader {
+                log: self.log,
+                number,
+                id: random_id(&*self.disk)?,
+                bytes: self.segment_bytes,
+            };
             file.write_at(0, &[IoSlice::new(&header.encode())])?;
             file.sync()?;
             self.disk.rename(&tmp, &name)?;
@@ -506,6 +504,22 @@ mod tests {
             state.note(room);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
         }
+    }
+
+    /// Without a helper thread nobody waits for one: files come when they are needed, and a failure is tried
+    /// again at once.
+    #[test]
+    fn unaided_files_come_when_they_are_needed() {
+        let disk = Arc::new(SimDisk::default());
+        let preparer = Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new());
+        preparer.go_unaided();
+        disk.limit_space(Some(1 << 16));
+        assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
+        disk.limit_space(None);
+        assert_eq!(preparer.take(Purpose::Data).unwrap().number, 1);
+        preparer.help();
+        assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);
+        preparer.settle();
     }
 
     /// A rename that failed took the old file out of the list. It stayed on the disk unused, and a later attempt

@@ -12,6 +12,7 @@
 
 use super::block::BLOCK_HEADER_BYTES;
 use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
+use super::places::{Places, Remembered};
 use crate::checksum::crc32c;
 use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
@@ -319,16 +320,25 @@ pub(crate) struct Segments {
     removals: AtomicU64,
     /// Segments used of late stay open, so that random reads do not map a file each time.
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
+    /// What look-ups learnt of blocks.
+    places: Mutex<Remembered>,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
 
 /// How many segments stay open without a reader.
-const RECENT_MAX: usize = 32;
+const RECENT_MAX: usize = 64;
 
 impl Segments {
     pub(crate) fn new(disk: Arc<dyn Disk>, mode: ReadMode, list: VecDeque<Arc<Segment>>) -> Self {
-        Self { list: RwLock::new(list), removals: AtomicU64::new(0), recent: Mutex::default(), disk, mode }
+        Self {
+            list: RwLock::new(list),
+            removals: AtomicU64::new(0),
+            recent: Mutex::default(),
+            places: Mutex::default(),
+            disk,
+            mode,
+        }
     }
 
     fn read<T>(&self, f: impl FnOnce(&VecDeque<Arc<Segment>>) -> T) -> T {
@@ -370,6 +380,8 @@ impl Segments {
         // The block index of what is open may have entries behind the new end; they mislead nobody, but are wrong.
         // After the list, whose lock comes after this one in `open`.
         lock(&self.recent).retain(|d| !changed(&d.segment));
+        // Nothing of what was committed went away; but places of a file that nobody opens any more are of no use.
+        *lock(&self.places) = Remembered::default();
         cut.iter().for_each(|(segment, _)| *lock(&segment.open) = Weak::new());
     }
 
@@ -384,6 +396,7 @@ impl Segments {
             *old = list;
         }
         lock(&self.recent).clear();
+        *lock(&self.places) = Remembered::default();
     }
 
     /// Takes out the segments that hold no record from `first` on and no entry above `committed`; never the last
@@ -399,6 +412,9 @@ impl Segments {
             self.removals.fetch_add(u64::from(!dropped.is_empty()), Ordering::Relaxed);
         }
         lock(&self.recent).retain(|d| dropped.iter().all(|s| s.number != d.segment.number));
+        if !dropped.is_empty() {
+            lock(&self.places).drop_below(first);
+        }
         dropped
     }
 
@@ -497,6 +513,16 @@ impl Segments {
             None => {}
         }
         Ok(data)
+    }
+
+    /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.
+    pub(crate) fn places(&self, index: Index) -> Option<Arc<Places>> {
+        lock(&self.places).get(index)
+    }
+
+    /// Remembers where a committed block's batches stand.
+    pub(crate) fn remember(&self, places: Places) {
+        lock(&self.places).insert(Arc::new(places));
     }
 
     /// Bytes of blocks from record `first` on: what counts against capacity. Exact to an index stride.

@@ -8,6 +8,7 @@ use super::*;
 use crate::batch::{BatchBuilder, Malformed};
 use crate::config::ReadMode;
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
+use crate::error::ErrorKind;
 use crate::inspect::{Event, Inspector};
 use crate::types::{DirectoryId, LogId};
 use block::digest_of_batches;
@@ -155,8 +156,8 @@ impl Rig {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
         identity().write(&*arc).unwrap();
-        let preparer =
-            Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new()).without_thread();
+        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        preparer.go_unaided();
         let base = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
         let opening = opening(base, Term(1), Index(1), RaftIndex(0));
         let store = Store::create(arc, segments_on(&disk), Arc::new(preparer), opening).unwrap();
@@ -314,7 +315,7 @@ pub(super) fn read(segments: &Arc<Segments>) -> Vec<BlockHeader> {
     let mut cursor = cursor(segments);
     let mut seen = Vec::new();
     while let Some(found) = cursor.find(|h| h.kind == Kind::Data).unwrap() {
-        cursor.load(&found).unwrap();
+        cursor.load(&found, |_| {}).unwrap();
         seen.push(found.header);
     }
     seen
@@ -427,7 +428,7 @@ pub(super) fn reopen(disk: &SimDisk) -> Result<(Store, Learnt)> {
     }
     let segments = Arc::new(Segments::new(arc.clone(), ReadMode::Read, list));
     let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, last.number + 1, Vec::new());
-    let preparer = preparer.without_thread();
+    preparer.go_unaided();
     unsealed.into_iter().for_each(|segment| preparer.seal(segment));
     let committed = learnt.commit;
     let resume = Resume { segment: last, file, unproven, committed };
@@ -463,7 +464,7 @@ pub(super) fn judge(store: &Store, learnt: &Learnt, legal: &Legal) -> Plain {
 /// A log of `n` entries of 2 KiB over a few segments, synced.
 pub(super) fn log_of(n: u64) -> Rig {
     let disk = SimDisk::default();
-    disk.seed_random(1);
+    disk.set_chance(1);
     let mut rig = Rig::new(disk);
     for _ in 0..n {
         rig.data(2000);
@@ -486,7 +487,7 @@ fn a_sync_covers_what_was_written_when_it_began() {
     let synced = rig.disk.calls(Some(Call::Sync));
     job.run().unwrap();
     assert_eq!(rig.disk.calls(Some(Call::Sync)), synced + 1);
-    rig.store.end_sync(job);
+    rig.store.end_sync(&job);
     // The next block says what is durable: the first entry, not the second.
     let second = rig.store.segments.snapshot()[0].data_end() as u32 - 320;
     rig.data(300);
@@ -612,7 +613,7 @@ fn a_conflicting_suffix_is_cut_off() {
             let last = std::iter::from_fn(|| tail.find(|h| h.kind == Kind::Data).unwrap()).last();
             assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader goes on where the log does");
             drop((before, tail));
-            rig.store.preparer.run_pending();
+            rig.store.preparer.help();
             rig.check();
             let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
             assert!(files <= rig.store.segments.len() + prepared::AHEAD, "dead files go: {files}");
@@ -627,16 +628,16 @@ fn a_cut_segment_is_sealed_with_its_new_end() {
         let mut rig = log_of(100);
         rig.commit(3);
         if pending {
-            rig.store.preparer.run_pending();
+            rig.store.preparer.help();
         }
         rig.term = Term(2);
         rig.roll(rig.after(to));
         rig.data(1);
         rig.write();
         let cut = rig.store.segments.holding_entry(RaftIndex(to)).unwrap();
-        rig.store.preparer.run_pending();
+        rig.store.preparer.help();
         rig.store.sync().unwrap();
-        rig.store.preparer.run_pending();
+        rig.store.preparer.help();
         assert!(cut.extent().growing_index().is_none(), "it is sealed");
         let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
         let mut tail = [0; layout::FOOTER_BYTES];
@@ -703,14 +704,14 @@ fn a_jump_drops_all_that_was() {
         rig.sync();
         rig.commit(raft + 1);
         rig.check();
-        rig.store.preparer.run_pending();
+        rig.store.preparer.help();
         for _ in 0..50 {
             rig.data(2000);
             rig.sync();
         }
         rig.commit(raft + 51);
         rig.check();
-        rig.store.preparer.run_pending();
+        rig.store.preparer.help();
         let names = rig.disk.visible();
         let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
         assert!(files <= rig.store.segments.len() + prepared::AHEAD, "old files go: {files}");
@@ -753,7 +754,7 @@ fn headers_come_by_size_and_at_least_one() {
 #[test]
 fn damage_is_found_and_not_handed_on() {
     let rig = log_of(100);
-    rig.store.preparer.run_pending();
+    rig.store.preparer.help();
     let archive = rig.store.archive();
     let segment = rig.store.segments.holding_entry(RaftIndex(40)).unwrap();
     let at = {
@@ -778,7 +779,7 @@ fn damage_is_found_and_not_handed_on() {
     flip(at + 1000);
     assert!(archive.header(RaftIndex(40)).unwrap().is_some());
     said(archive.body(RaftIndex(40)).unwrap_err());
-    said(archive.replay(RaftIndex(41), &mut Learnt::default()).unwrap_err());
+    said(archive.replay(RaftIndex(41), RaftIndex(41), &mut Learnt::default()).unwrap_err());
     assert!(archive.body(RaftIndex(41)).unwrap().is_some());
     flip(at + 1000);
     assert!(archive.body(RaftIndex(40)).unwrap().is_some());
@@ -792,7 +793,7 @@ fn damage_is_found_and_not_handed_on() {
 #[test]
 fn a_damaged_block_index_costs_time_only() {
     let rig = log_of(100);
-    rig.store.preparer.run_pending();
+    rig.store.preparer.help();
     let oldest = rig.store.segments.oldest().unwrap();
     let bit = (data_limit(SEGMENT_BYTES as usize) as u64 + 8) * 8;
     assert!(rig.disk.damage(&file_name(oldest.number), &Damage::FlipBit { bit }));
@@ -812,7 +813,7 @@ fn a_replay_leads_to_the_state_at_an_entry() {
     let archive = rig.store.archive();
     for to in 0..=102 {
         let mut learnt = Learnt::default();
-        assert!(archive.replay(RaftIndex(to), &mut learnt).unwrap());
+        assert!(archive.replay(RaftIndex(to), RaftIndex(to), &mut learnt).unwrap());
         assert_eq!(learnt.end, rig.after(to));
         assert_eq!(
             (learnt.first, learnt.commit.0),
@@ -820,7 +821,7 @@ fn a_replay_leads_to_the_state_at_an_entry() {
         );
         assert_eq!(learnt.seen.len() as u64, to - learnt.base.raft.0);
     }
-    assert!(!archive.replay(RaftIndex(103), &mut Learnt::default()).unwrap());
+    assert!(!archive.replay(RaftIndex(103), RaftIndex(103), &mut Learnt::default()).unwrap());
     let (header, body) = archive.oldest_opening().unwrap();
     assert_eq!(
         (header.kind, Opening::parse(&body).unwrap().configuration),
@@ -831,7 +832,7 @@ fn a_replay_leads_to_the_state_at_an_entry() {
 #[test]
 fn a_roll_that_finds_no_file_changes_nothing() {
     let mut rig = log_of(100);
-    rig.store.preparer.run_pending();
+    rig.store.preparer.help();
     let trouble = Trouble::Enospc(Landed::Nothing);
     rig.disk.plan(Fault { call: Some(Call::Write), nth: 1, lasting: true, trouble });
     for _ in 0..2 {

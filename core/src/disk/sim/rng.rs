@@ -30,4 +30,28 @@ impl Rng {
         assert!(bound > 0, "there is no number below 0");
         (self.next_u64() % bound as u64) as usize
     }
+
+    /// A number from `low` to `high`, both possible.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        assert!(low <= high, "there is no number from {low} to {high}");
+        match (high - low).checked_add(1) {
+            Some(span) => low + self.next_u64() % span,
+            None => self.next_u64(),
+        }
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn permille(&mut self, of_thousand: u32) -> bool {
+        self.next_u64() % 1000 < u64::from(of_thousand)
+    }
+
+    /// One of them; none of nothing.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        if from.is_empty() { None } else { from.get(self.below(from.len())) }
+    }
+
+    /// A generator of its own, so that what one part draws changes nothing for the others.
+    pub fn fork(&mut self) -> Self {
+        Self::new(self.next_u64())
+    }
 }

@@ -384,23 +384,9 @@ impl DiskState {
         }
     }
 
-    /// [`Op::Write`], without a copy of the bytes.
     pub(super) fn write(&mut self, node: NodeId, offset: u64, data: &[u8]) {
         if let Some(node) = self.nodes.get_mut(node.0 as usize) {
             node.write(offset, data);
-        }
-    }
-
-    /// Forgets what is in files that have no name any more and that nobody holds.
-    pub(super) fn forget_unnamed(&mut self, held: impl Fn(NodeId) -> bool) {
-        let named: std::collections::BTreeSet<_> =
-            self.names.values().chain(self.durable_names.values()).copied().collect();
-        let pending = |id| self.pending_names.iter().any(|op| op.node() == id);
-        for (n, node) in self.nodes.iter_mut().enumerate() {
-            let id = NodeId(n as u32);
-            if node.volatile.len > 0 && !named.contains(&id) && !pending(id) && !held(id) {
-                *node = Node::default();
-            }
         }
     }
 

@@ -474,6 +474,39 @@ fn damage_hits_what_it_says_and_nothing_else() {
 }
 
 #[test]
+fn the_power_goes_in_the_midst_of_things() {
+    let (disk, file) = disk_with(1);
+    disk.cut_power_after(2);
+    write(&file, 0, b"x").unwrap();
+    assert!(!disk.is_off());
+    file.sync().unwrap();
+    write(&file, 0, b"y").unwrap_err();
+    assert!(disk.is_off());
+    assert_eq!(read(&file, 0, 1), b"x");
+    assert_eq!(read(&disk.crash(|_| 1).open("a", false).unwrap(), 0, 1), b"x");
+}
+
+#[test]
+fn chance_comes_from_the_seed_and_goes_on_after_a_kill() {
+    let names = |seed| {
+        let disk = SimDisk::default();
+        disk.set_chance(seed);
+        disk.forget_history();
+        let mut names = [0; 20];
+        disk.random(&mut names[..10]).unwrap();
+        disk.create("a").unwrap();
+        let disk = disk.kill();
+        assert!(disk.open("a", true).is_ok());
+        assert_eq!(disk.history_len(), 0);
+        disk.random(&mut names[10..]).unwrap();
+        names
+    };
+    assert_eq!(names(1), names(1));
+    assert_ne!(names(1), names(2));
+    assert_ne!(names(1)[..8], names(1)[10..18]);
+}
+
+#[test]
 fn images_are_put_together_by_hand() {
     let mut image = Image::default();
     image.insert("a", b"x");

@@ -63,8 +63,9 @@ fn random_lives() {
 
 fn live(seed: u64, happened: &mut Happened) {
     let mut rng = Rng::new(seed);
-    let disk = SimDisk::default().without_history();
-    disk.seed_random(seed);
+    let disk = SimDisk::default();
+    disk.forget_history();
+    disk.set_chance(seed);
     let mut rig = Rig::new(disk);
     let bytes = [200, 3000, 12_000][rng.below(3)];
     for _ in 0..60 {
@@ -98,7 +99,7 @@ fn live(seed: u64, happened: &mut Happened) {
                 rig.store.drop_below(rig.now.first_at(rig.commit));
                 happened.drops += segments - rig.store.segments.len();
             }
-            14 | 15 => rig.store.preparer.run_pending(),
+            14 | 15 => rig.store.preparer.help(),
             16 => beside_a_sync(&mut rig, &mut rng, bytes, happened),
             17 => rig.sync(),
             18 => {
@@ -181,7 +182,7 @@ fn beside_a_sync(rig: &mut Rig, rng: &mut Rng, bytes: usize, happened: &mut Happ
         return crash(rig, rng, happened);
     }
     job.run().unwrap();
-    rig.store.end_sync(job);
+    rig.store.end_sync(&job);
     rig.is_durable(then);
 }
 

@@ -1,0 +1,31 @@
+//! Mail: what comes to a replica besides appends and commands: messages of others, and questions of the program.
+//!
+//! Must not know: who reads it.
+
+use crate::membership::Change;
+use crate::promise::Promise;
+use crate::transport::Envelope;
+use crate::types::NodeId;
+use std::time::Duration;
+
+/// One piece of mail.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    /// From another replica.
+    Message(Envelope),
+    /// From the program: to be answered within this time.
+    Ask(Ask, Duration, Promise),
+    /// The sync that was under way has ended; the driver knows how.
+    Synced,
+}
+
+/// What a program asks of its replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// How far was the log committed, at some moment after the question? Answered once this replica is as far.
+    Barrier,
+    /// Change the membership; of the leader.
+    Change(Vec<Change>),
+    /// Let this node lead; of the leader.
+    Transfer(NodeId),
+}

@@ -1,0 +1,524 @@
+//! Node: a replica and its store, without a thread and without a clock: whoever drives it says what time it is, hands
+//! it what waits, and carries out its syncs. The driver does so for a program, the simulator for tests; it is the
+//! same node.
+//!
+//! ```text
+//!  turn(now, work):  mail ──> replica ──┐
+//!                    time ──> replica ──┼──> plan ──> send ──> write (1 pwritev) ──> publish what is committed
+//!                    appends ─> replica ┘
+//!  begin_sync() ──> SyncJob::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
+//! ```
+//!
+//! A leader's messages leave before its own write: the followers' disks work at the same time as its own.
+//!
+//! Invariants:
+//! - positions move before answers are given: who was answered can read what it wrote;
+//! - `committed` moves only over what is written here; whether it is synced here does not matter;
+//! - files go only when a durable block says that the discard is committed;
+//! - after a failed write or sync nothing is written any more: the node is poisoned, and says so to nobody but its
+//!   callers and, if it led, to the one that may lead next.
+
+use crate::cluster::{Cluster, Role, Status};
+use crate::completion::Outcome;
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gather::{Command, Item, Queue, Work};
+use crate::mail::Mail;
+use crate::moment::Moment;
+use crate::open::Opened;
+use crate::plan::Room;
+use crate::positions::Positions;
+use crate::promise::Promise;
+use crate::replica::{COMMAND_BODY_BYTES, Replica};
+use crate::stats::Counters;
+use crate::store::identity::Identity;
+use crate::store::layout::HARD_STATE_BYTES;
+use crate::store::prepared::Purpose;
+use crate::store::segment::Segment;
+use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::writing::{Fsync, Writing};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// An idle log proves its tail after this time.
+const MARKER_DELAY: Duration = Duration::from_millis(10);
+/// Retention that found no room for its discard tries again after this time.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// A leader whose disk limps does not step aside more often than this.
+const STEP_ASIDE_DELAY: Duration = Duration::from_secs(10);
+
+/// What a node shares with handles.
+#[derive(Default)]
+pub(crate) struct Published {
+    /// Why the log is poisoned, if it is. Set once.
+    pub(crate) poison: OnceLock<Error>,
+    pub(crate) sessions: AtomicU32,
+    pub(crate) last_timestamp: AtomicU64,
+    pub(crate) counters: Counters,
+    status: Mutex<Option<Status>>,
+}
+
+impl Published {
+    /// How the replica stood when it last turned.
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A replica at work.
+pub(crate) struct Node {
+    pub(crate) replica: Replica,
+    pub(crate) writing: Writing,
+    me: Identity,
+    options: Options,
+    cluster: Cluster,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) positions: Arc<Positions>,
+    pub(crate) published: Arc<Published>,
+    /// Taken from the queue and not ordered yet.
+    items: VecDeque<Item>,
+    /// Bytes of appends ordered and not written, as they were gathered.
+    gathered: usize,
+    /// Bytes written and not committed, by the entry they go up to.
+    uncommitted: VecDeque<(RaftIndex, u64)>,
+    uncommitted_bytes: u64,
+    /// A discard that is committed, whose files wait for a durable word of it.
+    to_drop: Option<(RaftIndex, Index)>,
+    /// When the tail wants its proof.
+    prove_at: Option<Moment>,
+    retain_at: Moment,
+    sync_began: Moment,
+    /// The weight of syncs' time, slowly moving.
+    sync_time: Duration,
+    stepped_aside: Option<Moment>,
+    shown: Option<(Shown, Moment)>,
+}
+
+/// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
+type Shown = (Role, Term, Option<NodeId>, usize);
+/// Positions in the status are at most this old while the node turns.
+const STATUS_AGE: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// The node over a log that was just opened. One that is its cluster's only voter leads when this returns.
+    ///
+    /// # Errors
+    /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the beginning of its term could not be written.
+    pub(crate) fn new(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
+        let Opened { identity: me, store, sequencer, cluster, .. } = opened;
+        let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
+        let archive = writing.archive.clone();
+        let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        let mut node = Self {
+            replica,
+            writing,
+            me,
+            options,
+            cluster,
+            queue,
+            positions,
+            published: Arc::default(),
+            items: VecDeque::new(),
+            gathered: 0,
+            uncommitted: VecDeque::new(),
+            uncommitted_bytes: 0,
+            to_drop: None,
+            prove_at: None,
+            retain_at: now,
+            sync_began: now,
+            sync_time: Duration::ZERO,
+            stepped_aside: None,
+            shown: None,
+        };
+        if node.replica.membership().is_alone(node.cluster.node) {
+            node.replica.campaign(now, &mut node.writing)?;
+            node.finish(now)?;
+            while let Some(job) = node.begin_sync(now) {
+                job.run()?;
+                node.end_sync(now, &job)?;
+                node.turn(now, Work::default())?;
+            }
+        }
+        node.publish(now)?;
+        Ok(node)
+    }
+
+    /// Whether nobody else has a part in this log: a sync may as well run where the turn does.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.replica.is_alone()
+    }
+
+    /// Whether appends may be taken from the queue: there is room for more that is not committed.
+    pub(crate) fn is_hungry(&self) -> bool {
+        self.items.is_empty() && self.has_appetite()
+    }
+
+    fn has_appetite(&self) -> bool {
+        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64
+    }
+
+    /// When [`Self::turn`] has to be called at the latest. None: when something comes.
+    pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
+        if !self.items.is_empty() && self.has_appetite() {
+            return Some(now);
+        }
+        let retain = self.aging().map(|(oldest, age)| {
+            let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
+            let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
+            now.plus(left).max(self.retain_at)
+        });
+        [self.replica.deadline(), self.prove_at, retain].into_iter().flatten().min()
+    }
+
+    /// Does all there is to do but syncing.
+    ///
+    /// # Errors
+    /// What the node dies of. It has to be told by [`Self::poison`].
+    pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.items.extend(work.items);
+        for mail in work.mail {
+            match mail {
+                Mail::Message(envelope) => self.replica.receive(envelope, now),
+                Mail::Ask(ask, patience, promise) => {
+                    self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
+                }
+                Mail::Synced => {}
+            }
+        }
+        self.replica.advance(now, &mut self.writing)?;
+        self.order(now)?;
+        self.prove(now)?;
+        self.finish(now)?;
+        self.retain(now)
+    }
+
+    /// Sends, writes, and publishes.
+    fn finish(&mut self, now: Moment) -> Result<()> {
+        self.send();
+        self.write(now)?;
+        self.publish(now)
+    }
+
+    fn send(&mut self) {
+        for envelope in self.replica.take_outgoing() {
+            self.cluster.transport.send(envelope);
+        }
+        if let Some(failure) = self.replica.take_failure() {
+            tracing::error!(%failure, "this replica could not read its own log");
+        }
+    }
+
+    /// Orders what was taken, a block's worth at a time: what waits for a sync should not wait for much more than
+    /// its own bytes.
+    fn order(&mut self, now: Moment) -> Result<()> {
+        let mut bytes = 0;
+        while self.has_appetite() && bytes <= self.options.block_bytes_max as usize {
+            match self.items.pop_front() {
+                Some(Item::Data(gathered)) => {
+                    let appends = gathered.entries.len() as u64;
+                    let (size, records) = (gathered.bytes, u64::from(gathered.records));
+                    if bytes > 0 && bytes + size > self.options.block_bytes_max as usize {
+                        self.items.push_front(Item::Data(gathered));
+                        return Ok(());
+                    }
+                    bytes += size;
+                    if self.replica.propose(gathered, now, &mut self.writing)? {
+                        self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
+                        self.published.counters.records.fetch_add(records, Ordering::Relaxed);
+                        self.gathered += size;
+                    } else {
+                        self.queue.account(size, 0);
+                    }
+                }
+                Some(Item::Command(command, promise)) => {
+                    self.replica.command(command, Some(promise), now, &mut self.writing)?;
+                }
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is planned, as far as it can be without a sync.
+    fn write(&mut self, now: Moment) -> Result<()> {
+        if self.writing.plan.is_empty() {
+            self.queue.account(std::mem::take(&mut self.gathered), 0); // nothing but what sessions sent twice
+            return Ok(());
+        }
+        let done = self.writing.write()?;
+        let end = self.writing.written().end;
+        let counters = &self.published.counters;
+        counters.blocks.fetch_add(done.blocks, Ordering::Relaxed);
+        counters.bytes.fetch_add(done.bytes, Ordering::Relaxed);
+        counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
+        self.replica.written(end.raft);
+        self.positions.written(end.next.previous());
+        self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
+        while let Some((_, bytes)) = self.uncommitted.pop_back_if(|(raft, _)| *raft > end.raft) {
+            self.uncommitted_bytes -= bytes; // a conflict has cut them off
+        }
+        if done.bytes > 0 {
+            self.uncommitted.push_back((end.raft, done.bytes));
+            self.uncommitted_bytes += done.bytes;
+        }
+        for piece in done.pieces {
+            self.queue.reuse(piece);
+        }
+        self.prove_at = self.writing.store.is_unproven().then(|| now.plus(MARKER_DELAY));
+        Ok(())
+    }
+
+    /// What is to be synced, if anything is and no sync is under way.
+    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+        self.sync_began = now;
+        self.writing.begin_sync()
+    }
+
+    /// The sync that was under way has returned 0.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+        let took = now.since(self.sync_began);
+        self.published.counters.synced(took);
+        self.sync_time = (self.sync_time * 7 + took) / 8;
+        self.writing.end_sync(job);
+        let synced = self.writing.synced();
+        self.positions.durable_to(synced.end.next.previous());
+        self.replica.persisted(synced.ready, now, &mut self.writing)?;
+        self.drop_files();
+        self.finish(now)?;
+        self.mind_the_disk(now);
+        Ok(())
+    }
+
+    /// A leader whose disk is slow lets another lead.
+    fn mind_the_disk(&mut self, now: Moment) {
+        let limping = self.cluster.limping_sync.is_some_and(|limit| self.sync_time > limit);
+        let lately = self.stepped_aside.is_some_and(|at| now < at.plus(STEP_ASIDE_DELAY));
+        if limping && !lately && self.replica.is_leader() {
+            self.stepped_aside = Some(now);
+            self.replica.step_aside();
+        }
+    }
+
+    /// What is committed and written takes effect; who waits for it is answered.
+    fn publish(&mut self, now: Moment) -> Result<()> {
+        let upto = self.replica.committed().min(self.writing.written().end.raft);
+        let before = self.positions.first();
+        let due = self.replica.commit_to(upto);
+        let committed = self.replica.sequencer.committed();
+        let (raft, next, first) = (committed.raft, committed.next, committed.first);
+        self.writing.store.commit(raft);
+        while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
+            self.uncommitted_bytes -= bytes;
+        }
+        self.positions.discarded(first);
+        self.positions.commit_to(next.previous());
+        if first > before {
+            self.discard_files(raft, first)?;
+        }
+        self.publish_state(now);
+        self.positions.wake();
+        for (promise, outcome) in due {
+            promise.answer(outcome);
+        }
+        Ok(())
+    }
+
+    /// A discard is committed: its files can go once that is durably known here.
+    fn discard_files(&mut self, raft: RaftIndex, first: Index) -> Result<()> {
+        self.to_drop = Some((raft, first));
+        if !self.replica.membership().is_alone(self.cluster.node) {
+            let state = self.replica.sequencer.hard_state();
+            let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+            let sequencer = &mut self.replica.sequencer;
+            if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
+                self.writing.plan.push(block);
+            }
+            self.writing.plan.says_committed(raft);
+        }
+        self.drop_files();
+        Ok(())
+    }
+
+    fn drop_files(&mut self) {
+        let alone = self.replica.membership().is_alone(self.cluster.node);
+        let known = if alone { self.writing.synced().end.raft } else { self.writing.synced().commit };
+        if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
+            self.writing.store.drop_below(first);
+            self.replica.dropped_to(self.writing.archive.first());
+            self.queue.recount(self.writing.store.segments.bytes_from(first));
+        }
+    }
+
+    fn publish_state(&mut self, now: Moment) {
+        let published = &self.published;
+        let sequencer = &self.replica.sequencer;
+        published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
+        published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
+        let replica = &self.replica;
+        let shown =
+            (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
+        let stale = |(before, at): (Shown, Moment)| before != shown || now >= at.plus(STATUS_AGE);
+        if self.shown.is_none_or(stale) {
+            self.shown = Some((shown, now));
+            let status = self.status();
+            *self.published.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        }
+    }
+
+    /// How the replica stands.
+    pub(crate) fn status(&self) -> Status {
+        let sequencer = &self.replica.sequencer;
+        let committed = sequencer.committed();
+        Status {
+            log_id: self.me.log,
+            node: self.cluster.node,
+            directory: self.me.directory,
+            role: self.replica.role(),
+            term: self.replica.term(),
+            leader: self.replica.leader(),
+            committed: committed.next.previous(),
+            committed_raft: committed.raft,
+            last_raft: sequencer.end().raft,
+            members: self.replica.membership().members().cloned().collect(),
+            peers: self.replica.peer_statuses(),
+        }
+    }
+
+    /// Plans what proves the tail, once it was idle for a while.
+    fn prove(&mut self, now: Moment) -> Result<()> {
+        if self.prove_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        // Not while anything is on its way: it will prove what is there now.
+        if !self.writing.is_settled() {
+            self.prove_at = Some(now.plus(MARKER_DELAY));
+            return Ok(());
+        }
+        self.prove_at = None;
+        let commit = self.replica.sequencer.committed().raft;
+        if !self.is_alone()
+            && commit > self.writing.written().commit
+            && self.writing.plan.fits(HARD_STATE_BYTES)
+        {
+            // How far the log is committed is worth remembering: one that starts again serves so much at once.
+            let state = self.replica.sequencer.hard_state();
+            let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+            self.writing.plan.push(block);
+            self.writing.plan.says_committed(commit);
+            self.finish(now)?;
+            return Ok(()); // its own proof comes next time
+        }
+        for body in self.writing.store.proof() {
+            let marker = self.replica.sequencer.marker(body);
+            self.writing.plan.push(marker);
+        }
+        Ok(())
+    }
+
+    /// Discards whole segments that retention has no place for.
+    fn retain(&mut self, now: Moment) -> Result<()> {
+        if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
+            return Ok(());
+        }
+        let Some(first) = self.beyond_retention() else { return Ok(()) };
+        let sequencer = &mut self.replica.sequencer;
+        if self.writing.plan.make_room(COMMAND_BODY_BYTES, Purpose::Metadata, sequencer).is_err() {
+            self.retain_at = now.plus(RETRY_DELAY); // no file to be had
+            return Ok(());
+        }
+        self.replica.command(Command::Discard { first }, None, now, &mut self.writing)?;
+        // Not again before this one has come into force.
+        self.retain_at = now.plus(MARKER_DELAY);
+        self.finish(now)
+    }
+
+    /// The oldest segment, if it can grow too old: it is full and records have an age limit.
+    fn aging(&self) -> Option<(Arc<Segment>, u64)> {
+        let age = self.options.retention_age?;
+        let oldest = self.writing.store.segments.oldest_full()?;
+        Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// The first index that retention would leave, if it is beyond today's.
+    fn beyond_retention(&self) -> Option<Index> {
+        if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
+            return None;
+        }
+        let oldest = self.writing.store.segments.oldest_full()?;
+        let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
+        let too_old = self.aging().is_some_and(|(oldest, age)| {
+            let newest = oldest.last_timestamp();
+            newest < Timestamp(self.options.clock.now().0.saturating_sub(age))
+        });
+        let committed = self.replica.sequencer.committed();
+        let first = oldest.end().next;
+        ((too_many || too_old) && first > committed.first && first <= committed.next).then_some(first)
+    }
+
+    /// Whether anything is under way: appends not answered, or blocks not synced.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.items.is_empty() || !self.writing.is_settled() || self.replica.has_waiting()
+    }
+
+    /// Whether the tail wants a proof before the log is closed.
+    pub(crate) fn prove_now(&mut self, now: Moment) {
+        if self.writing.store.is_unproven() {
+            self.prove_at = Some(now);
+        }
+    }
+
+    /// A leader that is closed lets another lead.
+    pub(crate) fn abdicate(&mut self) {
+        self.replica.abdicate();
+        self.send();
+    }
+
+    /// Ends the node's life as one that takes appends. Readers go on.
+    pub(crate) fn poison(&mut self, cause: Error) {
+        tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
+        let error = self.published.poison.get_or_init(|| poisoned(&cause)).clone();
+        self.replica.abdicate();
+        for envelope in self.replica.take_outgoing() {
+            self.cluster.transport.send(envelope);
+        }
+        self.queue.refuse(error);
+        let unknown = unknown(&cause);
+        self.replica.fail_all(&unknown);
+        for item in self.items.drain(..) {
+            fail(item, &unknown);
+        }
+    }
+}
+
+/// What every call gets once the log is poisoned.
+pub(crate) fn poisoned(cause: &Error) -> Error {
+    let what = format!("the log takes no more appends: {cause}; close it, mend the cause and open it again");
+    Error::caused(ErrorKind::Poisoned, what, cause)
+}
+
+/// Fails what was taken and not written.
+pub(crate) fn fail(item: Item, error: &Error) {
+    let promise: Promise = match item {
+        Item::Data(gathered) => gathered.into_pieces(None).1,
+        Item::Command(_, promise) => promise,
+    };
+    promise.answer(Outcome::Failed(error.clone()));
+}
+
+/// What the callers of a failed write get: whether it will be there after a restart is not known.
+pub(crate) fn unknown(cause: &Error) -> Error {
+    let what = format!("outcome unknown: {cause}; it may or may not be in the log after it is opened again");
+    Error::caused(ErrorKind::Poisoned, what, cause)
+}

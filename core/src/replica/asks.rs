@@ -1,0 +1,334 @@
+//! Questions of the program that take more than a look: read barriers, changes of membership, transfers of
+//! leadership. Each is answered once, in its time or with what hindered it.
+//!
+//! - A **barrier** asks raft for a read index, in the safe mode: a majority confirms that the leader still leads.
+//!   Raft drops such questions silently (no leader known, nothing committed in its term yet): so they are asked
+//!   again, under a new context each time. All that come while one is under way share the next.
+//! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
+//!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning.
+//! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
+
+use super::Replica;
+use crate::completion::Outcome;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mail::Ask;
+use crate::membership::{Change, Member};
+use crate::moment::Moment;
+use crate::promise::Promise;
+use crate::raft_codec;
+use crate::types::{Index, NodeId, RaftIndex};
+use crate::writing::Writing;
+use protobuf::Message as _;
+use raft::ReadState;
+use raft::eraftpb::{Entry, EntryType};
+use std::time::Duration;
+
+/// Entries that a learner may lack when it is promoted: what is on its way while appends go on.
+const CAUGHT_UP_ENTRIES: u64 = 256;
+
+/// Questions that are not answered.
+pub(super) struct Asks {
+    retry: Duration,
+    /// Barriers to be asked with the next question.
+    next: Vec<Barrier>,
+    flying: Option<Flight>,
+    /// Barriers that wait for this replica to be as far.
+    landed: Vec<(RaftIndex, Promise)>,
+    attempts: u64,
+    changes: Vec<Pending>,
+    transfer: Option<(NodeId, Moment, Promise)>,
+    /// When a landed barrier's patience ends.
+    landed_until: Moment,
+}
+
+struct Barrier {
+    until: Moment,
+    promise: Promise,
+}
+
+struct Flight {
+    attempt: u64,
+    again: Moment,
+    barriers: Vec<Barrier>,
+}
+
+struct Pending {
+    changes: Vec<Change>,
+    until: Moment,
+    promise: Promise,
+    /// Where it was proposed, once it was.
+    at: Option<RaftIndex>,
+    /// Whether it is in force but for leaving the joint configuration.
+    joint: bool,
+}
+
+impl Asks {
+    pub(super) fn new(election_timeout: Duration) -> Self {
+        Self {
+            retry: election_timeout / 2,
+            next: Vec::new(),
+            flying: None,
+            landed: Vec::new(),
+            attempts: 0,
+            changes: Vec::new(),
+            transfer: None,
+            landed_until: Moment(u64::MAX),
+        }
+    }
+
+    /// When there is something to do without anything having come.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let flight = self.flying.iter().map(|f| f.again);
+        let next = self.next.iter().map(|b| b.until);
+        let changes = self.changes.iter().map(|c| c.until);
+        let transfer = self.transfer.iter().map(|t| t.1);
+        let landed = (!self.landed.is_empty()).then_some(self.landed_until);
+        flight.chain(next).chain(changes).chain(transfer).chain(landed).min()
+    }
+
+    /// A read index came back.
+    pub(super) fn read_state(&mut self, state: &ReadState) {
+        let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::batch::u64_at(b, 0)) else { return };
+        if let Some(flight) = self.flying.take_if(|f| f.attempt == attempt) {
+            self.landed_until = flight.barriers.iter().map(|b| b.until).fold(self.landed_until, Moment::min);
+            self.landed.extend(flight.barriers.into_iter().map(|b| (RaftIndex(state.index), b.promise)));
+        }
+    }
+
+    /// This replica's log is committed up to `raft`: barriers at or below are passed.
+    pub(super) fn committed(&mut self, raft: RaftIndex, next: Index, due: &mut Vec<(Promise, Outcome)>) {
+        if self.landed.is_empty() {
+            return;
+        }
+        for (at, promise) in std::mem::take(&mut self.landed) {
+            if at <= raft {
+                due.push((promise, Outcome::Placed { first: next.previous() }));
+            } else {
+                self.landed.push((at, promise));
+            }
+        }
+        if self.landed.is_empty() {
+            self.landed_until = Moment(u64::MAX);
+        }
+    }
+
+    /// An entry that is no configuration was applied at `index`: if a change was proposed there, raft refused it.
+    pub(super) fn applied_other(&mut self, index: RaftIndex) {
+        let mut n = 0;
+        while n < self.changes.len() {
+            if self.changes[n].at == Some(index) {
+                let pending = self.changes.swap_remove(n);
+                let what = "another change of membership was under way; try again";
+                pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
+            } else {
+                n += 1;
+            }
+        }
+    }
+
+    /// A configuration came into force at `index`.
+    pub(super) fn applied_change(&mut self, index: RaftIndex, joint: bool) {
+        for pending in std::mem::take(&mut self.changes) {
+            let ours = pending.at.is_some_and(|at| at == index || (pending.joint && at < index));
+            if ours && !joint {
+                pending.promise.answer(Outcome::Placed { first: Index(index.0) });
+            } else {
+                self.changes.push(Pending { joint: pending.joint || ours, ..pending });
+            }
+        }
+    }
+
+    /// This replica leads no more: what it was asked as a leader is not known to come about.
+    pub(super) fn lead_lost(&mut self) {
+        for pending in self.changes.drain(..) {
+            let what = "this replica ceased to lead; ask the new leader whether the change was made";
+            pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
+        }
+    }
+}
+
+impl Replica {
+    /// Takes a question.
+    pub(crate) fn ask(
+        &mut self,
+        ask: Ask,
+        patience: Duration,
+        promise: Promise,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        let until = now.plus(patience);
+        match ask {
+            Ask::Barrier => {
+                if let Some(out) = self.out.clone() {
+                    promise.answer(Outcome::Failed(out));
+                    return Ok(());
+                }
+                self.asks.next.push(Barrier { until, promise });
+                self.ask_again(now);
+            }
+            Ask::Change(changes) => match self.refusal().map_or_else(|| self.membership.after(&changes), Err)
+            {
+                Ok(_) => {
+                    self.asks.changes.push(Pending { changes, until, promise, at: None, joint: false });
+                    self.lockstep(now, writing)?;
+                    self.change_when_caught_up(now);
+                }
+                Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+            },
+            Ask::Transfer(to) => self.transfer(to, until, promise),
+        }
+        self.process(now, writing)
+    }
+
+    fn transfer(&mut self, to: NodeId, until: Moment, promise: Promise) {
+        let refuse = |promise: Promise, kind, what: String| {
+            promise.answer(Outcome::Failed(Error::new(kind, what)));
+        };
+        if let Some(refusal) = self.refusal() {
+            return promise.answer(Outcome::Failed(refusal));
+        }
+        if to == self.node() {
+            return promise.answer(Outcome::Placed { first: Index(0) });
+        }
+        if !self.membership.get(to).is_some_and(|m| m.is_voter() && !m.is_leaving()) {
+            return refuse(
+                promise,
+                ErrorKind::Membership,
+                format!("node {to} is no voter, so it cannot lead"),
+            );
+        }
+        self.raw.transfer_leader(to.0);
+        self.asks.transfer = Some((to, until, promise));
+    }
+
+    /// Lets another lead, without anybody waiting for it.
+    pub(crate) fn step_aside(&mut self) {
+        if let Some(successor) = self.successor() {
+            tracing::warn!(node = %self.node(), to = %successor, "steps aside: its disk is slow");
+            self.raw.transfer_leader(successor.0);
+        }
+    }
+
+    /// Sends barriers that were not sent, or not heard of.
+    pub(super) fn ask_again(&mut self, now: Moment) {
+        if let Some((_, until, _)) = &self.asks.transfer {
+            let done = !self.is_leader();
+            let late = *until <= now;
+            if let Some((to, _, promise)) = self.asks.transfer.take_if(|_| done || late) {
+                promise.answer(if done {
+                    Outcome::Placed { first: Index(0) }
+                } else {
+                    let what = format!("node {to} did not take the lead in time");
+                    Outcome::Failed(Error::new(ErrorKind::Timeout, what))
+                });
+            }
+        }
+        let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
+        if self.asks.landed_until <= now {
+            self.asks.landed_until = Moment(u64::MAX);
+            for (_, promise) in self.asks.landed.drain(..) {
+                promise.answer(late("this replica did not come as far as the leader in time"));
+            }
+        }
+        if let Some(flight) = self.asks.flying.take_if(|f| f.again <= now) {
+            self.asks.next.splice(0..0, flight.barriers);
+        }
+        let (keep, over): (Vec<_>, Vec<_>) = self.asks.next.drain(..).partition(|b| b.until > now);
+        self.asks.next = keep;
+        for barrier in over {
+            barrier.promise.answer(late("no majority answered in time"));
+        }
+        if self.asks.flying.is_some() || self.asks.next.is_empty() {
+            return;
+        }
+        self.asks.attempts += 1;
+        let attempt = self.asks.attempts;
+        let mut context = self.node().0.to_le_bytes().to_vec();
+        context.extend_from_slice(&attempt.to_le_bytes());
+        self.raw.read_index(context);
+        let again = now.plus(self.asks.retry);
+        self.asks.flying = Some(Flight { attempt, again, barriers: std::mem::take(&mut self.asks.next) });
+    }
+
+    /// Proposes the first change whose learners have caught up.
+    pub(super) fn change_when_caught_up(&mut self, now: Moment) {
+        let mut n = 0;
+        while n < self.asks.changes.len() {
+            if self.asks.changes[n].until <= now {
+                let pending = self.asks.changes.swap_remove(n);
+                let what = match self.lagging(&pending.changes) {
+                    Some((node, lag)) if pending.at.is_none() => {
+                        format!("node {node} still lacks {lag} entries; promote it once it has caught up")
+                    }
+                    _ => "the change was not in force in time; it may still come".to_owned(),
+                };
+                pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));
+            } else {
+                n += 1;
+            }
+        }
+        let under_way = self.asks.changes.iter().any(|c| c.at.is_some()) || self.membership.is_joint();
+        let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
+        // The first configuration in the log has to be one with a voter: this one.
+        if under_way || !in_step || !self.is_leader() || !self.knows_itself() {
+            return;
+        }
+        let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
+        let Some(pending) = ready.map(|n| self.asks.changes.remove(n)) else { return };
+        match self.propose_change(&pending.changes) {
+            Ok(at) => self.asks.changes.push(Pending { at: Some(at), ..pending }),
+            Err(error) => pending.promise.answer(Outcome::Failed(error)),
+        }
+    }
+
+    /// The first node that a change promotes and that has not caught up, and what it lacks.
+    fn lagging(&self, changes: &[Change]) -> Option<(NodeId, u64)> {
+        let committed = self.raw.raft.raft_log.committed;
+        changes.iter().find_map(|change| {
+            let Change::Promote(node) = change else { return None };
+            let matched = self.raw.raft.prs().get(node.0).map_or(0, |p| p.matched);
+            let lag = committed.saturating_sub(matched);
+            (lag > CAUGHT_UP_ENTRIES || matched == 0).then_some((*node, lag))
+        })
+    }
+
+    fn propose_change(&mut self, changes: &[Change]) -> Result<RaftIndex> {
+        let result = self.membership.after(changes)?;
+        let change = raft_codec::conf_change(changes, &result);
+        let bytes = change
+            .write_to_bytes()
+            .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
+        let mut entry = Entry { data: bytes.into(), ..Entry::default() };
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        self.propose_entry(entry)?;
+        Ok(RaftIndex(self.raw.raft.raft_log.last_index()))
+    }
+
+    /// Whether the membership has this replica as it is.
+    fn knows_itself(&self) -> bool {
+        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
+        self.options.cluster.is_none()
+            || self.sequencer.membership_at_end().get(self.node()).is_none_or(right)
+    }
+
+    /// A leader that the membership knows without directory or under another address says so: a log that was on
+    /// its own, a new cluster, or a node that moved.
+    pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
+        if self.knows_itself() || !self.is_leader() || self.membership.is_joint() || !settled {
+            return Ok(());
+        }
+        let node = self.node();
+        let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
+        let change = Change::SetAddress { node, address: self.cluster.address.clone() };
+        let change = raft_codec::conf_change(&[change], &result);
+        let bytes = change
+            .write_to_bytes()
+            .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
+        let mut entry = Entry { data: bytes.into(), ..Entry::default() };
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        self.propose_entry(entry)?;
+        self.process(now, writing)
+    }
+}

@@ -1,0 +1,422 @@
+//! The other replicas: what leaves for them and what is let in from them.
+//!
+//! Raft checks neither for whom a message is, nor of which log, nor whether the sender is who it says, and asserts
+//! where a message contradicts its state. So all of that is checked here, before it.
+
+use super::Replica;
+use crate::batch::{Malformed, u64_at};
+use crate::membership::Member;
+use crate::moment::Moment;
+use crate::raft_codec::{self, EntryKind, HeadKind};
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::layout::digest_of_bytes;
+use crate::transport::Envelope;
+use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
+use bytes::Bytes;
+use raft::eraftpb::{Message, MessageType, Snapshot};
+use raft::{ProgressState, SnapshotStatus, StateRole};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is remembered of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    /// Snapshots on their way, and until when they may be.
+    snapshots: BTreeMap<u64, Moment>,
+    /// What each directory was heard to have durably: a term, and how far its log reached in it.
+    heard: BTreeMap<(NodeId, DirectoryId), Extent>,
+    /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
+    introduced_by: Option<BTreeSet<NodeId>>,
+}
+
+/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
+/// and a term that was spoken of is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    term: Term,
+    last: RaftIndex,
+}
+
+impl Extent {
+    fn encode(self) -> [u8; 16] {
+        let mut b = [0; 16];
+        b[..8].copy_from_slice(&self.term.0.to_le_bytes());
+        b[8..].copy_from_slice(&self.last.0.to_le_bytes());
+        b
+    }
+
+    fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let body: &[u8; 16] = body.try_into().map_err(|_| "introduction has another length")?;
+        Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
+    }
+}
+
+/// Bytes of what stands before the opening in a snapshot.
+const SNAPSHOT_HEAD_BYTES: usize = 16;
+
+impl Replica {
+    /// Checks a message and hands it to raft.
+    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
+        let Envelope { log, from, from_directory, to, to_directory, head, bodies } = envelope;
+        if log != self.me.log {
+            return Err("it is of another log");
+        }
+        if to != self.node() || from == self.node() || from.is_none() {
+            return Err("it is for another node");
+        }
+        if to_directory.0 != 0 && to_directory != self.me.directory {
+            return Err("it is for another directory: this node's disk was emptied or replaced");
+        }
+        let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
+        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) {
+            return Err("its sender's directory is not the one the cluster knows");
+        }
+        let stranger = known.is_none() && self.membership.get(self.node()).is_some();
+        let (kind, body) = raft_codec::parse_head(&head)?;
+        match kind {
+            HeadKind::Raft => {}
+            HeadKind::Removed => return self.told_removed(&body, stranger),
+            HeadKind::Hello => return self.greeted(from, from_directory, &body),
+            HeadKind::Known => return self.introduced(from, &body),
+            HeadKind::Fetch | HeadKind::Blocks => {
+                return Err("message of a kind that is not for the log's order");
+            }
+        }
+        let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
+        if message.from != from.0 || message.to != to.0 {
+            return Err("raft's message is from or for another node than its envelope says");
+        }
+        self.check_message(&message)?;
+        self.hear(from, from_directory, &message);
+        if self.peers.introduced_by.is_some() && is_about_votes(&message) {
+            return Err("asked about votes before it is known that the disk is not an older one");
+        }
+        if stranger && is_candidates(&message) {
+            self.tell_removed(from, from_directory);
+            return Err("a node that is no member asks for votes");
+        }
+        for (header, body) in arrived {
+            self.arrived.insert((header.raft_index, header.term), body);
+        }
+        let mut message = message;
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            self.admit_self(&mut message);
+        }
+        let _ = now;
+        // Stale and foreign ones are raft's to refuse.
+        let _ = self.raw.step(message);
+        Ok(())
+    }
+
+    /// What raft would assert, or what only this process may say.
+    fn check_message(&mut self, message: &Message) -> Result<(), Malformed> {
+        let log = &self.raw.raft.raft_log;
+        match message.get_msg_type() {
+            MessageType::MsgHup
+            | MessageType::MsgBeat
+            | MessageType::MsgUnreachable
+            | MessageType::MsgSnapStatus
+            | MessageType::MsgCheckQuorum
+            | MessageType::MsgTransferLeader
+            | MessageType::MsgPropose => Err("message that only this node may make"),
+            MessageType::MsgHeartbeat
+                if message.commit > log.last_index() && message.term >= self.raw.raft.term =>
+            {
+                // A leader says no more to a follower than what that follower acknowledged to it.
+                self.leave(
+                    "its leader has its word for entries that are not in its log: the disk was set back to an older state",
+                );
+                Err("the leader knows more of this log than there is")
+            }
+            MessageType::MsgAppend => {
+                let mut next = message.index;
+                for entry in message.get_entries() {
+                    next += 1;
+                    if entry.index != next {
+                        return Err("entries do not follow the one they are said to follow");
+                    }
+                }
+                Ok(())
+            }
+            MessageType::MsgSnapshot => {
+                let (_, opening) = parse_snapshot(message.get_snapshot())?;
+                crate::store::layout::Opening::parse(&opening).map(drop)
+            }
+            MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
+                Err("asked to lead with entries that are not durable")
+            }
+            MessageType::MsgReadIndex if message.get_entries().len() != 1 => {
+                Err("a question without context")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The membership as of a snapshot can be older than this replica's place in it, and raft refuses a snapshot
+    /// without itself. That it follows changes nobody's majority.
+    fn admit_self(&self, message: &mut Message) {
+        let node = self.node().0;
+        let state = message.mut_snapshot().mut_metadata().mut_conf_state();
+        let there = [&state.voters, &state.voters_outgoing, &state.learners, &state.learners_next];
+        if !there.iter().any(|part| part.contains(&node)) {
+            state.learners.push(node);
+        }
+    }
+
+    /// Sends raft's messages, each with the bodies of its entries.
+    pub(super) fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            if message.to == self.node().0 {
+                continue;
+            }
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                let until = self.ticks.next.plus(self.cluster.election_timeout);
+                self.peers.snapshots.insert(message.to, until);
+            }
+            match self.bodies_of(&message) {
+                Ok(bodies) => {
+                    let to = NodeId(message.to);
+                    match raft_codec::encode_message(&message) {
+                        Ok(head) => self.post(to, head, bodies),
+                        Err(why) => tracing::error!(why, "a message could not be encoded"),
+                    }
+                }
+                // Raft sends again, and the node hears of what could not be read.
+                Err(error) => tracing::warn!(%error, to = message.to, "a message was not sent"),
+            }
+        }
+    }
+
+    fn bodies_of(&self, message: &Message) -> crate::error::Result<Vec<Bytes>> {
+        let mut bodies = Vec::new();
+        if message.get_msg_type() != MessageType::MsgAppend {
+            return Ok(bodies);
+        }
+        for entry in message.get_entries() {
+            if let Ok(EntryKind::Block(_)) = raft_codec::kind_of(entry) {
+                bodies.extend(self.raw.store().body(RaftIndex(entry.index), Term(entry.term))?);
+            }
+        }
+        Ok(bodies)
+    }
+
+    fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
+        let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
+        let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
+        self.outgoing.push(Envelope {
+            log: self.me.log,
+            from: self.node(),
+            from_directory: self.me.directory,
+            to,
+            to_directory,
+            head,
+            bodies,
+        });
+    }
+
+    /// Raft waits for ever for a snapshot of which it hears nothing.
+    pub(super) fn report_snapshots(&mut self, now: Moment) {
+        if self.peers.snapshots.is_empty() {
+            return;
+        }
+        let due: Vec<u64> =
+            self.peers.snapshots.iter().filter(|(_, at)| **at <= now).map(|(n, _)| *n).collect();
+        for node in due {
+            self.peers.snapshots.remove(&node);
+            let progress = self.raw.raft.prs().get(node);
+            if progress.is_some_and(|p| p.state == ProgressState::Snapshot) {
+                self.raw.report_snapshot(node, SnapshotStatus::Failure);
+            }
+        }
+    }
+
+    /// Tells a node that asks for votes and is no member that it can stop.
+    fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        let head = raft_codec::head(HeadKind::Removed, &self.committed().0.to_le_bytes());
+        self.outgoing.push(Envelope {
+            log: self.me.log,
+            from: self.node(),
+            from_directory: self.me.directory,
+            to,
+            to_directory: directory,
+            head,
+            bodies: Vec::new(),
+        });
+    }
+
+    fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
+        let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
+        // Who knows less than we do cannot know that.
+        if stranger || committed < self.committed().0 || self.is_leader() {
+            return Err("a notice of removal from somebody who cannot know");
+        }
+        self.leave("the leader says that it was removed from the cluster");
+        Ok(())
+    }
+
+    /// A voter that has started asks what the others know of it before it votes or stands for election: its disk may
+    /// have been set back to an older state, in which it has not promised what it has.
+    pub(super) fn await_introduction(&mut self) {
+        let node = self.node();
+        let votes = |m: &Member| m.is_voter();
+        let others = self.membership.members().any(|m| votes(m) && m.node != node);
+        if others && self.membership.get(node).is_some_and(votes) {
+            self.peers.introduced_by = Some(BTreeSet::new());
+        }
+    }
+
+    /// Whether it waits for others to tell what they know of it.
+    pub(super) fn is_introduced(&self) -> bool {
+        self.peers.introduced_by.is_none()
+    }
+
+    /// Asks those who have not answered.
+    pub(super) fn greet(&mut self) {
+        let Some(answered) = &self.peers.introduced_by else { return };
+        let node = self.node();
+        let voters = self.membership.members().filter(|m| m.is_voter() && m.node != node);
+        let silent: Vec<NodeId> = voters.map(|m| m.node).filter(|n| !answered.contains(n)).collect();
+        let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+        for to in silent {
+            self.post(to, head.clone(), Vec::new());
+        }
+    }
+
+    /// How far this replica is, durably: it has spoken of no more.
+    fn extent(&self) -> Extent {
+        let log = &self.raw.raft.raft_log;
+        Extent { term: self.durability.term, last: RaftIndex(log.persisted) }
+    }
+
+    /// Remembers how far another replica is.
+    fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
+        // A candidate asks the others in the name of a term that it has not begun yet.
+        let asks = matches!(
+            message.get_msg_type(),
+            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse
+        );
+        if asks || message.term == 0 || self.membership.get(from).is_none() {
+            return;
+        }
+        let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
+        let last = RaftIndex(if acknowledges { message.index } else { 0 });
+        let heard = self.peers.heard.entry((from, directory)).or_default();
+        *heard = (*heard).max(Extent { term: Term(message.term), last });
+    }
+
+    /// Another replica has started: tells it what is known of it.
+    fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
+        Extent::parse(body)?;
+        let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
+        self.post(from, raft_codec::head(HeadKind::Known, &known.encode()), Vec::new());
+        Ok(())
+    }
+
+    /// Another replica has told what it knows of this one.
+    fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let known = Extent::parse(body)?;
+        let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
+        answered.insert(from);
+        let answers = answered.len();
+        if known > self.extent() {
+            self.leave(
+                "others remember that it had more than is on its disk: the disk was set back to an older state",
+            );
+            return Err("this replica's disk was set back");
+        }
+        let voters = self.membership.members().filter(|m| m.is_voter()).count();
+        if answers + 1 > voters / 2 {
+            self.peers.introduced_by = None;
+        }
+        Ok(())
+    }
+
+    /// How far the others are; of a leader only.
+    pub(crate) fn peer_statuses(&self) -> Vec<crate::cluster::PeerStatus> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let last = self.raw.raft.raft_log.last_index();
+        let status = |member: &Member| {
+            let progress = self.raw.raft.prs().get(member.node.0)?;
+            Some(crate::cluster::PeerStatus {
+                node: member.node,
+                matched: RaftIndex(progress.matched),
+                lag: last.saturating_sub(progress.matched),
+                active: progress.recent_active,
+            })
+        };
+        let node = self.node();
+        self.membership.members().filter(|m| m.node != node).filter_map(status).collect()
+    }
+
+    /// Whom to let lead instead: the voter that lacks least.
+    pub(crate) fn successor(&self) -> Option<NodeId> {
+        let peers = self.peer_statuses();
+        let votes = |node| self.membership.get(node).is_some_and(|m| m.is_voter() && !m.is_leaving());
+        peers.iter().filter(|p| p.active && votes(p.node)).max_by_key(|p| p.matched).map(|p| p.node)
+    }
+
+    /// A last word of a leader that can write no more: the one that lacks least may stand for election at once.
+    pub(crate) fn abdicate(&mut self) {
+        let Some(successor) = self.successor().filter(|_| self.is_leader()) else { return };
+        let mut message = Message { from: self.node().0, to: successor.0, ..Message::default() };
+        message.term = self.raw.raft.term;
+        message.set_msg_type(MessageType::MsgTimeoutNow);
+        self.send(vec![message]);
+    }
+}
+
+/// One sync can make the entries of many messages durable: of the acknowledgements that follow each other the last
+/// says all.
+pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
+    let is_ack = |m: &Message| m.get_msg_type() == MessageType::MsgAppendResponse && !m.reject;
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match kept.last_mut() {
+            Some(last)
+                if is_ack(last) && is_ack(&message) && (last.to, last.term) == (message.to, message.term) =>
+            {
+                if message.index >= last.index {
+                    *last = message;
+                }
+            }
+            _ => kept.push(message),
+        }
+    }
+    kept
+}
+
+/// Whether a message may make this replica vote or stand for election.
+fn is_about_votes(message: &Message) -> bool {
+    is_candidates(message) || message.get_msg_type() == MessageType::MsgTimeoutNow
+}
+
+/// Whether a message asks for votes.
+fn is_candidates(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
+}
+
+/// A positions-only snapshot: the opening block of the sender's oldest segment.
+pub(super) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes), Malformed> {
+    let data = &snapshot.data;
+    if data.len() < SNAPSHOT_HEAD_BYTES {
+        return Err("snapshot is cut off");
+    }
+    let opening = data.slice(SNAPSHOT_HEAD_BYTES..);
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(snapshot.get_metadata().index),
+        term: Term(snapshot.get_metadata().term),
+        first: Index(u64_at(data, 0)),
+        timestamp: Timestamp(u64_at(data, 8)),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[&opening]),
+        kind: Kind::Opening,
+    };
+    Ok((header, opening))
+}

@@ -1,0 +1,233 @@
+//! Admin: changes who belongs to the cluster, one thing after the other, as an operator would: asks who leads, tries
+//! again, looks whether it has happened.
+
+use super::fault::Fault;
+use super::host::State;
+use super::machine::Request;
+use super::world::{Asker, Check, Event, World};
+use crate::cluster::Bootstrap;
+use crate::completion::Appended;
+use crate::error::Result as LogResult;
+use crate::membership::Change;
+use crate::types::NodeId;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long an operator waits for a change.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After so many attempts an operator gives up.
+const TRIES_MAX: u32 = 40;
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// One thing to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Add(NodeId),
+    Promote(NodeId),
+    Demote(NodeId),
+    Remove(NodeId),
+    /// The first leaves, the others become voters, at once.
+    Replace {
+        out: NodeId,
+        into: Vec<NodeId>,
+    },
+    Transfer(NodeId),
+}
+
+/// What an operator has to do.
+#[derive(Debug, Default)]
+pub(super) struct Admin {
+    tasks: VecDeque<Task>,
+    attempt: Option<u64>,
+    tries: u32,
+    awake: bool,
+}
+
+impl Admin {
+    pub(super) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub(super) fn tasks(&self) -> &VecDeque<Task> {
+        &self.tasks
+    }
+}
+
+impl Task {
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Add(_) => Fault::Add,
+            Self::Promote(_) => Fault::Promote,
+            Self::Demote(_) => Fault::Demote,
+            Self::Remove(_) => Fault::Remove,
+            Self::Replace { .. } => Fault::Joint,
+            Self::Transfer(_) => Fault::Transfer,
+        }
+    }
+}
+
+impl World {
+    /// Gives the operator something to do.
+    pub(super) fn order(&mut self, task: Task) {
+        self.admin.tasks.push_back(task);
+        if !std::mem::replace(&mut self.admin.awake, true) {
+            self.schedule.after(RETRY_DELAY / 10, Event::Admin);
+        }
+    }
+
+    /// Replaces a member that has lost its data by a new one.
+    pub(super) fn replace(&mut self, node: NodeId) -> Check {
+        let Some(log) = self.log else { return Ok(()) };
+        let voted = self.is_voter(node);
+        self.order(Task::Remove(node));
+        let fresh = self.new_host(Bootstrap::Join(log));
+        self.start(fresh)?;
+        self.order(Task::Add(fresh));
+        if voted {
+            self.order(Task::Promote(fresh));
+        }
+        Ok(())
+    }
+
+    /// Whether the leader, or failing that any replica, counts a node among the voters.
+    pub(super) fn is_voter(&mut self, node: NodeId) -> bool {
+        let voters = self.voters();
+        voters.contains(&node)
+    }
+
+    /// The voters, as the leader knows them, or failing that any replica.
+    pub(super) fn voters(&mut self) -> Vec<NodeId> {
+        let who = self.leader().or_else(|| self.up().first().copied());
+        let Some(machine) = who.and_then(|n| self.machine(n)) else { return Vec::new() };
+        let (mut voters, outgoing) = machine.voters();
+        voters.extend(outgoing);
+        voters.sort_unstable();
+        voters.dedup();
+        voters
+    }
+
+    pub(super) fn admin_wakes(&mut self) -> Check {
+        self.admin.awake = false;
+        if self.admin.attempt.is_some() {
+            return Ok(());
+        }
+        let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
+        self.admin.tries += 1;
+        if self.admin.tries > TRIES_MAX || self.is_void(&task) {
+            return self.task_over(false);
+        }
+        let Some(leader) = self.leader() else { return self.admin_retries() };
+        if self.has_happened(leader, &task) {
+            return self.task_over(true);
+        }
+        let Some(request) = self.request_of(&task) else { return self.admin_retries() };
+        match self.ask(Asker::Admin, leader, request, PATIENCE) {
+            Some(Ok(attempt)) => {
+                self.admin.attempt = Some(attempt);
+                Ok(())
+            }
+            _ => self.admin_retries(),
+        }
+    }
+
+    fn admin_retries(&mut self) -> Check {
+        if !std::mem::replace(&mut self.admin.awake, true) {
+            self.schedule.after(RETRY_DELAY, Event::Admin);
+        }
+        Ok(())
+    }
+
+    /// Whether there is no sense in it any more.
+    fn is_void(&mut self, task: &Task) -> bool {
+        let gone = |w: &Self, n: &NodeId| w.hosts.get(n).is_none_or(|h| h.state == State::Gone);
+        match task {
+            Task::Add(n) | Task::Promote(n) | Task::Transfer(n) => gone(self, n),
+            Task::Replace { into, .. } => into.iter().any(|n| gone(self, n)),
+            Task::Demote(n) | Task::Remove(n) => {
+                let voters = self.voters();
+                voters.len() == 1 && voters.contains(n)
+            }
+        }
+    }
+
+    fn has_happened(&mut self, leader: NodeId, task: &Task) -> bool {
+        let Some(machine) = self.machine(leader) else { return false };
+        let ((voters, outgoing), learners) = (machine.voters(), machine.learners());
+        let joint = !outgoing.is_empty();
+        match task {
+            Task::Add(n) => voters.contains(n) || learners.contains(n),
+            Task::Promote(n) => voters.contains(n) && !joint,
+            Task::Demote(n) => learners.contains(n) && !joint,
+            Task::Remove(n) => !voters.contains(n) && !learners.contains(n) && !joint,
+            Task::Replace { out, into } => {
+                !voters.contains(out) && into.iter().all(|n| voters.contains(n)) && !joint
+            }
+            Task::Transfer(n) => leader == *n,
+        }
+    }
+
+    fn request_of(&mut self, task: &Task) -> Option<Request> {
+        Some(match task {
+            Task::Add(node) => {
+                let directory = self.hosts.get(node)?.directory?;
+                let address = format!("host{node}");
+                Request::Change(vec![Change::AddLearner { node: *node, directory, address }])
+            }
+            Task::Promote(node) => Request::Change(vec![Change::Promote(*node)]),
+            Task::Demote(node) => Request::Change(vec![Change::Demote(*node)]),
+            Task::Remove(node) => Request::Change(vec![Change::Remove(*node)]),
+            Task::Replace { out, into } => {
+                let mut changes: Vec<Change> = into.iter().map(|n| Change::Promote(*n)).collect();
+                changes.push(Change::Remove(*out));
+                Request::Change(changes)
+            }
+            Task::Transfer(node) => Request::Transfer(*node),
+        })
+    }
+
+    pub(super) fn admin_hears(&mut self, attempt: u64, result: Option<LogResult<Appended>>) -> Check {
+        if self.admin.attempt.take_if(|a| *a == attempt).is_none() {
+            return Ok(());
+        }
+        match result {
+            Some(Ok(_)) => {
+                let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
+                // What was answered has to be so, unless somebody else leads already.
+                let holds = self.leader().is_none_or(|l| self.has_happened(l, &task));
+                if !holds && !matches!(task, Task::Transfer(_)) {
+                    let now = self.now();
+                    self.story
+                        .tell(now, || format!("{task:?} was answered; the leader does not know of it yet"));
+                }
+                self.task_over(true)
+            }
+            Some(Err(error)) => {
+                let now = self.now();
+                let task = self.admin.tasks.front().cloned();
+                self.story.tell(now, || format!("{task:?} failed: {error}"));
+                self.admin_retries()
+            }
+            None => self.admin_retries(),
+        }
+    }
+
+    fn task_over(&mut self, done: bool) -> Check {
+        self.admin.tries = 0;
+        let Some(task) = self.admin.tasks.pop_front() else { return Ok(()) };
+        let now = self.now();
+        self.story.tell(now, || format!("{task:?}: {}", if done { "done" } else { "given up" }));
+        self.story.mix(&[4, now.0, u64::from(done)]);
+        if done {
+            self.counts.add(task.fault());
+            if let Task::Remove(out) | Task::Replace { out, .. } = &task {
+                self.nemesis.left(*out);
+                self.left.insert(*out);
+                self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
+            }
+        } else if let Task::Add(node) = &task {
+            // It was never let in: it goes.
+            self.schedule.after(Duration::ZERO, Event::Retire(*node));
+        }
+        self.admin_retries()
+    }
+}

@@ -1,0 +1,164 @@
+//! What can go wrong in a simulation, by name, and how often it did.
+
+use std::fmt;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A kind of fault, or of planned trouble. Each is counted when it has happened.
+        ///
+        /// ```
+        /// use chiplog::sim::Fault;
+        /// assert_eq!(Fault::PowerCut.name(), "power_cut");
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        #[repr(usize)]
+        pub enum Fault { $($(#[$doc])* $name,)* }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Its name in figures and on command lines.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A message was lost.
+    Loss = "loss",
+    /// A message came twice, the second time perhaps much later.
+    Replay = "replay",
+    /// A message overtook an earlier one.
+    Reorder = "reorder",
+    /// A bit of a message's head was turned.
+    CorruptHead = "corrupt_head",
+    /// A bit of the blocks in a message was turned.
+    CorruptBody = "corrupt_body",
+    /// A message met a full queue.
+    QueueFull = "queue_full",
+    /// Nothing went from one replica to another one.
+    PartitionOneWay = "partition_one_way",
+    /// The replicas fell into two groups.
+    PartitionTwoWay = "partition_two_way",
+    /// One replica was cut off.
+    Isolate = "isolate",
+    /// The power of one replica failed.
+    PowerCut = "power_cut",
+    /// The power failed in the midst of a call to the disk.
+    PowerCutInside = "power_cut_inside",
+    /// The power failed while a replica recovered.
+    PowerCutInRecovery = "power_cut_in_recovery",
+    /// The power of all replicas failed.
+    PowerCutOfAll = "power_cut_of_all",
+    /// A replica was killed; what it wrote stays visible.
+    Kill = "kill",
+    /// The leader's power was cut while all else was well, to see how long it takes to have another one.
+    LeaderKilled = "leader_killed",
+    /// A replica did nothing for a while.
+    Pause = "pause",
+    /// A disk was slow for a while.
+    Limp = "limp",
+    /// A sync failed.
+    SyncError = "sync_error",
+    /// A write failed.
+    WriteError = "write_error",
+    /// A disk was full.
+    DiskFull = "disk_full",
+    /// Bits turned over in stored blocks.
+    Rot = "rot",
+    /// A voter came back without its data.
+    Wipe = "wipe",
+    /// A voter came back with an old copy of its disk.
+    Rollback = "rollback",
+    /// A replica's clock jumped ahead.
+    ClockAhead = "clock_ahead",
+    /// A replica's clock jumped back.
+    ClockBack = "clock_back",
+    /// A replica was added.
+    Add = "add",
+    /// A learner became a voter.
+    Promote = "promote",
+    /// A voter became a learner.
+    Demote = "demote",
+    /// A replica was removed.
+    Remove = "remove",
+    /// Several members changed at once.
+    Joint = "joint",
+    /// The leader was asked to let another one lead.
+    Transfer = "transfer",
+    /// A replica that fell behind a discard jumped over it.
+    Jump = "jump",
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How often each fault happened.
+///
+/// ```
+/// use chiplog::sim::{Counts, Fault};
+/// let mut counts = Counts::default();
+/// counts.add(Fault::Loss);
+/// assert_eq!((counts.of(Fault::Loss), counts.of(Fault::Wipe)), (1, 0));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts([u64; Fault::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; Fault::ALL.len()])
+    }
+}
+
+impl Counts {
+    /// One more.
+    pub fn add(&mut self, fault: Fault) {
+        self.0[fault as usize] += 1;
+    }
+
+    /// Those of another run too.
+    pub fn add_all(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// How often.
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    /// All, in the order of [`Fault::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
+        Fault::ALL.iter().map(|f| (*f, self.of(*f)))
+    }
+
+    /// Those that never happened.
+    pub fn missing(&self) -> Vec<Fault> {
+        self.iter().filter(|(_, n)| *n == 0).map(|(f, _)| f).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_happened_is_named() {
+        let mut counts = Counts::default();
+        for fault in &Fault::ALL[1..] {
+            counts.add(*fault);
+        }
+        assert_eq!(counts.missing(), [Fault::ALL[0]]);
+        let mut sum = counts.clone();
+        sum.add_all(&counts);
+        assert_eq!(sum.of(Fault::Wipe), 2);
+    }
+}

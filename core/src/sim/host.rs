@@ -1,0 +1,192 @@
+//! Host: one machine of a simulation with its disk, its clock and its power switch. The process on it comes and
+//! goes; the disk stays.
+//!
+//! Must not know: the network, clients, what a replica should do.
+
+use super::machine::{Kept, Machine, SetClock, Setup};
+use super::plan::Plan;
+use crate::cluster::Bootstrap;
+use crate::disk::sim::{DiskState, Rng, SimDisk};
+use crate::error::Result;
+use crate::moment::Moment;
+use crate::transport::Envelope;
+use crate::types::{DirectoryId, Index, NodeId, Term};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages that a paused process finds when it wakes; the network drops more.
+const HELD_MAX: usize = 256;
+
+/// Why no process runs on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// One runs.
+    Up,
+    /// Stopped for a while; it knows nothing of it.
+    Paused,
+    /// Off; comes back by itself.
+    Down,
+    /// Off for good.
+    Gone,
+}
+
+pub(super) struct Host {
+    pub(super) node: NodeId,
+    pub(super) disk: SimDisk,
+    pub(super) machine: Option<Machine>,
+    pub(super) state: State,
+    /// Counts the processes that ran here; events of an earlier one are void.
+    pub(super) life: u32,
+    pub(super) directory: Option<DirectoryId>,
+    pub(super) bootstrap: Bootstrap,
+    pub(super) clock: Arc<SetClock>,
+    /// Milliseconds by which the clock is wrong.
+    pub(super) wrong_by_ms: i64,
+    /// When the next turn is due.
+    pub(super) turn_at: Option<Moment>,
+    /// What arrived while paused.
+    pub(super) held: Vec<Envelope>,
+    sync_time: Duration,
+    /// How many times slower than usual its disk is.
+    pub(super) limp: u32,
+    /// What the sync under way will make durable.
+    pub(super) syncing: Option<Kept>,
+    pub(super) kept: Kept,
+    /// An earlier state of its disk.
+    pub(super) old: Option<DiskState>,
+    /// The calls to the disk after which the power fails, in the next recovery.
+    pub(super) cut_recovery: Option<u64>,
+    /// Its disk was too small for a while.
+    pub(super) cramped: bool,
+    /// Its disk was emptied.
+    pub(super) wiped: bool,
+    /// Its disk was emptied, set back or damaged.
+    pub(super) maimed: bool,
+    /// Calls that wait for an answer from here.
+    pub(super) attempts: Vec<u64>,
+    /// Positions of this life, to see that they never go back.
+    pub(super) committed: Index,
+    pub(super) term: Term,
+}
+
+impl Host {
+    pub(super) fn new(node: NodeId, bootstrap: Bootstrap, plan: &Plan, rng: &mut Rng) -> Self {
+        let disk = SimDisk::default();
+        disk.forget_history();
+        disk.set_chance(rng.next_u64());
+        Self {
+            node,
+            disk,
+            machine: None,
+            state: State::Down,
+            life: 0,
+            directory: None,
+            bootstrap,
+            clock: Arc::default(),
+            wrong_by_ms: rng.between(0, 200) as i64 - 100,
+            turn_at: None,
+            held: Vec::new(),
+            sync_time: plan.sync_time.mul_f64(0.5 + rng.below(100) as f64 / 100.0),
+            limp: 1,
+            syncing: None,
+            kept: Kept::default(),
+            old: None,
+            cut_recovery: None,
+            cramped: false,
+            wiped: false,
+            maimed: false,
+            attempts: Vec::new(),
+            committed: Index(0),
+            term: Term(0),
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// The running process.
+    pub(super) fn running(&mut self) -> Option<&mut Machine> {
+        if self.state == State::Up { self.machine.as_mut() } else { None }
+    }
+
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// Those of opening a log.
+    pub(super) fn start(&mut self, now: Moment, plan: &Plan) -> Result<()> {
+        self.life += 1;
+        self.clock.show(now, self.wrong_by_ms);
+        let setup = Setup {
+            node: self.node,
+            bootstrap: self.bootstrap,
+            clock: self.clock.clone(),
+            heartbeat: plan.heartbeat,
+            election_timeout: plan.election_timeout,
+            session_idle_max: plan.session_idle_max,
+            seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
+        };
+        let machine = Machine::open(&self.disk, &setup, now)?;
+        self.directory = Some(machine.identity().1);
+        self.bootstrap = Bootstrap::Existing;
+        self.kept = machine.writes();
+        self.syncing = None;
+        self.committed = Index(0);
+        self.term = Term(0);
+        self.machine = Some(machine);
+        self.state = State::Up;
+        Ok(())
+    }
+
+    /// Ends the process, as whatever ends it: it answers nobody any more.
+    fn end(&mut self, state: State) -> Vec<u64> {
+        self.disk.power_off(); // before it is dropped: nothing it does at its end may count
+        self.machine = None;
+        self.state = state;
+        self.turn_at = None;
+        self.syncing = None;
+        self.held.clear();
+        std::mem::take(&mut self.attempts)
+    }
+
+    /// The power fails. Returns the calls that nobody will answer.
+    pub(super) fn cut_power(&mut self, rng: &mut Rng) -> Vec<u64> {
+        let unanswered = self.end(State::Down);
+        self.disk = self.disk.crash_randomly(rng);
+        unanswered
+    }
+
+    /// The process is killed; all it wrote stays visible.
+    pub(super) fn kill(&mut self) -> Vec<u64> {
+        let unanswered = self.end(State::Down);
+        self.disk = self.disk.kill();
+        self.disk.heal();
+        unanswered
+    }
+
+    /// The process ends and never comes back.
+    pub(super) fn retire(&mut self) -> Vec<u64> {
+        self.end(State::Gone)
+    }
+
+    /// How long a sync takes that begins now.
+    pub(super) fn sync_takes(&self, rng: &mut Rng) -> Duration {
+        let factor = if rng.permille(20) { 8.0 } else { 0.5 + rng.below(100) as f64 / 100.0 };
+        self.sync_time.mul_f64(factor * f64::from(self.limp))
+    }
+
+    /// Takes a message in; one that finds no process is lost.
+    pub(super) fn deliver(&mut self, envelope: Envelope) -> bool {
+        match (self.state, &mut self.machine) {
+            (State::Up, Some(machine)) => {
+                machine.deliver(envelope);
+                true
+            }
+            (State::Paused, _) if self.held.len() < HELD_MAX => {
+                self.held.push(envelope);
+                false
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Nemesis: makes trouble of the kinds that the plan allows, and mends what does not mend itself.
+//!
+//! Trouble stays within what the log promises to survive. Any number of hosts may be cut off, slow, stopped or
+//! without power. Data may be lost at one member at a time, which is then replaced; and while a disk that was set back
+//! is in use nothing else happens, since what finds it out is the memory of the others.
+
+use super::admin::Task;
+use super::fault::Fault;
+use super::host::State;
+use super::network::Weather;
+use super::plan::Plan;
+use super::world::{Check, Event, World};
+use crate::cluster::Bootstrap;
+use crate::disk::sim::{Call, Fault as DiskFault, Landed, Rng, SimDisk, Trouble as DiskTrouble};
+use crate::error::{Error, ErrorKind};
+use crate::moment::Moment;
+use crate::types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Something that lasts until it is mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Weather,
+    Walls,
+    Limp(NodeId),
+    Full(NodeId),
+    Clock(NodeId),
+}
+
+#[derive(Debug)]
+pub(super) struct Nemesis {
+    pub(super) rng: Rng,
+    kinds: Vec<Fault>,
+    troubles: BTreeMap<u64, Trouble>,
+    next_trouble: u64,
+    /// No new trouble.
+    pub(super) over: bool,
+    /// Members whose data was lost, until they are replaced.
+    pub(super) maimed: BTreeSet<NodeId>,
+    /// Nothing else happens until this one has left.
+    hold: Option<(NodeId, Moment)>,
+}
+
+impl Nemesis {
+    pub(super) fn new(plan: &Plan, rng: Rng) -> Self {
+        let by_itself = |f: &&Fault| {
+            !matches!(
+                f,
+                // These follow from others.
+                Fault::Replay
+                    | Fault::Reorder
+                    | Fault::CorruptHead
+                    | Fault::CorruptBody
+                    | Fault::QueueFull
+                    | Fault::Jump
+                    | Fault::Promote
+            )
+        };
+        Self {
+            rng,
+            kinds: plan.faults.iter().filter(by_itself).copied().collect(),
+            troubles: BTreeMap::new(),
+            next_trouble: 0,
+            over: false,
+            maimed: BTreeSet::new(),
+            hold: None,
+        }
+    }
+
+    /// A member has left the cluster.
+    pub(super) fn left(&mut self, node: NodeId) {
+        self.maimed.remove(&node);
+        self.hold.take_if(|(held, _)| *held == node);
+    }
+
+    fn millis(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.rng.between(low, high))
+    }
+}
+
+/// A disk set back is given so long to be found and replaced.
+const HOLD_MAX: Duration = Duration::from_secs(30);
+
+impl World {
+    pub(super) fn nemesis_wakes(&mut self) -> Check {
+        if self.nemesis.over {
+            return Ok(());
+        }
+        let now = self.now();
+        let mean = self.plan.fault_interval.as_millis() as u64;
+        let next = self.nemesis.millis(mean / 4, mean * 7 / 4);
+        self.schedule.after(next, Event::Nemesis);
+        self.nemesis.hold.take_if(|(_, until)| *until < now);
+        if self.nemesis.hold.is_some() || self.drill.is_some() {
+            return Ok(());
+        }
+        let kinds = std::mem::take(&mut self.nemesis.kinds);
+        let kind = self.nemesis.rng.pick(&kinds).copied();
+        self.nemesis.kinds = kinds;
+        kind.map_or(Ok(()), |kind| self.strike(kind))
+    }
+
+    fn strike(&mut self, kind: Fault) -> Check {
+        let now = self.now();
+        let up = self.up();
+        let Some(node) = self.nemesis.rng.pick(&up).copied() else { return Ok(()) };
+        self.story.mix(&[5, now.0, kind as u64, node.0]);
+        let happened = match kind {
+            Fault::Loss => self.bad_weather(),
+            Fault::PartitionOneWay | Fault::PartitionTwoWay | Fault::Isolate => self.build_walls(kind, node),
+            Fault::PowerCut | Fault::Kill | Fault::PowerCutOfAll | Fault::PowerCutInRecovery => {
+                return self.cut(kind, node);
+            }
+            Fault::PowerCutInside => {
+                let calls = self.nemesis.rng.between(0, 40);
+                self.on_disk(node, |disk| disk.cut_power_after(calls));
+                false // counted when it happens
+            }
+            Fault::LeaderKilled => return self.begin_drill(),
+            Fault::Pause => self.pause(node),
+            Fault::Limp => self.limp(node),
+            Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
+            Fault::DiskFull => self.fill_disk(node),
+            Fault::Wipe => return self.wipe(node),
+            Fault::Rollback => return self.roll_back(node),
+            Fault::Rot => return self.rot(node),
+            Fault::ClockAhead | Fault::ClockBack => self.set_clock(kind, node),
+            Fault::Add | Fault::Demote | Fault::Remove | Fault::Joint | Fault::Transfer => {
+                return self.change_members(kind, node);
+            }
+            _ => false,
+        };
+        if happened {
+            self.counts.add(kind);
+            self.story.tell(now, || format!("TROUBLE {kind} at node {node}"));
+        }
+        Ok(())
+    }
+
+    fn lasts(&mut self, trouble: Trouble, low_ms: u64, high_ms: u64) -> bool {
+        let id = self.nemesis.next_trouble;
+        self.nemesis.next_trouble += 1;
+        self.nemesis.troubles.insert(id, trouble);
+        let time = self.nemesis.millis(low_ms, high_ms);
+        self.schedule.after(time, Event::Mend(id));
+        true
+    }
+
+    /// A trouble is over.
+    pub(super) fn mend(&mut self, id: u64) -> Check {
+        let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
+        let now = self.now();
+        self.story.tell(now, || format!("{trouble:?} is over"));
+        self.undo(trouble);
+        Ok(())
+    }
+
+    fn undo(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Weather => self.network.weather = Weather::default(),
+            Trouble::Walls => self.network.open(),
+            Trouble::Limp(node) => {
+                if let Some(host) = self.hosts.get_mut(&node) {
+                    host.limp = 1;
+                }
+            }
+            Trouble::Full(node) => self.on_disk(node, |disk| disk.limit_space(None)),
+            Trouble::Clock(node) => {
+                if let Some(host) = self.hosts.get_mut(&node) {
+                    host.wrong_by_ms = 0;
+                }
+            }
+        }
+    }
+
+    /// Ends all trouble that lasts, and lets everything come back.
+    pub(super) fn mend_all(&mut self) {
+        for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
+            self.undo(trouble);
+        }
+        self.network.open();
+        self.network.weather = Weather::default();
+        let now = self.now();
+        for host in self.hosts.values_mut() {
+            host.cut_recovery = None;
+            match host.state {
+                State::Down => self.schedule.at(now, Event::Start(host.node)),
+                State::Paused => self.schedule.at(now, Event::Resume { node: host.node, life: host.life }),
+                State::Up => {
+                    host.disk.heal();
+                    host.disk.spare_power();
+                }
+                State::Gone => {}
+            }
+        }
+    }
+
+    fn on_disk(&mut self, node: NodeId, act: impl FnOnce(&SimDisk)) {
+        if let Some(host) = self.hosts.get(&node) {
+            act(&host.disk);
+        }
+    }
+
+    // ---- the network ----
+
+    fn bad_weather(&mut self) -> bool {
+        let allowed = |w: &Self, f: Fault| w.plan.faults.contains(&f);
+        let mut weather = Weather { loss: self.nemesis.rng.between(10, 300) as u32, ..Weather::default() };
+        if allowed(self, Fault::Replay) {
+            weather.replay = self.nemesis.rng.between(0, 500) as u32;
+        }
+        if allowed(self, Fault::Reorder) {
+            weather.reorder = self.nemesis.rng.between(0, 300) as u32;
+        }
+        if allowed(self, Fault::CorruptHead) {
+            weather.corrupt = self.nemesis.rng.between(0, 200) as u32;
+        }
+        self.network.weather = weather;
+        let now = self.now();
+        self.story.tell(now, || format!("TROUBLE {weather:?}"));
+        self.lasts(Trouble::Weather, 500, 10_000);
+        false // losses are counted one by one
+    }
+
+    fn build_walls(&mut self, kind: Fault, node: NodeId) -> bool {
+        let present = self.present();
+        if present.len() < 2 {
+            return false;
+        }
+        match kind {
+            Fault::PartitionOneWay => {
+                let into = self.nemesis.rng.permille(500);
+                for other in present.iter().filter(|o| **o != node) {
+                    // One direction, to one or to all.
+                    if self.nemesis.rng.permille(600) {
+                        let (from, to) = if into { (*other, node) } else { (node, *other) };
+                        self.network.wall(from, to);
+                    }
+                }
+            }
+            Fault::Isolate => {
+                // The leader is the most interesting.
+                let node = self.leader().filter(|_| self.nemesis.rng.permille(500)).unwrap_or(node);
+                self.network.isolate(node, &present);
+            }
+            _ => {
+                let (mut here, mut there) = (Vec::new(), Vec::new());
+                for n in present {
+                    if self.nemesis.rng.permille(500) { here.push(n) } else { there.push(n) }
+                }
+                for n in here {
+                    self.network.isolate(n, &there);
+                }
+            }
+        }
+        self.lasts(Trouble::Walls, 300, 12_000)
+    }
+
+    // ---- processes ----
+
+    fn cut(&mut self, kind: Fault, node: NodeId) -> Check {
+        let back = if self.nemesis.rng.permille(250) {
+            self.nemesis.millis(3_000, 15_000)
+        } else {
+            self.nemesis.millis(50, 3_000)
+        };
+        let now = self.now();
+        self.story.tell(now, || format!("TROUBLE {kind} at node {node}"));
+        match kind {
+            Fault::Kill => {
+                self.counts.add(kind);
+                self.kill(node, back)
+            }
+            Fault::PowerCutOfAll => {
+                self.counts.add(kind);
+                for node in self.up() {
+                    let back = self.nemesis.millis(50, 2_000);
+                    self.cut_power(node, back)?;
+                }
+                Ok(())
+            }
+            _ => {
+                if kind == Fault::PowerCutInRecovery {
+                    let calls = self.nemesis.rng.between(1, 60);
+                    if let Some(host) = self.hosts.get_mut(&node) {
+                        host.cut_recovery = Some(calls);
+                    }
+                } else {
+                    self.counts.add(kind);
+                }
+                self.cut_power(node, back)
+            }
+        }
+    }
+
+    fn pause(&mut self, node: NodeId) -> bool {
+        let node = self.leader().filter(|_| self.nemesis.rng.permille(400)).unwrap_or(node);
+        let time = self.nemesis.millis(50, 8_000);
+        let Some(host) = self.hosts.get_mut(&node) else { return false };
+        host.state = State::Paused;
+        host.turn_at = None;
+        self.schedule.after(time, Event::Resume { node, life: host.life });
+        true
+    }
+
+    fn set_clock(&mut self, kind: Fault, node: NodeId) -> bool {
+        let wrong = self.nemesis.rng.between(1_000, 3_600_000) as i64;
+        let Some(host) = self.hosts.get_mut(&node) else { return false };
+        host.wrong_by_ms = if kind == Fault::ClockAhead { wrong } else { -wrong };
+        self.lasts(Trouble::Clock(node), 1_000, 20_000)
+    }
+
+    // ---- disks ----
+
+    fn limp(&mut self, node: NodeId) -> bool {
+        let node = self.leader().filter(|_| self.nemesis.rng.permille(400)).unwrap_or(node);
+        let factor = self.nemesis.rng.between(20, 200) as u32;
+        let Some(host) = self.hosts.get_mut(&node) else { return false };
+        host.limp = factor;
+        self.lasts(Trouble::Limp(node), 1_000, 10_000)
+    }
+
+    fn break_disk(&mut self, kind: Fault, node: NodeId) -> bool {
+        let call = if kind == Fault::SyncError { Call::Sync } else { Call::Write };
+        let landed = match self.nemesis.rng.below(3) {
+            0 => Landed::Nothing,
+            1 => Landed::Some(self.nemesis.rng.next_u64()),
+            _ => Landed::All,
+        };
+        let nth = self.nemesis.rng.between(1, 4);
+        let fault = DiskFault { call: Some(call), nth, lasting: false, trouble: DiskTrouble::Eio(landed) };
+        self.on_disk(node, |disk| disk.plan(fault));
+        true
+    }
+
+    fn fill_disk(&mut self, node: NodeId) -> bool {
+        let more = self.nemesis.rng.between(0, 100_000);
+        let Some(host) = self.hosts.get_mut(&node) else { return false };
+        host.cramped = true;
+        host.disk.limit_space(Some(host.disk.space_used() + more));
+        self.lasts(Trouble::Full(node), 1_000, 10_000)
+    }
+
+    /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
+    fn may_maim(&mut self, node: NodeId) -> bool {
+        let voters = self.voters();
+        self.nemesis.maimed.is_empty()
+            && self.admin.is_idle()
+            && (voters.len() >= 3 || !voters.contains(&node))
+    }
+
+    fn wipe(&mut self, node: NodeId) -> Check {
+        if !self.may_maim(node) {
+            return Ok(());
+        }
+        let now = self.now();
+        self.story.tell(now, || format!("TROUBLE wipe at node {node}"));
+        self.counts.add(Fault::Wipe);
+        self.nemesis.maimed.insert(node);
+        self.cut_power(node, Duration::from_millis(500))?;
+        let chance = self.nemesis.rng.next_u64();
+        let rejoins = self.nemesis.rng.permille(500);
+        let log = self.log;
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.disk = fresh_disk(chance);
+            host.maimed = true;
+            host.kept = Default::default();
+            host.wiped = true;
+            // Somebody may even make it a new replica, under its old name.
+            host.bootstrap = match log {
+                Some(log) if rejoins => Bootstrap::Join(log),
+                _ => Bootstrap::Existing,
+            };
+        }
+        self.replace(node)
+    }
+
+    fn roll_back(&mut self, node: NodeId) -> Check {
+        let present = self.present();
+        let voters = self.voters();
+        let all_well = self.up().len() == present.len() && self.network.is_sound();
+        if !self.may_maim(node) || !all_well || voters.len() < 3 {
+            return Ok(());
+        }
+        let chance = self.nemesis.rng.next_u64();
+        let mut rng = self.nemesis.rng.fork();
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        // The first time a copy is made, the second time it is put back.
+        let Some(old) = host.old.take() else {
+            host.old = Some(host.disk.state());
+            return Ok(());
+        };
+        let disk = SimDisk::new(old.crash(|versions| rng.below(versions)));
+        disk.forget_history();
+        disk.set_chance(chance);
+        self.story.tell(now, || format!("TROUBLE rollback at node {node}"));
+        self.counts.add(Fault::Rollback);
+        self.nemesis.maimed.insert(node);
+        self.nemesis.hold = Some((node, now.plus(HOLD_MAX)));
+        self.cut_power(node, Duration::from_millis(500))?;
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.disk = disk;
+            host.maimed = true;
+        }
+        self.replace(node)
+    }
+
+    fn rot(&mut self, _node: NodeId) -> Check {
+        Ok(())
+    }
+
+    // ---- membership ----
+
+    fn change_members(&mut self, kind: Fault, node: NodeId) -> Check {
+        if !self.admin.is_idle() {
+            return Ok(());
+        }
+        let voters = self.voters();
+        let Some(log) = self.log else { return Ok(()) };
+        match kind {
+            Fault::Add if self.present().len() < 9 => {
+                let fresh = self.new_host(Bootstrap::Join(log));
+                self.start(fresh)?;
+                self.order(Task::Add(fresh));
+                if self.nemesis.rng.permille(600) && voters.len() < 7 {
+                    self.order(Task::Promote(fresh));
+                }
+            }
+            Fault::Remove if voters.len() > 2 || !voters.contains(&node) => self.order(Task::Remove(node)),
+            Fault::Demote if voters.len() > 2 && voters.contains(&node) => {
+                self.order(Task::Demote(node));
+                self.order(Task::Promote(node));
+            }
+            Fault::Joint if voters.len() > 1 && voters.contains(&node) => {
+                let fresh = self.new_host(Bootstrap::Join(log));
+                self.start(fresh)?;
+                self.order(Task::Add(fresh));
+                self.order(Task::Replace { out: node, into: vec![fresh] });
+            }
+            Fault::Transfer if voters.len() > 1 && voters.contains(&node) => self.order(Task::Transfer(node)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A host's log could not be opened.
+    pub(super) fn refused_to_start(&mut self, node: NodeId, error: &Error) -> Check {
+        let now = self.now();
+        self.story.tell(now, || format!("node {node}: does not start: {error}"));
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        let wiped = host.wiped && error.kind() == ErrorKind::NotFound;
+        let faulty = host.disk.faults_fired() > 0 || host.cramped;
+        if wiped {
+            let unanswered = host.retire();
+            return self.lost(unanswered);
+        }
+        if !faulty {
+            return Err(format!("node {node} does not start, although its disk is sound: {error:?}"));
+        }
+        host.disk.heal();
+        let unanswered = host.kill();
+        self.lost(unanswered)?;
+        self.schedule.after(Duration::from_millis(500), Event::Start(node));
+        Ok(())
+    }
+
+    /// A host is taken away for good.
+    pub(super) fn retire(&mut self, node: NodeId) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.state != State::Gone) else { return Ok(()) };
+        let unanswered = host.retire();
+        self.story.tell(now, || format!("node {node}: taken away"));
+        self.lost(unanswered)
+    }
+}
+
+fn fresh_disk(chance: u64) -> SimDisk {
+    let disk = SimDisk::default();
+    disk.forget_history();
+    disk.set_chance(chance);
+    disk
+}

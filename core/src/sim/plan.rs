@@ -1,0 +1,101 @@
+//! What one run is about: how many replicas and clients, how long, and which faults. All of it follows from the
+//! seed, and can be set by hand.
+
+use super::fault::Fault;
+use crate::disk::sim::Rng;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A run's circumstances.
+///
+/// ```
+/// use chiplog::sim::Plan;
+/// let plan = Plan::of(7);
+/// assert_eq!(plan, Plan::of(7));
+/// assert!([1, 2, 3, 5, 7].contains(&plan.voters));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// Replicas that vote, at the beginning.
+    pub voters: u64,
+    /// Replicas that only follow.
+    pub learners: u64,
+    /// Clients without a session.
+    pub plain_clients: u32,
+    /// Clients with a session.
+    pub session_clients: u32,
+    /// How long trouble lasts, in virtual time.
+    pub trouble: Duration,
+    /// How long everything may take to be well again after it.
+    pub patience: Duration,
+    /// How often the leader speaks.
+    pub heartbeat: Duration,
+    /// How long a follower bears with silence.
+    pub election_timeout: Duration,
+    /// The usual way of a message.
+    pub delay: Duration,
+    /// The usual time of a sync.
+    pub sync_time: Duration,
+    /// How long a client waits between two appends, in the mean.
+    pub think: Duration,
+    /// Whether records are large, so that segments fill quickly.
+    pub heavy: bool,
+    /// The mean time between two faults.
+    pub fault_interval: Duration,
+    /// The faults that may happen.
+    pub faults: BTreeSet<Fault>,
+    /// A session that is idle for so long expires; longer than the run and all jumps of clocks, if none may.
+    pub session_idle_max: Duration,
+}
+
+/// Sessions do not expire within this: clocks jump by less.
+const IDLE_NEVER: Duration = Duration::from_secs(24 * 3600);
+
+impl Plan {
+    /// The plan that follows from a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x51ab_5e5e);
+        let voters = [1, 2, 3, 3, 3, 3, 3, 5, 5, 7][rng.below(10)];
+        let learners = [0, 0, 0, 1, 2][rng.below(5)];
+        let heartbeat = Duration::from_millis([50, 100, 100, 200][rng.below(4)]);
+        let election_timeout = heartbeat * [5, 10, 10][rng.below(3)];
+        let mut faults = BTreeSet::new();
+        for fault in Fault::ALL {
+            if rng.permille(550) {
+                faults.insert(*fault);
+            }
+        }
+        let micros = |rng: &mut Rng, low, high| Duration::from_micros(rng.between(low, high));
+        Self {
+            seed,
+            voters,
+            learners,
+            plain_clients: rng.between(1, 3) as u32,
+            session_clients: rng.between(1, 3) as u32,
+            trouble: Duration::from_millis(rng.between(20_000, 40_000)),
+            patience: election_timeout * 60 + Duration::from_secs(20),
+            heartbeat,
+            election_timeout,
+            delay: micros(&mut rng, 50, 5_000),
+            sync_time: micros(&mut rng, 100, 5_000),
+            think: Duration::from_millis(rng.between(20, 200)),
+            heavy: rng.permille(400),
+            fault_interval: Duration::from_millis(rng.between(400, 3_000)),
+            faults,
+            session_idle_max: IDLE_NEVER,
+        }
+    }
+
+    /// Without any fault: to see that all is well when nothing happens.
+    pub fn calm(seed: u64) -> Self {
+        Self { faults: BTreeSet::new(), ..Self::of(seed) }
+    }
+
+    /// Whether a session may be forgotten for having been idle.
+    pub(super) fn sessions_expire(&self) -> bool {
+        self.session_idle_max < IDLE_NEVER
+    }
+}

@@ -1,0 +1,468 @@
+//! World: hosts, the network between them, clients, and time. Takes one event after the other; each leads to calls
+//! of one machine, whose messages, syncs, answers and deadlines become events again.
+//!
+//! ```text
+//!  schedule ──> event ──> a machine turns ──> envelopes ──> network ──> schedule
+//!                   │              ├──────────> sync begins ─────────────^
+//!                   │              ├──────────> deadline ────────────────^
+//!                   │              └──────────> oracle looks; answers ──> clients
+//!                   └──> client, administrator, nemesis ──> a machine is asked
+//! ```
+//!
+//! Invariant: nothing here depends on anything but the plan and its seed: no clock, no threads, no maps without order.
+
+use super::admin::Admin;
+use super::client::Client;
+use super::clock::Schedule;
+use super::drill::Drill;
+use super::fault::{Counts, Fault};
+use super::history::History;
+use super::host::{Host, State};
+use super::machine::{Machine, Request};
+use super::nemesis::Nemesis;
+use super::network::Network;
+use super::oracle::Oracle;
+use super::plan::Plan;
+use super::run::FailOver;
+use super::story::Story;
+use crate::cluster::{Bootstrap, Role};
+use crate::completion::{Appended, Ticket};
+use crate::disk::sim::Rng;
+use crate::error::Result as LogResult;
+use crate::moment::Moment;
+use crate::transport::Envelope;
+use crate::types::{LogId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What went wrong, in words.
+pub(super) type Check<T = ()> = Result<T, String>;
+
+/// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
+const TURN_DELAY_MAX: Duration = Duration::from_micros(100);
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Deliver(Box<Envelope>),
+    Turn {
+        node: NodeId,
+        life: u32,
+    },
+    Synced {
+        node: NodeId,
+        life: u32,
+    },
+    /// A host that is down comes back.
+    Start(NodeId),
+    /// A paused process goes on.
+    Resume {
+        node: NodeId,
+        life: u32,
+    },
+    Client(usize),
+    Expire(u64),
+    Admin,
+    Nemesis,
+    /// A trouble that lasts a while is over.
+    Mend(u64),
+    /// The probe of a fail-over asks again.
+    Probe,
+    /// A host is taken away.
+    Retire(NodeId),
+}
+
+/// Who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    Client(usize),
+    Admin,
+    Probe,
+}
+
+/// A question that a machine has not answered.
+pub(super) struct Attempt {
+    pub(super) asker: Asker,
+    pub(super) node: NodeId,
+    ticket: Ticket,
+}
+
+/// Everything.
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) schedule: Schedule<Event>,
+    pub(super) rng: Rng,
+    pub(super) hosts: BTreeMap<NodeId, Host>,
+    pub(super) network: Network,
+    pub(super) clients: Vec<Client>,
+    pub(super) admin: Admin,
+    pub(super) nemesis: Nemesis,
+    pub(super) oracle: Oracle,
+    pub(super) history: History,
+    pub(super) counts: Counts,
+    pub(super) story: Story,
+    pub(super) attempts: BTreeMap<u64, Attempt>,
+    next_attempt: u64,
+    pub(super) log: Option<LogId>,
+    pub(super) next_node: u64,
+    /// Clients begin nothing new.
+    pub(super) quiet: bool,
+    /// A fail-over that is being measured, and those that were.
+    pub(super) drill: Option<Drill>,
+    pub(super) failovers: Vec<FailOver>,
+    pub(super) next_probe: u64,
+    /// Nodes that were removed from the cluster.
+    pub(super) left: BTreeSet<NodeId>,
+}
+
+impl World {
+    pub(super) fn new(plan: Plan, story: Story) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let network = Network::new(plan.delay, rng.fork());
+        let clients = (0..plan.plain_clients + plan.session_clients)
+            .map(|n| Client::new(n, n >= plan.plain_clients, &plan, rng.fork()))
+            .collect();
+        Self {
+            network,
+            clients,
+            admin: Admin::default(),
+            nemesis: Nemesis::new(&plan, rng.fork()),
+            oracle: Oracle::default(),
+            history: History::default(),
+            counts: Counts::default(),
+            story,
+            schedule: Schedule::new(),
+            hosts: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            next_attempt: 1,
+            log: None,
+            next_node: 1,
+            quiet: false,
+            drill: None,
+            failovers: Vec::new(),
+            next_probe: 0,
+            left: BTreeSet::new(),
+            rng,
+            plan,
+        }
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.schedule.now()
+    }
+
+    // ---- hosts ----
+
+    /// A new host, off, with a name of its own.
+    pub(super) fn new_host(&mut self, bootstrap: Bootstrap) -> NodeId {
+        let node = NodeId(self.next_node);
+        self.next_node += 1;
+        let host = Host::new(node, bootstrap, &self.plan, &mut self.rng);
+        self.hosts.insert(node, host);
+        node
+    }
+
+    /// Nodes whose process runs.
+    pub(super) fn up(&self) -> Vec<NodeId> {
+        self.hosts.values().filter(|h| h.is_up()).map(|h| h.node).collect()
+    }
+
+    /// All that are not gone for good.
+    pub(super) fn present(&self) -> Vec<NodeId> {
+        self.hosts.values().filter(|h| h.state != State::Gone).map(|h| h.node).collect()
+    }
+
+    pub(super) fn machine(&mut self, node: NodeId) -> Option<&mut Machine> {
+        self.hosts.get_mut(&node)?.running()
+    }
+
+    /// The host that leads in the highest term, by its own word.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        let leaders = self.hosts.values().filter(|h| h.is_up());
+        let glances = leaders.filter_map(|h| h.machine.as_ref().map(|m| (h.node, m.glance())));
+        glances.filter(|(_, g)| g.role == Role::Leader).max_by_key(|(_, g)| g.term).map(|(node, _)| node)
+    }
+
+    /// Starts the process of a host that is down.
+    pub(super) fn start(&mut self, node: NodeId) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.state == State::Down) else { return Ok(()) };
+        if let Some(calls) = host.cut_recovery.take() {
+            host.disk.cut_power_after(calls);
+        }
+        let outcome = host.start(now, &self.plan);
+        if host.disk.is_off() {
+            self.counts.add(Fault::PowerCutInRecovery);
+            self.story.tell(now, || format!("node {node}: the power failed while it recovered"));
+            let unanswered = host.cut_power(&mut self.rng);
+            self.lost(unanswered)?;
+            self.schedule.after(Duration::from_millis(300), Event::Start(node));
+            return Ok(());
+        }
+        self.story.mix(&[1, node.0, u64::from(outcome.is_ok())]);
+        match outcome {
+            Ok(()) => {
+                let life = host.life;
+                self.story.tell(now, || format!("node {node}: starts (life {life})"));
+                self.after_step(node)
+            }
+            Err(error) => self.refused_to_start(node, &error),
+        }
+    }
+
+    /// Cuts the power of a host, which comes back after a while.
+    pub(super) fn cut_power(&mut self, node: NodeId, back_after: Duration) -> Check {
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        let unanswered = host.cut_power(&mut self.rng);
+        self.schedule.after(back_after, Event::Start(node));
+        self.lost(unanswered)
+    }
+
+    /// Kills the process of a host, which comes back after a while.
+    pub(super) fn kill(&mut self, node: NodeId, back_after: Duration) -> Check {
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        let unanswered = host.kill();
+        self.schedule.after(back_after, Event::Start(node));
+        self.lost(unanswered)
+    }
+
+    /// Nobody will answer these.
+    pub(super) fn lost(&mut self, attempts: Vec<u64>) -> Check {
+        for attempt in attempts {
+            self.give_up(attempt)?;
+        }
+        Ok(())
+    }
+
+    // ---- events ----
+
+    /// Takes the next event. False when there is none before `until`.
+    pub(super) fn step(&mut self) -> Check<bool> {
+        let Some(event) = self.schedule.next() else { return Ok(false) };
+        let now = self.now();
+        match event {
+            Event::Deliver(envelope) => self.deliver(*envelope)?,
+            Event::Turn { node, life } => {
+                let due = |h: &Host| h.life == life && h.turn_at == Some(now);
+                if let Some(host) = self.hosts.get_mut(&node).filter(|h| due(h)) {
+                    host.turn_at = None;
+                    self.turn(node)?;
+                }
+            }
+            Event::Synced { node, life } => self.synced(node, life)?,
+            Event::Start(node) => self.start(node)?,
+            Event::Resume { node, life } => self.resume(node, life)?,
+            Event::Client(client) => self.client_wakes(client)?,
+            Event::Expire(attempt) => {
+                if self.attempts.contains_key(&attempt) {
+                    self.give_up(attempt)?;
+                }
+            }
+            Event::Admin => self.admin_wakes()?,
+            Event::Nemesis => self.nemesis_wakes()?,
+            Event::Mend(trouble) => self.mend(trouble)?,
+            Event::Probe => self.probe()?,
+            Event::Retire(node) => self.retire(node)?,
+        }
+        Ok(true)
+    }
+
+    fn deliver(&mut self, envelope: Envelope) -> Check {
+        let node = envelope.to;
+        self.story.mix(&[2, self.now().0, envelope.from.0, node.0, envelope.bytes() as u64]);
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        if host.deliver(envelope) {
+            self.turn_soon(node);
+        }
+        Ok(())
+    }
+
+    /// Lets a host turn a little later, with all that comes till then.
+    pub(super) fn turn_soon(&mut self, node: NodeId) {
+        let delay = Duration::from_nanos(self.rng.between(1_000, TURN_DELAY_MAX.as_nanos() as u64));
+        let at = self.now().plus(delay);
+        self.turn_by(node, at);
+    }
+
+    fn turn_by(&mut self, node: NodeId, at: Moment) {
+        let at = at.max(self.now());
+        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
+        if host.turn_at.is_none_or(|t| t > at) {
+            host.turn_at = Some(at);
+            self.schedule.at(at, Event::Turn { node, life: host.life });
+        }
+    }
+
+    fn turn(&mut self, node: NodeId) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        host.clock.show(now, host.wrong_by_ms);
+        let Some(machine) = host.running() else { return Ok(()) };
+        let outcome = machine.turn(now);
+        self.settle(node, outcome)
+    }
+
+    fn synced(&mut self, node: NodeId, life: u32) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.life == life) else { return Ok(()) };
+        if host.state == State::Paused {
+            // The disk goes on; the process learns of it when it wakes.
+            self.schedule.after(Duration::from_millis(10), Event::Synced { node, life });
+            return Ok(());
+        }
+        host.clock.show(now, host.wrong_by_ms);
+        let Some(machine) = host.running() else { return Ok(()) };
+        let ran = machine.run_sync();
+        if ran.is_ok()
+            && let Some(kept) = host.syncing.take()
+        {
+            host.kept = kept;
+        }
+        let Some(machine) = host.running() else { return Ok(()) };
+        let outcome = ran.and_then(|()| machine.end_sync(now));
+        self.settle(node, outcome)
+    }
+
+    fn resume(&mut self, node: NodeId, life: u32) -> Check {
+        let paused = |h: &Host| h.life == life && h.state == State::Paused;
+        let Some(host) = self.hosts.get_mut(&node).filter(|h| paused(h)) else { return Ok(()) };
+        host.state = State::Up;
+        for envelope in std::mem::take(&mut host.held) {
+            host.deliver(envelope);
+        }
+        let now = self.schedule.now();
+        self.story.tell(now, || format!("node {node}: goes on after a pause"));
+        self.turn_soon(node);
+        Ok(())
+    }
+
+    /// After a machine has done something: it may have lost its disk's power, or have failed.
+    fn settle(&mut self, node: NodeId, outcome: LogResult<()>) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        if host.disk.is_off() {
+            self.counts.add(Fault::PowerCutInside);
+            self.story.tell(now, || format!("node {node}: the power failed in the midst of a call"));
+            let after = self.rng.between(100, 4000);
+            return self.cut_power(node, Duration::from_millis(after));
+        }
+        let Err(error) = outcome else { return self.after_step(node) };
+        self.story.tell(now, || format!("node {node}: poisoned: {error}"));
+        self.oracle.may_fail(host, &error)?;
+        if let Some(machine) = host.running() {
+            machine.poison(error);
+        }
+        self.after_step(node)?;
+        let back = self.rng.between(200, 3000);
+        self.kill(node, Duration::from_millis(back))
+    }
+
+    /// What follows from what a machine did: messages, a sync, news, answers, the next turn.
+    pub(super) fn after_step(&mut self, node: NodeId) -> Check {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        let Some(machine) = host.running() else { return Ok(()) };
+        let outgoing = machine.take_outgoing();
+        let began = machine.begin_sync(now);
+        let kept = machine.writes();
+        if began {
+            host.syncing = Some(kept);
+            let takes = host.sync_takes(&mut self.rng);
+            self.schedule.after(takes, Event::Synced { node, life: host.life });
+        }
+        for envelope in outgoing {
+            self.oracle.leaves(host, &envelope)?;
+            for (at, envelope) in self.network.send(now, envelope, &mut self.counts) {
+                self.schedule.at(at, Event::Deliver(Box::new(envelope)));
+            }
+        }
+        let news = self.oracle.look(host, now)?;
+        if let Some(line) = news {
+            self.story.tell(now, || format!("node {node}: {line}"));
+        }
+        self.collect_answers(node)?;
+        let deadline = self.machine(node).and_then(|m| m.deadline(now));
+        if let Some(at) = deadline {
+            // A deadline of now is work that is left: let a little time pass all the same, as it would.
+            let at = if at <= now { now.plus(Duration::from_micros(20)) } else { at };
+            self.turn_by(node, at);
+        }
+        Ok(())
+    }
+
+    // ---- questions ----
+
+    /// Asks a machine. None: there is none, or it refused at once; then the error.
+    pub(super) fn ask(
+        &mut self,
+        asker: Asker,
+        node: NodeId,
+        request: Request,
+        patience: Duration,
+    ) -> Option<LogResult<u64>> {
+        let now = self.now();
+        let idle_max_ms = self.plan.session_idle_max.as_millis() as u64;
+        let machine = self.machine(node)?;
+        let ticket = match machine.ask(request, patience, idle_max_ms) {
+            Ok(ticket) => ticket,
+            Err(error) => return Some(Err(error)),
+        };
+        let attempt = self.next_attempt;
+        self.next_attempt += 1;
+        self.attempts.insert(attempt, Attempt { asker, node, ticket });
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.attempts.push(attempt);
+        }
+        self.schedule.at(now.plus(patience), Event::Expire(attempt));
+        self.turn_soon(node);
+        Some(Ok(attempt))
+    }
+
+    /// Nobody waits for this answer any more.
+    pub(super) fn forget(&mut self, attempt: u64) {
+        if let Some(Attempt { node, .. }) = self.attempts.remove(&attempt)
+            && let Some(host) = self.hosts.get_mut(&node)
+        {
+            host.attempts.retain(|a| *a != attempt);
+        }
+    }
+
+    /// No answer came, or none ever will.
+    fn give_up(&mut self, attempt: u64) -> Check {
+        let Some(asker) = self.attempts.get(&attempt).map(|a| a.asker) else { return Ok(()) };
+        self.forget(attempt);
+        self.answered(asker, attempt, None)
+    }
+
+    fn collect_answers(&mut self, node: NodeId) -> Check {
+        let Some(host) = self.hosts.get(&node) else { return Ok(()) };
+        let answers: Vec<(u64, Asker, LogResult<Appended>)> = host
+            .attempts
+            .iter()
+            .filter_map(|id| self.attempts.get(id).map(|a| (id, a)))
+            .filter_map(|(id, a)| a.ticket.poll().map(|result| (*id, a.asker, result)))
+            .collect();
+        for (attempt, asker, result) in answers {
+            if !self.attempts.contains_key(&attempt) {
+                continue; // an answer before it has made the asker give up on this one
+            }
+            self.forget(attempt);
+            let told = result.as_ref().map_or_else(|e| u64::from(e.kind().code()) << 32, |a| a.first.0);
+            self.story.mix(&[3, self.now().0, node.0, told]);
+            self.answered(asker, attempt, Some((node, result)))?;
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        asker: Asker,
+        attempt: u64,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
+        match asker {
+            Asker::Client(client) => self.client_hears(client, attempt, result),
+            Asker::Admin => self.admin_hears(attempt, result.map(|(_, r)| r)),
+            Asker::Probe => self.probe_hears(attempt, result),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Replicas in one process, on real disks, over the in-memory network: what a program that embeds a cluster sees.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster and its directories.
+struct Trio {
+    network: MemoryNetwork,
+    dirs: Vec<TempDir>,
+    logs: Vec<Option<Log>>,
+    id: LogId,
+}
+
+fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options {
+    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    cluster.heartbeat = Duration::from_millis(20);
+    cluster.election_timeout = Duration::from_millis(200);
+    cluster.address = format!("memory:{node}");
+    Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) }
+}
+
+impl Trio {
+    fn new(nodes: u64) -> Self {
+        let network = MemoryNetwork::new();
+        let dirs: Vec<TempDir> = (0..nodes).map(|_| tempfile::tempdir().unwrap()).collect();
+        let first = Log::open(dirs[0].path(), options(1, Bootstrap::Init, &network)).unwrap();
+        let id = first.info().log_id;
+        let mut logs = vec![Some(first)];
+        for node in 2..=nodes {
+            let log = Log::open(dirs[node as usize - 1].path(), options(node, Bootstrap::Join(id), &network))
+                .unwrap();
+            let leader = logs[0].as_ref().unwrap();
+            let directory = log.info().directory;
+            let add = Change::AddLearner { node: NodeId(node), directory, address: format!("memory:{node}") };
+            let r = leader.change_members(&[add], Duration::from_secs(3));
+            if r.is_err() {
+                for l in logs.iter().flatten().chain([&log]) {
+                    eprintln!("{:?} {:?}", l.status(), l.poison_cause());
+                }
+            }
+            r.unwrap();
+            leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
+            logs.push(Some(log));
+        }
+        Self { network, dirs, logs, id }
+    }
+
+    fn log(&self, node: u64) -> &Log {
+        self.logs[node as usize - 1].as_ref().unwrap()
+    }
+
+    /// Waits for a leader among those that run, other than `not`.
+    fn leader(&self, not: u64) -> u64 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            for (n, log) in self.logs.iter().enumerate() {
+                let node = n as u64 + 1;
+                if node != not && log.as_ref().is_some_and(|l| l.status().role == Role::Leader) {
+                    return node;
+                }
+            }
+            assert!(
+                Instant::now() < end,
+                "no leader: {:?}",
+                self.logs.iter().flatten().map(Log::status).collect::<Vec<_>>()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn stop(&mut self, node: u64) {
+        let log = self.logs[node as usize - 1].take().unwrap();
+        let _ = log.close();
+    }
+
+    fn start(&mut self, node: u64) {
+        let options = options(node, Bootstrap::Existing, &self.network);
+        let log = Log::open(self.dirs[node as usize - 1].path(), options).unwrap();
+        self.logs[node as usize - 1] = Some(log);
+    }
+
+    /// All records that a replica has.
+    fn records(&self, node: u64) -> Vec<(Index, Vec<u8>)> {
+        let mut reader = self.log(node).reader(Start::First).unwrap();
+        let mut records = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            records.push((record.index, record.data.to_vec()));
+        }
+        records
+    }
+}
+
+#[test]
+fn three_replicas_have_the_same_log() {
+    let trio = Trio::new(3);
+    let leader = trio.leader(0);
+    for i in 0..500u32 {
+        let index = trio.log(leader).append(format!("record {i} {}", "x".repeat(1000)).as_bytes()).unwrap();
+        assert_eq!(index, Index(u64::from(i) + 1));
+    }
+    for node in 1..=3 {
+        trio.log(node).wait_for(Index(500), PATIENCE).unwrap();
+        assert_eq!(trio.records(node), trio.records(leader));
+        assert_eq!(trio.log(node).barrier(PATIENCE).unwrap(), Index(500));
+    }
+    assert_eq!(trio.records(1).len(), 500);
+    let follower = (1..=3).find(|n| *n != leader).unwrap();
+    assert_eq!(trio.log(follower).append(b"no").unwrap_err().kind(), ErrorKind::NotLeader);
+    assert_eq!(trio.log(follower).info().log_id, trio.id);
+}
+
+#[test]
+fn another_leader_takes_over_and_the_old_one_comes_back() {
+    let mut trio = Trio::new(3);
+    let first = trio.leader(0);
+    for i in 0..100u32 {
+        trio.log(first).append(&i.to_le_bytes()).unwrap();
+    }
+    trio.network.disconnect(NodeId(first));
+    // Appends at the one that is cut off get nowhere, and say so.
+    let lost = trio.log(first).submit(b"never seen").unwrap();
+    let second = trio.leader(first);
+    for i in 100..200u32 {
+        trio.log(second).append(&i.to_le_bytes()).unwrap();
+    }
+    let kind = lost.wait_timeout(PATIENCE).unwrap_err().kind();
+    assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::NotLeader), "{kind}");
+    trio.network.connect(NodeId(first));
+    trio.log(first).wait_for(Index(200), PATIENCE).unwrap();
+    trio.stop(second);
+    let third = trio.leader(second);
+    trio.log(third).append(b"after two leaders").unwrap();
+    trio.start(second);
+    for node in 1..=3 {
+        trio.log(node).wait_for(Index(201), PATIENCE).unwrap();
+        let records = trio.records(node);
+        assert_eq!(records.len(), 201);
+        for (i, (index, data)) in records[..200].iter().enumerate() {
+            assert_eq!((index.get(), &data[..]), (i as u64 + 1, &(i as u32).to_le_bytes()[..]));
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
+    let trio = Trio::new(3);
+    let leader = trio.leader(0);
+    let lagging = (1..=3).find(|n| *n != leader).unwrap();
+    trio.log(leader).append(&[7; 1000]).unwrap();
+    let mut session = trio.log(leader).open_session().unwrap();
+    trio.network.disconnect(NodeId(lagging));
+    for _ in 0..1000 {
+        session.append(&[8; 1000]).unwrap();
+    }
+    trio.log(leader).discard(Index(900)).unwrap();
+    trio.network.connect(NodeId(lagging));
+    let last = session.append(b"last").unwrap();
+    trio.log(lagging).wait_for(last, PATIENCE).unwrap();
+    assert!(trio.log(lagging).info().first >= Index(2));
+    assert_eq!(trio.log(lagging).info().first, Index(900));
+    assert_eq!(trio.records(lagging), trio.records(leader));
+    // The session came with the jump.
+    trio.log(leader).transfer_leader(NodeId(lagging), PATIENCE).unwrap();
+    let (id, next) = (session.id(), session.next_sequence());
+    trio.leader(leader);
+    let mut again = trio.log(lagging).resume_session(id, chiplog::Sequence(next.get() - 1));
+    assert_eq!(again.append(b"last").unwrap(), last);
+}

@@ -1,0 +1,174 @@
+//! `chiplog-sim`: simulations of chiplog clusters from the command line.
+//!
+//! `run 7` tells the story of seed 7; `range 0..2000` runs many and prints figures; `export 0..50 DIR` writes their
+//! histories for other checkers; `bugs 0..300` shows that each planted bug is found (feature `planted-bugs`).
+
+mod figures;
+mod many;
+
+use anyhow::{Context, Result, bail};
+use chiplog::sim::{Plan, Simulation};
+use clap::{Parser, Subcommand};
+use figures::Figures;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Simulations of chiplog clusters: virtual time, simulated disks and networks, every kind of fault.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs one seed and tells its story.
+    Run {
+        seed: u64,
+        /// Without any fault.
+        #[arg(long)]
+        calm: bool,
+        /// Only the figures.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// Runs a range of seeds, FROM..TO, on all processors, and prints figures.
+    Range {
+        #[arg(value_parser = range)]
+        seeds: Range<u64>,
+        /// As one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Threads; all processors if not given.
+        #[arg(long)]
+        threads: Option<usize>,
+    },
+    /// Writes the histories of a range of seeds, one file of JSON lines each.
+    Export {
+        #[arg(value_parser = range)]
+        seeds: Range<u64>,
+        dir: PathBuf,
+    },
+    /// Plants one bug after the other, and looks which of the seeds finds it.
+    Bugs {
+        #[arg(value_parser = range)]
+        seeds: Range<u64>,
+        /// Only this one.
+        #[arg(long)]
+        only: Option<u32>,
+    },
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("a range is FROM..TO")?;
+    let number = |s: &str| s.parse::<u64>().map_err(|e| format!("{s:?}: {e}"));
+    let seeds = number(from)?..number(to)?;
+    if seeds.is_empty() { Err("the range is empty".to_owned()) } else { Ok(seeds) }
+}
+
+fn main() -> Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Run { seed, calm, quiet } => Ok(tell(seed, calm, quiet)),
+        Command::Range { seeds, json, threads } => {
+            let threads = threads.unwrap_or_else(many::processors);
+            let figures = Figures::of(seeds, threads, |report| {
+                if let Some(violation) = &report.violation {
+                    eprintln!("VIOLATION: {violation}\n");
+                }
+            });
+            if json {
+                figures.print_json()?
+            } else {
+                figures.print()
+            }
+            Ok(if figures.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Command::Export { seeds, dir } => export(seeds, &dir),
+        Command::Bugs { seeds, only } => bugs(seeds, only),
+    }
+}
+
+/// Runs one seed and tells its story.
+fn tell(seed: u64, calm: bool, quiet: bool) -> ExitCode {
+    let plan = if calm { Plan::calm(seed) } else { Plan::of(seed) };
+    let mut simulation = Simulation::new(plan);
+    if !quiet {
+        simulation = simulation.tell(|line| println!("{line}"));
+    }
+    let began = Instant::now();
+    let report = simulation.run();
+    let took = began.elapsed();
+    println!(
+        "seed {seed}: {:.1} s simulated in {:.3} s ({:.0} x), {} events, {} appends acknowledged, {} records, {} leaders, fingerprint {:016x}",
+        report.simulated.as_secs_f64(),
+        took.as_secs_f64(),
+        report.simulated.as_secs_f64() / took.as_secs_f64(),
+        report.events,
+        report.acknowledged,
+        report.records,
+        report.leaders,
+        report.fingerprint,
+    );
+    for (fault, count) in report.counts.iter().filter(|(_, n)| *n > 0) {
+        println!("  {:>8} {}", count, fault.name());
+    }
+    match report.violation {
+        None => ExitCode::SUCCESS,
+        Some(violation) => {
+            println!("VIOLATION: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    for seed in seeds {
+        let report = chiplog::sim::run(seed);
+        if let Some(violation) = report.violation {
+            bail!("{violation}");
+        }
+        let file = dir.join(format!("{seed}.jsonl"));
+        let log: Vec<(u64, u64)> = report.log.iter().map(|(index, number)| (index.get(), *number)).collect();
+        let lines = format!("{}{}\n", report.history.json_lines(), serde_json::json!({ "log": log }));
+        std::fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn bugs(_: Range<u64>, _: Option<u32>) -> Result<ExitCode> {
+    bail!("built without the feature planted-bugs")
+}
+
+/// Plants one bug after the other.
+#[cfg(feature = "planted-bugs")]
+fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
+    use chiplog::sim::bugs::{BUGS, plant};
+    let mut missed = 0;
+    println!("{:>3}  {:<58} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
+    for bug in BUGS.iter().filter(|b| only.is_none_or(|n| n == b.number)) {
+        plant(bug.number);
+        let found = many::first(seeds.clone(), many::processors(), |report| report.violation.clone());
+        plant(0);
+        match found {
+            Some((seed, violation)) => {
+                let what: String = violation.what.chars().take(110).collect();
+                println!(
+                    "{:>3}  {:<58} {seed:>8} {:>6}  {what}",
+                    bug.number,
+                    bug.what,
+                    seed - seeds.start + 1
+                );
+            }
+            None => {
+                missed += 1;
+                println!("{:>3}  {:<58} MISSED", bug.number, bug.what);
+            }
+        }
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

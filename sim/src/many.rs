@@ -1,0 +1,53 @@
+//! Many runs at once: each is a function of its seed, so threads change nothing but the time it takes.
+
+use chiplog::sim::{Report, run};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// Processors that there are.
+pub fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs all seeds and hands over each report, in no order.
+pub fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
+    let next = AtomicU64::new(seeds.start);
+    thread::scope(|scope| {
+        let (tx, rx) = channel();
+        for _ in 0..threads.max(1) {
+            let (tx, next) = (tx.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || tx.send(run(seed)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tx);
+        rx.iter().for_each(&mut take);
+    });
+}
+
+/// Runs seeds until `found` says something of one; the lowest such seed.
+#[cfg(feature = "planted-bugs")]
+pub fn first<T>(seeds: Range<u64>, threads: usize, found: impl Fn(&Report) -> Option<T>) -> Option<(u64, T)> {
+    for start in seeds.clone().step_by(threads.max(1)) {
+        let mut best = None;
+        each(start..seeds.end.min(start + threads as u64), threads, |report| {
+            let seed = report.plan.seed;
+            if let Some(what) = found(&report)
+                && best.as_ref().is_none_or(|(other, _)| *other > seed)
+            {
+                best = Some((seed, what));
+            }
+        });
+        if best.is_some() {
+            return best;
+        }
+    }
+    None
+}
