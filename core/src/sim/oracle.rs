@@ -22,8 +22,8 @@ use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
-use crate::transport::Envelope;
 use crate::store::block::{BlockHeader, Kind};
+use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -117,7 +117,8 @@ impl Oracle {
         }
         // A disk that is off, or was damaged, need not be readable.
         let (off, maimed) = (host.disk.is_off(), host.maimed);
-        let unreadable = |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        let unreadable =
+            |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if glance.committed_raft > host.checked {
             let from = host.checked.max(glance.base_raft);
             for index in from.0 + 1..=glance.committed_raft.0 {
@@ -136,7 +137,9 @@ impl Oracle {
             host.committed = glance.committed;
             let fresh = match machine.follow() {
                 Err(e) if unreadable(&e) => Vec::new(),
-                Err(e) => return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}")),
+                Err(e) => {
+                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
+                }
                 Ok(fresh) => fresh,
             };
             for (index, record) in fresh {
@@ -185,13 +188,19 @@ impl Oracle {
         };
         let expected = self.last().next();
         if index < expected || (index > expected && index > self.asked) {
-            return Err(format!("node {node} has committed record {number} at {index}; the next is {expected}"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; the next is {expected}"
+            ));
         }
         if !self.proposed.contains(&number) {
-            return Err(format!("node {node} has committed record {number} at {index}, which nobody appended"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}, which nobody appended"
+            ));
         }
         if !self.committed.insert(number) {
-            return Err(format!("node {node} has committed record {number} at {index}; it stands in the log already"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; it stands in the log already"
+            ));
         }
         self.log.insert(index, number);
         Ok(())
