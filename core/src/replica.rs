@@ -244,7 +244,10 @@ impl Replica {
 
     /// What is in memory of an entry, for whoever watches.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn in_memory(&self, raft: RaftIndex) -> Option<(crate::store::block::BlockHeader, Option<Vec<Bytes>>)> {
+    pub(crate) fn in_memory(
+        &self,
+        raft: RaftIndex,
+    ) -> Option<(crate::store::block::BlockHeader, Option<Vec<Bytes>>)> {
         self.raw.store().in_memory(raft)
     }
 

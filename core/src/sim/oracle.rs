@@ -22,8 +22,8 @@ use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
-use crate::transport::Envelope;
 use crate::store::block::{BlockHeader, Kind};
+use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +62,8 @@ pub(super) struct Oracle {
     entries: Vec<Seal>,
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
+    /// Entries of records, by their first one.
+    places: BTreeMap<Index, RaftIndex>,
     proposed: BTreeSet<u64>,
     committed: BTreeSet<u64>,
     /// The farthest that a discard was asked for.
@@ -117,7 +119,8 @@ impl Oracle {
         }
         // A disk that is off, or was damaged, need not be readable.
         let (off, maimed) = (host.disk.is_off(), host.maimed);
-        let unreadable = |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        let unreadable =
+            |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if glance.committed_raft > host.checked {
             let from = host.checked.max(glance.base_raft);
             for index in from.0 + 1..=glance.committed_raft.0 {
@@ -136,7 +139,9 @@ impl Oracle {
             host.committed = glance.committed;
             let fresh = match machine.follow() {
                 Err(e) if unreadable(&e) => Vec::new(),
-                Err(e) => return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}")),
+                Err(e) => {
+                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
+                }
                 Ok(fresh) => fresh,
             };
             for (index, record) in fresh {
@@ -172,6 +177,9 @@ impl Oracle {
             )));
         }
         self.entries.push(seal);
+        if seal.records > 0 {
+            self.places.insert(seal.first, index);
+        }
         for (index, record) in machine.records_of(&header).map_err(Trouble::Unreadable)? {
             self.commits(node, index, &record).map_err(Trouble::Wrong)?;
         }
@@ -185,13 +193,19 @@ impl Oracle {
         };
         let expected = self.last().next();
         if index < expected || (index > expected && index > self.asked) {
-            return Err(format!("node {node} has committed record {number} at {index}; the next is {expected}"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; the next is {expected}"
+            ));
         }
         if !self.proposed.contains(&number) {
-            return Err(format!("node {node} has committed record {number} at {index}, which nobody appended"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}, which nobody appended"
+            ));
         }
         if !self.committed.insert(number) {
-            return Err(format!("node {node} has committed record {number} at {index}; it stands in the log already"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; it stands in the log already"
+            ));
         }
         self.log.insert(index, number);
         Ok(())
@@ -225,15 +239,17 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. The configuration
-    /// may have changed in the same step: then one of the two has to say so.
+    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. A configuration is
+    /// in force once it is applied: entries that the leader had until then may have been committed under the one before.
     pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let by_now = Self::is_durable_on(last, &now, hosts);
-        if by_now.is_ok() || now == leader.voters {
-            return by_now;
-        }
-        Self::is_durable_on(last, &leader.voters, hosts).or(by_now)
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else { return by_now };
+        let earlier = leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        let mut all = earlier.chain([&leader.voters]);
+        by_now.or_else(|wrong| {
+            if all.any(|v| Self::is_durable_on(last, v, hosts).is_ok()) { Ok(()) } else { Err(wrong) }
+        })
     }
 
     fn is_durable_on(
@@ -246,8 +262,10 @@ impl Oracle {
             let count = half.iter().filter(kept).count();
             if count * 2 <= half.len() {
                 let on: Vec<_> = half.iter().filter(kept).collect();
+                let all: Vec<_> = hosts.values().map(|h| (h.node.0, h.kept.last.0)).collect();
                 return Err(format!(
-                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only"
+                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only; \
+                     voters {incoming:?} {outgoing:?}, last durable records {all:?}"
                 ));
             }
         }

@@ -154,8 +154,7 @@ impl Rig {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
         identity().write(&*arc).unwrap();
-        let preparer =
-            Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
         preparer.go_unaided();
         let base = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
         let opening = opening(base, Term(1), Index(1), RaftIndex(0));
