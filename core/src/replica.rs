@@ -104,6 +104,8 @@ struct Durability {
     /// Terms on their way to the disk, by ready; and the last that is there.
     terms: VecDeque<(u64, Term)>,
     term: Term,
+    /// Where a jump led, by ready.
+    jumps: VecDeque<(u64, u64)>,
     /// Messages that wait for a ready.
     held: VecDeque<(u64, Vec<Message>)>,
     /// A leader's messages that wait for its term.
@@ -455,6 +457,10 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        while let Some((_, index)) = self.durability.jumps.pop_front_if(|(n, _)| *n <= number) {
+            // What lies before is not to be had: raft must not look there for changes of configuration.
+            self.raw.advance_apply_to(index);
+        }
         let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
             free.extend(messages);
@@ -523,8 +529,10 @@ impl Replica {
             .hs()
             .map(|hs| (Term(hs.term), hs.vote))
             .filter(|(term, vote)| (*term, *vote) != (state.term, state.vote));
+        let mut jumped_to = None;
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
+            jumped_to = Some(snapshot.get_metadata().index);
             self.jump(&snapshot, writing)?;
             rolled = true;
         }
@@ -568,6 +576,9 @@ impl Replica {
         }
         let committed = ready.take_committed_entries();
         self.raw.advance_append_async(ready);
+        if let Some(index) = jumped_to {
+            self.durability.jumps.push_back((number, index));
+        }
         if self.durability.planned <= self.durability.persisted {
             self.on_persisted(number);
         }
