@@ -17,7 +17,6 @@
 use super::history::number_of;
 use super::host::Host;
 use super::machine::Machine;
-use super::world::Check;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
@@ -26,6 +25,9 @@ use crate::store::block::{BlockHeader, Kind};
 use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What went wrong, in words.
+pub(super) type Check<T = ()> = Result<T, String>;
 
 /// Why an entry could not be looked at, or what is wrong with it.
 enum Trouble {
@@ -244,8 +246,11 @@ impl Oracle {
     pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let by_now = Self::is_durable_on(last, &now, hosts);
-        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else { return by_now };
-        let earlier = leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
+            return by_now;
+        };
+        let earlier =
+            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
         let mut all = earlier.chain([&leader.voters]);
         by_now.or_else(|wrong| {
             if all.any(|v| Self::is_durable_on(last, v, hosts).is_ok()) { Ok(()) } else { Err(wrong) }
