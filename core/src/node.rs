@@ -162,8 +162,9 @@ impl Node {
         self.items.is_empty() && self.has_appetite()
     }
 
+    /// Who does not lead refuses at once: nobody waits for room that need not come.
     fn has_appetite(&self) -> bool {
-        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64
+        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
