@@ -558,13 +558,7 @@ impl Sequencer {
             clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
-            committed: Committed {
-                raft,
-                next,
-                first: opening.log_first,
-                membership,
-                changed: RaftIndex(0),
-            },
+            committed: Committed { raft, next, first: opening.log_first, membership, changed: RaftIndex(0) },
             pending,
         };
         Ok(())
