@@ -35,6 +35,7 @@ use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
+use crate::tend::Tending;
 use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::{Fsync, Writing};
 use std::collections::VecDeque;
@@ -94,6 +95,7 @@ pub(crate) struct Node {
     sync_time: Duration,
     stepped_aside: Option<Moment>,
     shown: Option<(Shown, Moment)>,
+    tending: Tending,
 }
 
 /// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
@@ -115,6 +117,8 @@ impl Node {
         now: Moment,
     ) -> Result<Self> {
         let Opened { identity: me, store, sequencer, cluster, .. } = opened;
+        let (of_store, of_cluster) = (options.clone(), cluster.clone());
+        let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
@@ -138,6 +142,7 @@ impl Node {
             sync_time: Duration::ZERO,
             stepped_aside: None,
             shown: None,
+            tending,
         };
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
@@ -176,7 +181,7 @@ impl Node {
             let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain].into_iter().flatten().min()
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)].into_iter().flatten().min()
     }
 
     /// Does all there is to do but syncing.
@@ -191,14 +196,28 @@ impl Node {
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
-                Mail::Synced => {}
+                Mail::Synced | Mail::Errand => {}
             }
         }
         self.replica.advance(now, &mut self.writing)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
-        self.retain(now)
+        self.retain(now)?;
+        self.tend(now)
+    }
+
+    /// Looks after what is on the disk.
+    fn tend(&mut self, now: Moment) -> Result<()> {
+        if self.tending.wants_roll() && self.writing.is_settled() {
+            // What is damaged in the segment that grows is repaired once it does not grow any more.
+            let opening = self.replica.sequencer.opening();
+            self.writing.plan.roll(opening, 0, Purpose::Metadata)?;
+            self.finish(now)?;
+        }
+        self.tending.turn(now, &mut self.replica, &self.published.counters);
+        self.send();
+        Ok(())
     }
 
     /// Sends, writes, and publishes.
@@ -214,6 +233,7 @@ impl Node {
         }
         if let Some(failure) = self.replica.take_failure() {
             tracing::error!(%failure, "this replica could not read its own log");
+            self.writing.store.segments.suspect(&failure);
         }
     }
 

@@ -22,6 +22,7 @@
 //! replayed from them.
 
 mod asks;
+mod lend;
 mod peers;
 mod storage;
 
@@ -78,6 +79,7 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    lending: lend::Lending,
     /// When this replica ceased to lead while appends waited.
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
@@ -188,6 +190,7 @@ impl Replica {
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout),
             peers: Peers::default(),
+            lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
             cluster,

@@ -53,7 +53,12 @@ impl Replica {
         match kind {
             HeadKind::Raft => {}
             HeadKind::Removed => return self.told_removed(&body, stranger),
-            HeadKind::Hello | HeadKind::Known | HeadKind::Fetch | HeadKind::Blocks => {
+            HeadKind::Fetch | HeadKind::Blocks if known.is_none() => {
+                return Err("entries for, or from, a node that is no member");
+            }
+            HeadKind::Fetch => return self.lend(from, &body, now),
+            HeadKind::Blocks => return self.brought(&body, bodies),
+            HeadKind::Hello | HeadKind::Known => {
                 return Err("message of a kind that is not for the log's order");
             }
         }
@@ -171,7 +176,7 @@ impl Replica {
         Ok(bodies)
     }
 
-    fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
+    pub(super) fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
         let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
         let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
         self.outgoing.push(Envelope {
