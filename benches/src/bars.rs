@@ -6,11 +6,12 @@
 //!
 //! Must not know: how anything is measured.
 
-use crate::cases::{Bench, Versus, options};
+use crate::cases::{Bench, Three, Versus, options};
 use crate::engine::Options;
 use crate::machine::Machine;
 use crate::measure::{median, ratio};
 use crate::reads::{self, By};
+use crate::replicas::DRAGONBOAT;
 use crate::report::number;
 use crate::run::{RECORD_BYTES, Sizes, THREADS};
 use anyhow::Result;
@@ -40,6 +41,12 @@ pub(crate) enum Name {
     OpenLarge,
     /// An open log uses no processor
     Idle,
+    /// Three replicas in one process, 128 appends of 2 KiB under way: at least twice dragonboat v4
+    ThreeInProcess,
+    /// A cluster of one: at least 0.9 of a log on its own
+    OneVoter,
+    /// Three replicas, 10 B records in batches of 1000: at least 1 million/s
+    SmallBatchesReplicated,
 }
 
 /// One bar, measured.
@@ -146,6 +153,9 @@ pub(crate) fn measure(bench: &Bench, sizes: &Sizes, which: Name, probe: &[OsStri
         Name::ScanUncached => scan_uncached(bench, sizes),
         Name::OpenLarge => open_large(bench, sizes, probe),
         Name::Idle => idle(bench, sizes),
+        Name::ThreeInProcess => three_in_process(bench),
+        Name::OneVoter => one_voter(bench),
+        Name::SmallBatchesReplicated => small_batches_replicated(bench),
     }
 }
 
@@ -329,6 +339,52 @@ fn idle(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     );
     let values = (seen.cpu_micros, CPU_MICROS_MAX);
     Ok(vec![bar("idle", values, "us/s", values.0 / values.1, Side::AtMost(1.0), note)])
+}
+
+fn three_in_process(bench: &Bench) -> Result<Vec<Bar>> {
+    let growing = bench.three(RECORD_BYTES, &options())?;
+    let round = bench.three(RECORD_BYTES, &going_round())?;
+    Ok(vec![three_bar("three_in_process", &growing), three_bar("three_in_process_reusing", &round)])
+}
+
+fn three_bar(name: &str, seen: &Three) -> Bar {
+    let (peer, to_peer, here) = seen.to_peer();
+    let limit = if here {
+        "dragonboat v4 in the same arrangement, the better of its log stores".to_owned()
+    } else {
+        format!("dragonboat v4 as seen elsewhere on two cores; {DRAGONBOAT} names one to measure here")
+    };
+    let note = format!(
+        "limit: {limit}; {:.2} of what three raw streams of as many bytes a sync, {:.0} KiB, carry side by side, {}; p50 {} us, \
+         p99.9 {} us",
+        ratio(&seen.figures, &seen.streams),
+        seen.synced_bytes / 1024.0,
+        number(median(seen.streams.iter().copied())),
+        number(seen.latency.p50),
+        number(seen.latency.p999)
+    );
+    bar(name, (seen.figure(), peer), "/s", to_peer, Side::AtLeast(2.0), note)
+}
+
+fn one_voter(bench: &Bench) -> Result<Vec<Bar>> {
+    let seen = bench.one_voter(RECORD_BYTES)?;
+    let note = format!(
+        "limit: a log on its own, 4 x 32 under way; p50 {} us, alone {} us",
+        number(seen.latency.p50),
+        number(seen.limit_latency.p50),
+    );
+    Ok(vec![bar("one_voter", (seen.figure(), seen.limit()), "/s", seen.ratio(), Side::AtLeast(0.9), note)])
+}
+
+fn small_batches_replicated(bench: &Bench) -> Result<Vec<Bar>> {
+    const BATCH: u32 = 1000;
+    const RECORDS_MIN: f64 = 1e6;
+    let batches = bench.batches_replicated(4, BATCH, 10)?;
+    let records = median(batches) * f64::from(BATCH);
+    let note = "records; limit: 1 million; 4 threads, a batch each under way".to_owned();
+    let values = (records, RECORDS_MIN);
+    let side = Side::AtLeast(1.0);
+    Ok(vec![bar("small_batches_replicated", values, "/s", values.0 / values.1, side, note)])
 }
 
 #[cfg(test)]

@@ -8,9 +8,11 @@ use crate::data::Pool;
 use crate::engine::{Blocks, Log, Options, ScratchLog};
 use crate::measure::{Latencies, Percentiles, interleave, median, ratio};
 use crate::raw::{self, ZeroFilled};
+use crate::replicas::{DRAGONBOAT_SEEN, Dragonboat, Replicas};
 use crate::workload::{self, Outcome, Window};
 use anyhow::Result;
 use std::cell::RefCell;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where and how long to measure.
@@ -69,6 +71,35 @@ impl Versus {
             switches: median(ours.iter().map(|(outcome, _)| outcome.switches_each())),
             block_bytes: median(ours.iter().map(|(_, blocks)| blocks.mean_bytes() as f64)),
         })
+    }
+}
+
+/// Three replicas, by round, and what they stand beside.
+#[derive(Clone, Debug)]
+pub(crate) struct Three {
+    /// Appends a second.
+    pub(crate) figures: Vec<f64>,
+    /// Appends a second that the second slowest of three raw streams would carry.
+    pub(crate) streams: Vec<f64>,
+    /// dragonboat's, if it was at hand.
+    dragonboat: Option<Vec<f64>>,
+    /// Latencies of appends, all rounds together.
+    pub(crate) latency: Percentiles,
+    /// Bytes that a sync of the leader covered, in the mean.
+    pub(crate) synced_bytes: f64,
+}
+
+impl Three {
+    pub(crate) fn figure(&self) -> f64 {
+        median(self.figures.iter().copied())
+    }
+
+    /// The peer's figure, the ratio to it, and whether it was measured here.
+    pub(crate) fn to_peer(&self) -> (f64, f64, bool) {
+        match &self.dragonboat {
+            Some(peer) => (median(peer.iter().copied()), ratio(&self.figures, peer), true),
+            None => (DRAGONBOAT_SEEN, self.figure() / DRAGONBOAT_SEEN, false),
+        }
     }
 }
 
@@ -161,6 +192,78 @@ impl Bench {
         self.against_blocks(&options(), |log| {
             workload::batches(log, &self.pool, threads, batch, record_bytes, self.window)
         })
+    }
+
+    /// Three replicas in this process, 4 threads with 32 records each under way, against dragonboat where it is at
+    /// hand, and against three raw streams side by side on the same disk.
+    pub(crate) fn three(&self, record_bytes: usize, options: &Options) -> Result<Three> {
+        const STREAMS: usize = 3;
+        let dragonboat = Dragonboat::at_hand();
+        let mut files = Vec::new();
+        for n in 0..STREAMS {
+            let dir = self.dir.join(format!("raw-{n}"));
+            fs::create_dir_all(&dir)?;
+            files.push(ZeroFilled::create(&dir, self.raw_bytes / 2)?);
+        }
+        let (mut figures, mut streams) = (Vec::new(), Vec::new());
+        let (mut peer, mut synced_bytes) = (Vec::new(), Vec::new());
+        let mut latency = Latencies::new()?;
+        for _ in 0..self.rounds {
+            let replicas = Replicas::start(&self.dir, STREAMS as u64, options)?;
+            let leader = replicas.leader()?;
+            let (outcome, blocks) =
+                workload::pipelined(leader, &self.pool, 4, 32, record_bytes, self.window)?;
+            drop(replicas);
+            latency.add(&outcome.latencies)?;
+            figures.push(outcome.per_second());
+            let bytes = blocks.mean_synced();
+            synced_bytes.push(bytes as f64);
+            let rates = raw::sync_side_by_side(&mut files, &self.pool, bytes, self.window.measured)?;
+            // Durable on two of three: the slowest of them holds nobody up.
+            let appends_a_sync = outcome.appends as f64 / blocks.syncs.max(1) as f64;
+            streams.push(rates[1] * appends_a_sync);
+            if let Some(dragonboat) = &dragonboat {
+                peer.push(dragonboat.appends(&self.dir, self.window.measured)?);
+            }
+        }
+        let dragonboat = dragonboat.map(|_| peer);
+        Ok(Three {
+            figures,
+            streams,
+            dragonboat,
+            latency: latency.summary(),
+            synced_bytes: median(synced_bytes),
+        })
+    }
+
+    /// A cluster of one against a log on its own, 4 threads with 32 records each under way.
+    pub(crate) fn one_voter(&self, record_bytes: usize) -> Result<Versus> {
+        let work = |log: &Log| workload::pipelined(log, &self.pool, 4, 32, record_bytes, self.window);
+        let (limits, ours) = interleave(
+            self.rounds,
+            || work(&*self.log(options())?),
+            || work(Replicas::start(&self.dir, 1, &options())?.leader()?),
+        )?;
+        let limits: Vec<_> = limits.into_iter().map(|(o, _)| (o.per_second(), o.latencies)).collect();
+        Versus::new(&ours, &limits)
+    }
+
+    /// Three replicas; `threads` threads with one batch of `batch` records each under way. Batches a second, by
+    /// round.
+    pub(crate) fn batches_replicated(
+        &self,
+        threads: usize,
+        batch: u32,
+        record_bytes: usize,
+    ) -> Result<Vec<f64>> {
+        let round = || {
+            let replicas = Replicas::start(&self.dir, 3, &options())?;
+            let leader = replicas.leader()?;
+            let (outcome, _) =
+                workload::batches(leader, &self.pool, threads, batch, record_bytes, self.window)?;
+            Ok(outcome.per_second())
+        };
+        (0..self.rounds).map(|_| round()).collect()
     }
 
     /// Records arriving at a rate of their own.

@@ -125,11 +125,21 @@ pub(crate) fn fill(log: &Log, pool: &Pool, bytes: u64, record_bytes: usize, batc
 pub(crate) struct Blocks {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
+    pub(crate) syncs: u64,
 }
 
 impl Blocks {
     pub(crate) fn between(before: &Stats, after: &Stats) -> Self {
-        Self { count: after.blocks - before.blocks, bytes: after.bytes - before.bytes }
+        Self {
+            count: after.blocks - before.blocks,
+            bytes: after.bytes - before.bytes,
+            syncs: after.syncs - before.syncs,
+        }
+    }
+
+    /// Bytes that a sync made durable, in the mean. A replica's sync can cover several blocks.
+    pub(crate) fn mean_synced(&self) -> usize {
+        (self.bytes / self.syncs.max(1)) as usize
     }
 
     /// Bytes of the mean block.

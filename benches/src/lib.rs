@@ -9,6 +9,7 @@
 //!       bare.rs     the bare reference loop
 //!       raw.rs      what the machine itself does
 //!       engine.rs   chiplog as it is used here
+//!       replicas.rs several of it in one cluster, and the peer they are compared with
 //!   report.rs plot.rs   table, JSON, pictures
 //!   measure.rs data.rs machine.rs   histograms, records, the machine and the directory
 //! ```
@@ -36,6 +37,7 @@ mod measure;
 mod plot;
 pub mod raw;
 mod reads;
+mod replicas;
 mod report;
 mod run;
 mod workload;

@@ -5,7 +5,7 @@
 
 use crate::data::Pool;
 use crate::measure::Latencies;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -13,6 +13,7 @@ use std::io::{ErrorKind, Read};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A file filled with zeros and synced, so that writing to it allocates nothing. It is written round and
@@ -86,6 +87,28 @@ pub fn sync_loop(file: &mut ZeroFilled, pool: &Pool, block_bytes: usize, time: D
         latencies.record(elapsed - before);
     }
     Ok(Syncs { per_second: latencies.count() as f64 / elapsed.as_secs_f64(), latencies })
+}
+
+/// A [`sync_loop`] on each file, side by side; blocks a second of each, slowest first.
+///
+/// # Errors
+/// Those of the file system.
+pub fn sync_side_by_side(
+    files: &mut [ZeroFilled],
+    pool: &Pool,
+    block_bytes: usize,
+    time: Duration,
+) -> Result<Vec<f64>> {
+    let mut rates = thread::scope(|scope| {
+        let run = |file| scope.spawn(move || sync_loop(file, pool, block_bytes, time));
+        let loops: Vec<_> = files.iter_mut().map(run).collect();
+        let rate = |l: thread::ScopedJoinHandle<'_, Result<Syncs>>| {
+            Ok(l.join().map_err(|_| anyhow!("a raw loop panicked"))??.per_second)
+        };
+        loops.into_iter().map(rate).collect::<Result<Vec<f64>>>()
+    })?;
+    rates.sort_by(f64::total_cmp);
+    Ok(rates)
 }
 
 /// What [`sync_loop`] saw.
@@ -249,6 +272,12 @@ mod tests {
         let mut file = ZeroFilled::create(dir.path(), 1 << 20).unwrap();
         let syncs = sync_loop(&mut file, &pool, 2048, Duration::from_millis(20)).unwrap();
         assert!(syncs.latencies.count() > 0 && syncs.per_second > 0.0);
+
+        let sub = dir.path().join("another");
+        fs::create_dir(&sub).unwrap();
+        let mut both = [file, ZeroFilled::create(&sub, 1 << 20).unwrap()];
+        let rates = sync_side_by_side(&mut both, &pool, 2048, Duration::from_millis(20)).unwrap();
+        assert!(rates.len() == 2 && rates[0] > 0.0 && rates[0] <= rates[1]);
 
         let files = [dir.path().join("raw.zeros")];
         drop_caches(&files).unwrap();

@@ -64,6 +64,10 @@ fn every_bar_is_measured() {
         "open_large",
         "open_large_memory",
         "idle",
+        "three_in_process",
+        "three_in_process_reusing",
+        "one_voter",
+        "small_batches_replicated",
     ];
     assert_eq!(names, expected);
 }

@@ -212,8 +212,10 @@ impl Node {
         if self.tending.wants_roll() && self.writing.is_settled() {
             // What is damaged in the segment that grows is repaired once it does not grow any more.
             let opening = self.replica.sequencer.opening();
-            self.writing.plan.roll(opening, 0, Purpose::Metadata)?;
-            self.finish(now)?;
+            match self.writing.plan.roll(opening, 0, Purpose::Metadata) {
+                Ok(()) => self.finish(now)?,
+                Err(error) => self.tending.cannot_roll(&error),
+            }
         }
         self.tending.turn(now, &mut self.replica, &self.published.counters);
         self.send();

@@ -196,6 +196,7 @@ impl Replica {
             cluster,
         };
         replica.members_changed();
+        replica.await_introduction();
         replica.steady();
         Ok(replica)
     }
@@ -288,9 +289,10 @@ impl Replica {
     }
 
     fn tick(&mut self) {
+        self.greet();
         let log = &self.raw.raft.raft_log;
-        // Who has not got its log on the disk does not stand for election.
-        if self.is_leader() || log.persisted == log.last_index() {
+        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
             self.raw.tick();
             self.steady();
         }

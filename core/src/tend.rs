@@ -176,6 +176,14 @@ impl Tending {
         self.last().is_some_and(|last| self.suspects.contains(&last))
     }
 
+    /// There is no file to go on in: the damage stays until the segment is full.
+    pub(crate) fn cannot_roll(&mut self, error: &Error) {
+        if let Some(last) = self.last() {
+            tracing::warn!(%error, segment = last, "damage in the segment that grows is repaired once that is full");
+            self.suspects.remove(&last);
+        }
+    }
+
     /// Does what there is to do.
     pub(crate) fn turn(&mut self, now: Moment, replica: &mut Replica, counters: &Counters) {
         if self.is_off() {

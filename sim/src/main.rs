@@ -79,7 +79,11 @@ fn main() -> Result<ExitCode> {
                     eprintln!("VIOLATION: {violation}\n");
                 }
             });
-            if json { figures.print_json()? } else { figures.print() }
+            if json {
+                figures.print_json()?
+            } else {
+                figures.print()
+            }
             Ok(if figures.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Export { seeds, dir } => export(seeds, &dir),
@@ -130,8 +134,7 @@ fn export(seeds: Range<u64>, dir: &PathBuf) -> Result<ExitCode> {
         let file = dir.join(format!("{seed}.jsonl"));
         let log: Vec<(u64, u64)> = report.log.iter().map(|(index, number)| (index.get(), *number)).collect();
         let lines = format!("{}{}\n", report.history.json_lines(), serde_json::json!({ "log": log }));
-        std::fs::write(&file, lines)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        std::fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -154,7 +157,12 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
         match found {
             Some((seed, violation)) => {
                 let what: String = violation.what.chars().take(110).collect();
-                println!("{:>3}  {:<58} {seed:>8} {:>6}  {what}", bug.number, bug.what, seed - seeds.start + 1);
+                println!(
+                    "{:>3}  {:<58} {seed:>8} {:>6}  {what}",
+                    bug.number,
+                    bug.what,
+                    seed - seeds.start + 1
+                );
             }
             None => {
                 missed += 1;

@@ -15,15 +15,39 @@ use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     /// Snapshots on their way, and until when they may be.
     snapshots: BTreeMap<u64, Moment>,
-    /// From which directory a node that the membership does not know was heard.
-    pub(super) dropped: u64,
+    /// What each directory was heard to have durably: a term, and how far its log reached in it.
+    heard: BTreeMap<(NodeId, DirectoryId), Extent>,
+    /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
+    introduced_by: Option<BTreeSet<NodeId>>,
+}
+
+/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
+/// and a term that was spoken of is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    term: Term,
+    last: RaftIndex,
+}
+
+impl Extent {
+    fn encode(self) -> [u8; 16] {
+        let mut b = [0; 16];
+        b[..8].copy_from_slice(&self.term.0.to_le_bytes());
+        b[8..].copy_from_slice(&self.last.0.to_le_bytes());
+        b
+    }
+
+    fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let body: &[u8; 16] = body.try_into().map_err(|_| "introduction has another length")?;
+        Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
+    }
 }
 
 /// Bytes of what stands before the opening in a snapshot.
@@ -40,12 +64,10 @@ impl Replica {
             return Err("it is for another node");
         }
         if to_directory.0 != 0 && to_directory != self.me.directory {
-            self.peers.dropped += 1;
             return Err("it is for another directory: this node's disk was emptied or replaced");
         }
         let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
         if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) {
-            self.peers.dropped += 1;
             return Err("its sender's directory is not the one the cluster knows");
         }
         let stranger = known.is_none() && self.membership.get(self.node()).is_some();
@@ -53,20 +75,23 @@ impl Replica {
         match kind {
             HeadKind::Raft => {}
             HeadKind::Removed => return self.told_removed(&body, stranger),
+            HeadKind::Hello => return self.greeted(from, from_directory, &body),
+            HeadKind::Known => return self.introduced(from, &body),
             HeadKind::Fetch | HeadKind::Blocks if known.is_none() => {
                 return Err("entries for, or from, a node that is no member");
             }
             HeadKind::Fetch => return self.lend(from, &body, now),
             HeadKind::Blocks => return self.brought(&body, bodies),
-            HeadKind::Hello | HeadKind::Known => {
-                return Err("message of a kind that is not for the log's order");
-            }
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
+        self.hear(from, from_directory, &message);
+        if self.peers.introduced_by.is_some() && is_about_votes(&message) {
+            return Err("asked about votes before it is known that the disk is not an older one");
+        }
         if stranger && is_candidates(&message) {
             self.tell_removed(from, from_directory);
             return Err("a node that is no member asks for votes");
@@ -233,6 +258,83 @@ impl Replica {
         Ok(())
     }
 
+    /// A voter that has started asks what the others know of it before it votes or stands for election: its disk may
+    /// have been set back to an older state, in which it has not promised what it has.
+    pub(super) fn await_introduction(&mut self) {
+        let node = self.node();
+        let votes = |m: &Member| m.is_voter();
+        let others = self.membership.members().any(|m| votes(m) && m.node != node);
+        if others && self.membership.get(node).is_some_and(votes) {
+            self.peers.introduced_by = Some(BTreeSet::new());
+        }
+    }
+
+    /// Whether it waits for others to tell what they know of it.
+    pub(super) fn is_introduced(&self) -> bool {
+        self.peers.introduced_by.is_none()
+    }
+
+    /// Asks those who have not answered.
+    pub(super) fn greet(&mut self) {
+        let Some(answered) = &self.peers.introduced_by else { return };
+        let node = self.node();
+        let voters = self.membership.members().filter(|m| m.is_voter() && m.node != node);
+        let silent: Vec<NodeId> = voters.map(|m| m.node).filter(|n| !answered.contains(n)).collect();
+        let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+        for to in silent {
+            self.post(to, head.clone(), Vec::new());
+        }
+    }
+
+    /// How far this replica is, durably: it has spoken of no more.
+    fn extent(&self) -> Extent {
+        let log = &self.raw.raft.raft_log;
+        Extent { term: self.durability.term, last: RaftIndex(log.persisted) }
+    }
+
+    /// Remembers how far another replica is.
+    fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
+        // A candidate asks the others in the name of a term that it has not begun yet.
+        let asks = matches!(
+            message.get_msg_type(),
+            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse
+        );
+        if asks || message.term == 0 || self.membership.get(from).is_none() {
+            return;
+        }
+        let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
+        let last = RaftIndex(if acknowledges { message.index } else { 0 });
+        let heard = self.peers.heard.entry((from, directory)).or_default();
+        *heard = (*heard).max(Extent { term: Term(message.term), last });
+    }
+
+    /// Another replica has started: tells it what is known of it.
+    fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
+        Extent::parse(body)?;
+        let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
+        self.post(from, raft_codec::head(HeadKind::Known, &known.encode()), Vec::new());
+        Ok(())
+    }
+
+    /// Another replica has told what it knows of this one.
+    fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let known = Extent::parse(body)?;
+        let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
+        answered.insert(from);
+        let answers = answered.len();
+        if known > self.extent() {
+            self.leave(
+                "others remember that it had more than is on its disk: the disk was set back to an older state",
+            );
+            return Err("this replica's disk was set back");
+        }
+        let voters = self.membership.members().filter(|m| m.is_voter()).count();
+        if answers + 1 > voters / 2 {
+            self.peers.introduced_by = None;
+        }
+        Ok(())
+    }
+
     /// How far the others are; of a leader only.
     pub(crate) fn peer_statuses(&self) -> Vec<crate::cluster::PeerStatus> {
         if !self.is_leader() {
@@ -287,6 +389,11 @@ pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
         }
     }
     kept
+}
+
+/// Whether a message may make this replica vote or stand for election.
+fn is_about_votes(message: &Message) -> bool {
+    is_candidates(message) || message.get_msg_type() == MessageType::MsgTimeoutNow
 }
 
 /// Whether a message asks for votes.

@@ -17,10 +17,10 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
-use crate::writing::Sync;
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
+use crate::writing::Fsync;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -127,7 +127,7 @@ pub(super) struct Machine {
     /// Follows what is committed.
     reader: Reader,
     /// The sync under way.
-    job: Option<Arc<Sync>>,
+    job: Option<Arc<Fsync>>,
 }
 
 /// The least that a segment can be, so that runs go through many.

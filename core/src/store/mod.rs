@@ -450,7 +450,15 @@ impl Store {
 
     /// Entries through `upto` are committed, and written here: readers may see them, synced here or not.
     pub(crate) fn commit(&mut self, upto: RaftIndex) {
-        assert!(upto <= self.active.segment.end().raft, "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}", self.active.segment.end(), self.active.segment.number, self.active.segment.base, self.active.listed, self.turn.as_ref().map(|t| t.dead.len()));
+        assert!(
+            upto <= self.active.segment.end().raft,
+            "a commit beyond what was written: {upto} > {:?}, active {} base {:?} listed {}, turn {:?}",
+            self.active.segment.end(),
+            self.active.segment.number,
+            self.active.segment.base,
+            self.active.listed,
+            self.turn.as_ref().map(|t| t.dead.len())
+        );
         self.committed = self.committed.max(upto);
         self.publish();
     }

@@ -3,11 +3,12 @@
 mod crashes;
 mod model;
 
-use crate::error::ErrorKind;
+use super::recovery::{Survey, repair, survey};
 use super::*;
 use crate::batch::{BatchBuilder, Malformed};
 use crate::config::ReadMode;
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
+use crate::error::ErrorKind;
 use crate::types::{DirectoryId, LogId};
 use block::digest_of_batches;
 use cursor::Cursor;
@@ -32,16 +33,58 @@ pub(super) struct Entry {
     pub(super) end: Base,
 }
 
+/// A log as a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plain {
+    /// What comes before the oldest entry that was pushed since the last jump.
+    pub(super) base: Base,
+    /// The log's first index there.
+    pub(super) first: Index,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Plain {
+    pub(super) fn end(&self) -> Base {
+        self.entries.last().map_or(self.base, |e| e.end)
+    }
+
+    /// What comes after entry `raft`.
+    pub(super) fn after(&self, raft: u64) -> Base {
+        match raft - self.base.raft.0 {
+            0 => self.base,
+            n => self.entries[n as usize - 1].end,
+        }
+    }
+
+    /// The log's first index as of entry `raft`.
+    pub(super) fn first_at(&self, raft: RaftIndex) -> Index {
+        let discards = self.entries.iter().filter(|e| e.kind == Kind::Command && e.raft <= raft).last();
+        discards.map_or(self.first, |e| Index(u64::from_le_bytes(e.body[..].try_into().unwrap())))
+    }
+}
+
+/// What a crash may leave.
+#[derive(Clone, Debug)]
+pub(super) struct Legal {
+    /// What is durable.
+    pub(super) durable: Plain,
+    /// What was pushed, or is about to be.
+    pub(super) now: Plain,
+    /// How many entries of `now` were there when the log turned to it, if that is not durable yet.
+    pub(super) turned: Option<usize>,
+}
+
 /// A store, and what should be in it.
 pub(super) struct Rig {
     pub(super) disk: SimDisk,
     pub(super) store: Store,
-    /// What comes before the oldest entry that was pushed since the last jump.
-    pub(super) base: Base,
-    pub(super) entries: Vec<Entry>,
+    pub(super) now: Plain,
     pub(super) term: Term,
-    pub(super) first: Index,
     pub(super) commit: RaftIndex,
+    durable: Plain,
+    turned: Option<usize>,
+    /// What the disk may hold after each mark of its history.
+    pub(super) legal: Vec<Legal>,
 }
 
 /// Learns what a log holds since its last opening.
@@ -76,7 +119,10 @@ impl Learn for Learnt {
         match header.kind {
             Kind::HardState => self.commit = HardState::parse(body)?.commit,
             // In these tests a command is a discard.
-            Kind::Command => self.first = Index(u64::from_le_bytes(body.try_into().map_err(|_| "length")?)),
+            Kind::Command => {
+                self.first = Index(u64::from_le_bytes(body.try_into().map_err(|_| "length")?));
+                self.end.next = self.end.next.max(self.first);
+            }
             _ => {}
         }
         if header.kind.is_entry() {
@@ -108,25 +154,36 @@ impl Rig {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
         identity().write(&*arc).unwrap();
-        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        let preparer =
+            Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
         preparer.go_unaided();
-        let start = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
-        let opening = opening(start, Term(1), Index(1), RaftIndex(0));
+        let base = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
+        let opening = opening(base, Term(1), Index(1), RaftIndex(0));
         let store = Store::create(arc, segments_on(&disk), Arc::new(preparer), opening).unwrap();
-        let (term, first, commit) = (Term(1), Index(1), RaftIndex(0));
-        Self { disk, store, base: start, entries: Vec::new(), term, first, commit }
+        let empty = Plain { base, first: Index(1), entries: Vec::new() };
+        Self::with(disk, store, empty, Term(1), RaftIndex(0))
+    }
+
+    pub(super) fn with(disk: SimDisk, store: Store, now: Plain, term: Term, commit: RaftIndex) -> Self {
+        let durable = now.clone();
+        let mut rig = Self { disk, store, now, term, commit, durable, turned: None, legal: Vec::new() };
+        rig.mark();
+        rig
+    }
+
+    /// Notes in the disk's history what it may hold from now on.
+    fn mark(&mut self) {
+        let (durable, now) = (self.durable.clone(), self.now.clone());
+        self.legal.push(Legal { durable, now, turned: self.turned });
+        self.disk.mark(self.legal.len() as u64 - 1);
     }
 
     pub(super) fn end(&self) -> Base {
-        self.entries.last().map_or(self.base, |e| e.end)
+        self.now.end()
     }
 
-    /// What comes after entry `raft`.
     pub(super) fn after(&self, raft: u64) -> Base {
-        match raft - self.base.raft.0 {
-            0 => self.base,
-            n => self.entries[n as usize - 1].end,
-        }
+        self.now.after(raft)
     }
 
     fn entry(&mut self, kind: Kind, records: u32, body: Vec<u8>, digest: u32, skip_to: Option<Index>) {
@@ -151,7 +208,7 @@ impl Rig {
             body: vec![Bytes::from(body.clone())],
             end,
         });
-        self.entries.push(Entry { raft, term: self.term, kind, first: before.next, body, end });
+        self.now.entries.push(Entry { raft, term: self.term, kind, first: before.next, body, end });
     }
 
     /// Pushes an entry of one record of so many bytes.
@@ -171,7 +228,6 @@ impl Rig {
         let body = first.0.to_le_bytes().to_vec();
         let digest = digest_of_bytes(&[&body]);
         self.entry(Kind::Command, 0, body, digest, Some(first));
-        self.first = first;
     }
 
     pub(super) fn hard_state(&mut self) {
@@ -192,28 +248,43 @@ impl Rig {
     }
 
     pub(super) fn try_roll(&mut self, base: Base) -> Result<()> {
-        let jump =
-            base.raft < self.base.raft || base.raft > self.end().raft || self.after(base.raft.0) != base;
-        if jump {
-            (self.first, self.commit) = (self.first.max(base.next), base.raft);
-        }
-        let opening = opening(base, self.term, self.first, self.commit.min(base.raft));
-        self.store.roll(opening, 0, Purpose::Metadata)?;
-        if jump {
-            (self.base, self.entries) = (base, Vec::new());
+        let now = &self.now;
+        let inside = base.raft >= now.base.raft && base.raft <= self.end().raft;
+        let jump = !inside || self.after(base.raft.0) != base;
+        // A jump is to what others have committed and discarded.
+        let (first, commit) = if jump {
+            (now.first_at(self.end().raft).max(base.next), base.raft)
         } else {
-            self.entries.truncate((base.raft.0 - self.base.raft.0) as usize);
+            (now.first_at(base.raft), self.commit)
+        };
+        self.store.roll(opening(base, self.term, first, commit), 0, Purpose::Metadata)?;
+        let before = self.now.entries.len();
+        if jump {
+            self.now = Plain { base, first, entries: Vec::new() };
+            self.commit = commit;
+        } else {
+            self.now.entries.truncate((base.raft.0 - self.now.base.raft.0) as usize);
+        }
+        if jump || before > self.now.entries.len() {
+            self.turned = Some(self.now.entries.len());
         }
         Ok(())
     }
 
     pub(super) fn write(&mut self) {
+        self.mark();
         self.store.write().unwrap();
     }
 
     pub(super) fn sync(&mut self) {
         self.write();
         self.store.sync().unwrap();
+        self.is_durable(self.now.clone());
+    }
+
+    pub(super) fn is_durable(&mut self, log: Plain) {
+        (self.durable, self.turned) = (log, None);
+        self.mark();
     }
 
     pub(super) fn commit(&mut self, raft: u64) {
@@ -223,15 +294,19 @@ impl Rig {
 
     /// Everything that can be asked of the store, against the list.
     pub(super) fn check(&self) {
-        check_archive(&self.store.archive(), self.base, &self.entries);
-        check_segments(&self.store.segments, self.end());
-        let committed = self.entries.iter().filter(|e| e.raft <= self.commit);
-        let wanted: Vec<_> = committed.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
-        let oldest = self.store.archive().first();
-        let wanted: Vec<_> = wanted.into_iter().filter(|(raft, _)| *raft > oldest.raft).collect();
-        let seen: Vec<_> = read(&self.store.segments).iter().map(|h| (h.raft_index, h.first)).collect();
-        assert_eq!(seen, wanted, "what readers see");
+        check(&self.store, &self.now, self.commit);
     }
+}
+
+/// Everything that can be asked of a store, against the list.
+pub(super) fn check(store: &Store, log: &Plain, commit: RaftIndex) {
+    check_archive(&store.archive(), log.base, &log.entries);
+    check_segments(&store.segments, log.end());
+    let oldest = store.archive().first();
+    let committed = log.entries.iter().filter(|e| e.raft > oldest.raft && e.raft <= commit);
+    let wanted: Vec<_> = committed.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
+    let seen: Vec<_> = read(&store.segments).iter().map(|h| (h.raft_index, h.first)).collect();
+    assert_eq!(seen, wanted, "what readers see");
 }
 
 /// The data blocks that a reader comes to.
@@ -313,6 +388,55 @@ fn position(kind: Kind, end: Base, body: Vec<u8>) -> NewBlock {
         body: vec![Bytes::from(body)],
         end,
     }
+}
+
+/// Opens the log on a disk, as `open` does it. Returns what was learnt, too.
+pub(super) fn reopen(disk: &SimDisk) -> Result<(Store, Learnt)> {
+    let arc: Arc<dyn Disk> = Arc::new(disk.clone());
+    for name in disk.list().unwrap().iter().filter(|n| n.ends_with(".tmp")) {
+        disk.remove(name).unwrap();
+    }
+    let mut learnt = Learnt::default();
+    let mut survey = survey(&*arc, identity(), &mut learnt)?;
+    let (file, unproven) = repair(&*arc, &mut survey)?;
+    let Survey { segments: list, unsealed, leftovers, .. } = survey;
+    let last = list.back().unwrap().clone();
+    for leftover in leftovers {
+        disk.remove(&leftover.name).unwrap();
+    }
+    let segments = Arc::new(Segments::new(arc.clone(), ReadMode::Read, list));
+    let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, last.number + 1, Vec::new());
+    preparer.go_unaided();
+    unsealed.into_iter().for_each(|segment| preparer.seal(segment));
+    let committed = learnt.commit;
+    let resume = Resume { segment: last, file, unproven, committed };
+    Ok((Store::new(arc, segments, Arc::new(preparer), resume)?, learnt))
+}
+
+/// Finds which of the logs that a crash may leave is there, or panics.
+pub(super) fn judge(store: &Store, learnt: &Learnt, legal: &Legal) -> Plain {
+    let archive = store.archive();
+    let (first, end) = (archive.first(), store.segments.snapshot().last().unwrap().end());
+    let cut = |log: &Plain| {
+        let mut log = log.clone();
+        log.entries.retain(|e| e.raft <= end.raft);
+        log
+    };
+    let is =
+        |log: &Plain| log.end() == end && log.base.raft <= first.raft && log.after(first.raft.0) == first;
+    let now = cut(&legal.now);
+    let kept = legal.turned.unwrap_or(legal.durable.entries.len());
+    let log = if is(&now) && now.entries.len() >= kept {
+        now
+    } else {
+        assert!(legal.turned.is_some() && is(&legal.durable), "from {first:?} to {end:?}: {legal:?}");
+        legal.durable.clone()
+    };
+    assert_eq!(learnt.end, end);
+    assert!(first.raft <= learnt.commit || first.raft.0 == 0, "{first:?} lies beyond the commit {learnt:?}");
+    assert!(first.next <= log.first_at(learnt.commit), "records are missing below {first:?}");
+    check(store, &log, learnt.commit);
+    log
 }
 
 /// A log of `n` entries of 2 KiB over a few segments, synced.
@@ -418,7 +542,7 @@ fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
     rig.sync();
     rig.commit(2);
     let segment = rig.store.segments.oldest().unwrap();
-    let third = segment.data_end() - block_bytes(rig.entries[2].body.len());
+    let third = segment.data_end() - block_bytes(rig.now.entries[2].body.len());
     assert_eq!(segment.readable(), third);
     rig.commit(3);
     assert_eq!(segment.readable(), segment.data_end());
@@ -594,7 +718,7 @@ fn a_segment_with_uncommitted_entries_stays() {
 fn headers_come_by_size_and_at_least_one() {
     let rig = log_of(100);
     let archive = rig.store.archive();
-    let body = rig.entries[0].body.len() as u64;
+    let body = rig.now.entries[0].body.len() as u64;
     let count = |from: u64, to: u64, max| archive.headers(RaftIndex(from), RaftIndex(to), max).unwrap().len();
     assert_eq!(count(1, 101, 0), 1);
     assert_eq!(count(1, 101, body * 10), 10);

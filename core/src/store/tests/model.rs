@@ -1,1 +1,202 @@
-//! To come.
+//! Random lives of a store: whatever comes after whatever, it is what the plain list says, and after a power cut what
+//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried.
+
+use super::*;
+use crate::disk::sim::Rng;
+
+/// What happened in all lives together: what never happened was not tested.
+#[derive(Debug, Default)]
+struct Happened {
+    appends: usize,
+    truncations: usize,
+    to_the_durable_end: usize,
+    jumps: usize,
+    discards: usize,
+    drops: usize,
+    crashes: usize,
+    old_after_turn: usize,
+    new_after_turn: usize,
+    lost_unsynced: usize,
+    written_beside_a_sync: usize,
+}
+
+#[test]
+fn random_lives() {
+    let seeds = std::env::var("CHIPLOG_STORE_SEEDS").map_or(300, |n| n.parse().unwrap());
+    let mut happened = Happened::default();
+    for seed in 0..seeds {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &mut happened)));
+        if let Err(panic) = outcome {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+    println!("{seeds} lives: {happened:?}");
+    let Happened {
+        appends,
+        truncations,
+        to_the_durable_end,
+        jumps,
+        discards,
+        drops,
+        crashes,
+        old_after_turn,
+        new_after_turn,
+        lost_unsynced,
+        written_beside_a_sync,
+    } = happened;
+    let counts = [
+        appends,
+        truncations,
+        to_the_durable_end,
+        jumps,
+        discards,
+        drops,
+        crashes,
+        old_after_turn,
+        new_after_turn,
+        lost_unsynced,
+        written_beside_a_sync,
+    ];
+    assert!(seeds < 300 || counts.iter().all(|n| *n >= 20), "something hardly ever happened: {counts:?}");
+}
+
+fn live(seed: u64, happened: &mut Happened) {
+    let mut rng = Rng::new(seed);
+    let disk = SimDisk::default();
+    disk.forget_history();
+    disk.set_chance(seed);
+    let mut rig = Rig::new(disk);
+    let bytes = [200, 3000, 12_000][rng.below(3)];
+    for _ in 0..60 {
+        match rng.below(20) {
+            0..8 => append(&mut rig, &mut rng, bytes, happened),
+            8 => {
+                rig.sync();
+                let committed =
+                    rig.commit.0 + rng.below((rig.end().raft.0 - rig.commit.0 + 1) as usize) as u64;
+                rig.commit(committed);
+            }
+            9 => {
+                rig.hard_state();
+                rig.marker();
+                rig.sync();
+            }
+            10 => {
+                let before = rig.end().next.0;
+                rig.discard(
+                    Index(rng.below(before as usize + 20) as u64).max(rig.now.first_at(rig.end().raft)),
+                );
+                happened.discards += 1;
+            }
+            11..13 => turn(&mut rig, &mut rng, happened),
+            13 => {
+                // The commit is durable before files go.
+                rig.sync();
+                rig.hard_state();
+                rig.sync();
+                let segments = rig.store.segments.len();
+                rig.store.drop_below(rig.now.first_at(rig.commit));
+                happened.drops += segments - rig.store.segments.len();
+            }
+            14 | 15 => rig.store.preparer.help(),
+            16 => beside_a_sync(&mut rig, &mut rng, bytes, happened),
+            17 => rig.sync(),
+            18 => {
+                rig.sync();
+                rig.roll(rig.end());
+                rig.sync();
+            }
+            _ => crash(&mut rig, &mut rng, happened),
+        }
+        if !rig.store.has_pending() {
+            rig.check();
+        }
+    }
+}
+
+fn append(rig: &mut Rig, rng: &mut Rng, bytes: usize, happened: &mut Happened) {
+    for _ in 0..=rng.below(5) {
+        happened.appends += 1;
+        match rng.below(10) {
+            0 => rig.no_op(),
+            1 => rig.marker(),
+            _ => rig.data(rng.below(bytes)),
+        }
+    }
+    if rng.below(2) == 0 {
+        rig.sync();
+    }
+}
+
+/// Goes on somewhere else.
+fn turn(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
+    rig.sync();
+    rig.term = rig.term.max(rig.end().term);
+    rig.term = Term(rig.term.0 + 1);
+    let span = rig.end().raft.0 - rig.commit.0;
+    if rng.below(4) == 0 {
+        let ahead = rng.below(span as usize + 30) as u64;
+        let raft = RaftIndex(rig.commit.0 + ahead);
+        // The entry there is another one than ours, if there is one here.
+        let base = Base { raft, term: rig.term, next: rig.end().next.plus(rng.below(50) as u64) };
+        rig.roll(base);
+        happened.jumps += 1;
+    } else {
+        // It cannot be cut before what is here.
+        let lowest = rig.commit.0.max(rig.store.archive().first().raft.0);
+        let to = lowest + rng.below((rig.end().raft.0 - lowest + 1) as usize) as u64;
+        happened.truncations += 1;
+        happened.to_the_durable_end += usize::from(to == rig.end().raft.0);
+        rig.roll(rig.after(to));
+    }
+    for _ in 0..rng.below(3) {
+        rig.data(rng.below(800));
+    }
+    match rng.below(3) {
+        0 => {}
+        1 => rig.write(),
+        _ => rig.sync(),
+    }
+    if rng.below(3) == 0 {
+        crash(rig, rng, happened);
+    }
+}
+
+/// A sync runs while more is written.
+fn beside_a_sync(rig: &mut Rig, rng: &mut Rng, bytes: usize, happened: &mut Happened) {
+    rig.sync();
+    rig.data(rng.below(bytes));
+    rig.write();
+    let (job, then) = (rig.store.begin_sync().unwrap(), rig.now.clone());
+    if rig.store.fits(2 * bytes + 1000) {
+        happened.written_beside_a_sync += 1;
+        rig.data(rng.below(bytes));
+        rig.write();
+        rig.check();
+    }
+    if rng.below(4) == 0 {
+        return crash(rig, rng, happened);
+    }
+    job.run().unwrap();
+    rig.store.end_sync(&job);
+    rig.is_durable(then);
+}
+
+fn crash(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
+    happened.crashes += 1;
+    let disk = match rng.below(4) {
+        0 => rig.disk.crash(|_| 0),
+        1 => rig.disk.crash(|versions| versions - 1),
+        _ => rig.disk.crash_randomly(rng),
+    };
+    let (store, learnt) = reopen(&disk).unwrap();
+    let legal = rig.legal.last().unwrap().clone();
+    let log = judge(&store, &learnt, &legal);
+    if legal.turned.is_some() {
+        *(if log == legal.durable { &mut happened.old_after_turn } else { &mut happened.new_after_turn }) +=
+            1;
+    }
+    happened.lost_unsynced += usize::from(log.entries.len() < legal.now.entries.len());
+    *rig = Rig::with(disk, store, log, rig.term, learnt.commit);
+}

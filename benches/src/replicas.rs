@@ -1,0 +1,147 @@
+//! Replicas of one log in this process, as the benchmarks use them, and the peer they are compared with.
+//!
+//! Invariant: what is made here lives in a directory of its own, which goes with it.
+
+use anyhow::{Context, Result, bail, ensure};
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a cluster may take to take in a member or to elect a leader.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster whose replicas are all in this process, each in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    logs: Vec<Log>,
+    path: PathBuf,
+}
+
+impl Replicas {
+    /// `count` voters below `dir`. Node 1 makes the cluster; the others join as learners and are promoted once
+    /// they have caught up.
+    pub(crate) fn start(dir: &Path, count: u64, options: &Options) -> Result<Self> {
+        let path = dir.join("replicas");
+        if path.exists() {
+            fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+        let network = MemoryNetwork::new();
+        let open = |node: u64, bootstrap: Bootstrap| {
+            let cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            let options = Options { cluster: Some(cluster), ..options.clone() };
+            let dir = path.join(format!("node-{node}"));
+            Log::open(&dir, options).with_context(|| format!("opening {}", dir.display()))
+        };
+        let first = open(1, Bootstrap::Init)?;
+        let mut all = Self { logs: vec![first], path: path.clone() };
+        for node in 2..=count {
+            let log = open(node, Bootstrap::Join(all.logs[0].info().log_id))?;
+            let learner = Change::AddLearner {
+                node: NodeId(node),
+                directory: log.info().directory,
+                address: format!("memory:{node}"),
+            };
+            all.logs.push(log);
+            let leader = all.leader()?;
+            leader.change_members(&[learner], PATIENCE)?;
+            leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE)?;
+        }
+        all.leader()?;
+        Ok(all)
+    }
+
+    /// The replica that leads, once there is one.
+    pub(crate) fn leader(&self) -> Result<&Log> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(log) = self.logs.iter().find(|log| log.status().role == Role::Leader) {
+                return Ok(log);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        bail!("no replica leads after {PATIENCE:?}")
+    }
+}
+
+impl Drop for Replicas {
+    fn drop(&mut self) {
+        self.logs.clear();
+        // What stays goes with the whole work directory.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Where to find dragonboat's benchmark: a program that takes `-dir`, `-w w1`, `-secs` and `-nodes`, and prints a
+/// line of JSON for each log store and count of appenders.
+pub(crate) const DRAGONBOAT: &str = "CHIPLOG_PEERS_DRAGONBOAT";
+/// What it reached with 128 appenders on two cores, quiet: what to compare with where it is not at hand.
+pub(crate) const DRAGONBOAT_SEEN: f64 = 33_000.0;
+
+/// dragonboat v4 in the same arrangement.
+#[derive(Clone, Debug)]
+pub(crate) struct Dragonboat {
+    program: OsString,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    workers: u32,
+    ops_s: f64,
+}
+
+impl Dragonboat {
+    /// The one that the environment names, if it does.
+    pub(crate) fn at_hand() -> Option<Self> {
+        std::env::var_os(DRAGONBOAT).filter(|path| !path.is_empty()).map(|program| Self { program })
+    }
+
+    /// Appends a second with 128 appenders and three replicas in one process; the better of its log stores.
+    pub(crate) fn appends(&self, dir: &Path, time: Duration) -> Result<f64> {
+        let dir = dir.join("dragonboat");
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let name = self.program.to_string_lossy().into_owned();
+        let mut command = Command::new(&self.program);
+        command.arg("-dir").arg(&dir).args(["-w", "w1", "-nodes", "3", "-secs"]);
+        command.arg(time.as_secs_f64().to_string()).stderr(Stdio::null());
+        let output = command.output().with_context(|| format!("running {name}"))?;
+        fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
+        ensure!(output.status.success(), "{name} failed: {}", output.status);
+        best(&String::from_utf8_lossy(&output.stdout)).with_context(|| format!("{name} printed no figures"))
+    }
+}
+
+/// The best figure of 128 appenders.
+fn best(output: &str) -> Option<f64> {
+    let lines = output.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    lines.filter(|line| line.workers == 128).map(|line| line.ops_s).max_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_of_128_appenders_counts() {
+        let output = "noise\n{\"how\":\"pebble\",\"workers\":128,\"ops_s\":21940.5}\n\
+                      {\"how\":\"tan\",\"workers\":128,\"ops_s\":30000}\n{\"workers\":8,\"ops_s\":99999}\n";
+        assert_eq!(best(output), Some(30000.0));
+        assert_eq!(best("failed\n"), None);
+    }
+
+    #[test]
+    fn three_replicas_append_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let replicas = Replicas::start(dir.path(), 3, &Options::with_segment_bytes(1 << 20)).unwrap();
+        let leader = replicas.leader().unwrap();
+        leader.append(b"x").unwrap();
+        assert_eq!(leader.status().peers.len(), 2);
+        drop(replicas);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
