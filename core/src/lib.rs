@@ -50,6 +50,8 @@ mod positions;
 mod promise;
 mod raft_codec;
 mod reader;
+mod repairing;
+mod rescue;
 mod replica;
 mod sequence;
 mod session;

@@ -59,12 +59,30 @@ pub(crate) struct Published {
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
     status: Mutex<Option<Status>>,
+    /// Why nothing can be read now: the log is being repaired.
+    held: Mutex<Option<Error>>,
 }
 
 impl Published {
     /// How the replica stood when it last turned.
     pub(crate) fn status(&self) -> Option<Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows how it stands.
+    pub(crate) fn show(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// From now on nothing can be read, for this reason; or all can.
+    pub(crate) fn hold(&self, why: Option<Error>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// # Errors
+    /// Why nothing can be read now.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 }
 
@@ -116,6 +134,19 @@ impl Node {
         seed: u64,
         now: Moment,
     ) -> Result<Self> {
+        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
+    }
+
+    /// As [`Self::new`], sharing with handles that there are already.
+    pub(crate) fn with(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        published: Arc<Published>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
         let Opened { identity: me, store, sequencer, cluster, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
@@ -130,7 +161,7 @@ impl Node {
             cluster,
             queue,
             positions,
-            published: Arc::default(),
+            published,
             items: VecDeque::new(),
             gathered: 0,
             uncommitted: VecDeque::new(),
@@ -395,7 +426,7 @@ impl Node {
         if self.shown.is_none_or(stale) {
             self.shown = Some((shown, now));
             let status = self.status();
-            *self.published.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+            self.published.show(status);
         }
     }
 

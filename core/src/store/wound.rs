@@ -27,7 +27,7 @@ use super::layout::{
 };
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};
-use crate::batch::Malformed;
+use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
@@ -515,10 +515,16 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
     }
     file.read_at(0, &mut head).map_err(io)?;
     file.read_at(u64::from(bytes) - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
+    if SegmentHeader::parse(&head).is_ok() {
+        return Err(lost()); // it is something else
+    }
     // The salt where it stands in the header, and where it stands in a footer.
-    for id in [crate::batch::u64_at(&head, 48), crate::batch::u64_at(&tail, 24)].map(SegmentId) {
+    for id in [u64_at(&head, 48), u64_at(&tail, 24)].map(SegmentId) {
         let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
-        if matches!(scanner.block(SEGMENT_HEADER_BYTES)?, Found::Block(h, _) if h.kind == Kind::Opening) {
+        // That the file has its whole length is known from the one or the other.
+        let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
+        let opens = matches!(scanner.block(SEGMENT_HEADER_BYTES)?, Found::Block(h, _) if h.kind == Kind::Opening);
+        if whole && opens {
             let header = SegmentHeader { log, number, id, bytes };
             return write_differing(disk, number, 0, &header.encode());
         }
