@@ -131,6 +131,41 @@ impl Trio {
         report.corrupt == 0
     }
 
+    /// Damages the `n`-th of a replica's segments; a negative one counts from the last.
+    fn hurt(&self, node: u64, n: isize, choose: impl Fn(&[Block]) -> Vec<Damage>) -> String {
+        let names = self.segments(node);
+        let name = &names[usize::try_from(if n < 0 { names.len() as isize + n } else { n }).unwrap()];
+        let file = self.disk(node).visible().file(name).unwrap();
+        for damage in choose(&blocks(&file)) {
+            assert!(self.disk(node).damage(name, &damage), "{damage:?} changes nothing");
+        }
+        name.clone()
+    }
+
+    /// The raft index of a block.
+    fn entry_of(&self, node: u64, name: &str, choose: impl Fn(&[Block]) -> u64) -> u64 {
+        let file = self.disk(node).visible().file(name).unwrap();
+        raft_index(&file, choose(&blocks(&file)))
+    }
+
+    /// Where an entry stands.
+    fn find_entry(&self, node: u64, entry: u64) -> (String, u64) {
+        let image = self.disk(node).visible();
+        for name in self.segments(node) {
+            let file = image.file(&name).unwrap();
+            let found = blocks(&file).into_iter().find(|b| b.2 <= 4 && raft_index(&file, b.0) == entry);
+            if let Some(found) = found {
+                return (name, found.0);
+            }
+        }
+        panic!("entry {entry} is not there");
+    }
+
+    fn follower(&self) -> u64 {
+        let leader = self.leader();
+        (1..=NODES).find(|n| *n != leader).unwrap()
+    }
+
     fn segments(&self, node: u64) -> Vec<String> {
         let image = self.disk(node).visible();
         let mut names: Vec<String> =
@@ -155,8 +190,10 @@ fn wait(what: &str, mut until: impl FnMut() -> bool) {
     }
 }
 
-/// Where blocks stand in a segment: offset, length, kind.
-fn blocks(file: &[u8]) -> Vec<(u64, u64, u8)> {
+/// Where a block stands in a segment: offset, length, kind.
+type Block = (u64, u64, u8);
+
+fn blocks(file: &[u8]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut at = SEGMENT_HEADER_BYTES as usize;
     while at + 64 <= file.len() && &file[at..at + 4] == b"CLB1" {
@@ -167,7 +204,18 @@ fn blocks(file: &[u8]) -> Vec<(u64, u64, u8)> {
     blocks
 }
 
+fn raft_index(file: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(file[at as usize + 16..at as usize + 24].try_into().unwrap())
+}
+
 const DATA: u8 = 1;
+const HARD_STATE: u8 = 5;
+const OPENING: u8 = 7;
+
+/// The `n`-th block of a kind.
+fn nth(blocks: &[Block], kind: u8, n: usize) -> Block {
+    *blocks.iter().filter(|b| b.2 == kind).nth(n).unwrap()
+}
 
 fn flip(offset: u64) -> Damage {
     Damage::FlipBit { bit: offset * 8 + offset % 8 }
@@ -213,4 +261,209 @@ fn the_scrub_finds_and_repairs_what_is_damaged_in_full_segments() {
         trio.read(node).unwrap();
         assert!(trio.is_sound(node));
     }
+}
+
+#[test]
+fn a_reader_meets_damage_and_afterwards_the_right_bytes() {
+    let mut trio = Trio::new();
+    trio.append(60, 4000);
+    for victim in [trio.follower(), trio.leader()] {
+        // In the first segment, which is full, and in the last one, which grows.
+        for n in [0, -1] {
+            trio.append(4, 4000);
+            let before = trio.log(victim).stats().repaired;
+            trio.hurt(victim, n, |blocks| vec![flip(nth(blocks, DATA, 1).0 + 150)]);
+            assert_eq!(trio.read(victim), Err(ErrorKind::Corrupt));
+            wait("the repair", || trio.log(victim).stats().repaired > before);
+            assert_eq!(trio.read(victim), Ok(()));
+            wait("sound files", || trio.is_sound(victim));
+        }
+    }
+    trio.append(10, 4000);
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before() {
+    let mut trio = Trio::new();
+    trio.append(70, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]);
+    // With nobody to ask it waits, and says so.
+    trio.network.disconnect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    let log = trio.log(victim);
+    assert_eq!(log.status().role, Role::Repairing);
+    assert_eq!(log.append(b"no").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(log.read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(log.reader(Start::First).err().map(|e| e.kind()), Some(ErrorKind::Unavailable));
+    assert_eq!(log.barrier(PATIENCE).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(log.append(b"no").unwrap_err().to_string().contains("offset"));
+    trio.network.connect(NodeId(victim));
+    trio.append(5, 1000);
+    assert_eq!(trio.log(victim).status().role, Role::Follower);
+    assert!(trio.log(victim).stats().repaired >= 2);
+    assert_eq!(trio.read(victim), Ok(()));
+    wait("sound files", || trio.is_sound(victim));
+    // It is a full member again.
+    trio.append(20, 1000);
+    let leader = trio.leader();
+    trio.log(leader).transfer_leader(NodeId(victim), PATIENCE).unwrap();
+    trio.append(20, 4000);
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn a_repairing_replica_does_not_vote() {
+    let mut trio = Trio::new();
+    trio.append(70, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    let name = trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 64)]);
+    // The leader goes; the one that is left is damaged in the same entry.
+    let leader = trio.leader();
+    let left = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
+    let entry = trio.entry_of(victim, &name, |blocks| nth(blocks, DATA, 0).0);
+    let (file, offset) = trio.find_entry(left, entry);
+    assert!(trio.disk(left).damage(&file, &flip(offset + 100)));
+    trio.stop(leader);
+    trio.start(victim, NO_SCRUB);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(trio.log(victim).status().role, Role::Repairing);
+    assert_ne!(trio.log(left).status().role, Role::Leader, "it had one vote of three");
+    // The one that went has it.
+    trio.start(leader, NO_SCRUB);
+    trio.append(5, 1000);
+    wait("sound files", || trio.is_sound(victim) && trio.is_sound(left));
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn two_of_three_are_damaged_at_different_places() {
+    let mut trio = Trio::new();
+    trio.append(100, 4000);
+    let hurt: Vec<u64> = vec![trio.leader(), trio.follower()];
+    hurt.iter().for_each(|n| trio.stop(*n));
+    for (n, victim) in hurt.iter().enumerate() {
+        trio.hurt(*victim, 0, |blocks| vec![flip(nth(blocks, DATA, 1 + n).0 + 200)]);
+        trio.hurt(*victim, 1, |blocks| vec![flip(nth(blocks, DATA, 3 - n).0 + 3)]);
+        trio.hurt(*victim, -1, |blocks| vec![flip(nth(blocks, DATA, n).0 + 70)]);
+    }
+    hurt.iter().for_each(|n| trio.start(*n, SCRUB));
+    trio.append(5, 1000);
+    for victim in hurt {
+        wait("the repair", || trio.log(victim).stats().repaired >= 3);
+        wait("sound files", || trio.is_sound(victim));
+    }
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
+    let mut trio = Trio::new();
+    trio.append(100, 4000);
+    let (victim, lagging) = (trio.leader(), trio.follower());
+    trio.network.disconnect(NodeId(lagging));
+    let other = (1..=NODES).find(|n| *n != victim && *n != lagging).unwrap();
+    for n in 0..60 {
+        let record = record(1000 + n, 4000);
+        let index = trio.log(victim).append(&record).unwrap();
+        trio.records.insert(index, record);
+    }
+    trio.log(other).wait_for(trio.last(), PATIENCE).unwrap();
+    // A full segment that the lagging one lacks is damaged at one that leads, and has nothing in memory.
+    trio.stop(victim);
+    let damaged = trio.hurt(victim, -2, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 300)]);
+    trio.start(victim, NO_SCRUB);
+    let leader = trio.leader();
+    if leader != victim {
+        trio.log(victim).wait_for(trio.last(), PATIENCE).unwrap();
+        trio.log(leader).transfer_leader(NodeId(victim), PATIENCE).unwrap();
+    }
+    trio.network.disconnect(NodeId(other));
+    trio.network.connect(NodeId(lagging));
+    trio.stop(other);
+    // The third is down, the second lacks it: nobody has the bytes.
+    std::thread::sleep(Duration::from_millis(500));
+    let reached = trio.log(lagging).info().last;
+    assert!(reached < trio.last(), "it got what nobody could give");
+    assert!(trio.read(victim).is_err(), "{damaged}");
+    trio.network.connect(NodeId(other));
+    trio.start(other, NO_SCRUB);
+    trio.converge();
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    wait("sound files", || trio.is_sound(victim));
+}
+
+#[test]
+fn the_fixed_parts_of_segments_and_their_openings_are_repaired() {
+    let mut trio = Trio::new();
+    trio.append(100, 4000);
+    let victim = trio.follower();
+    // A full segment's opening, while it runs.
+    trio.hurt(victim, 2, |blocks| vec![flip(nth(blocks, OPENING, 0).0 + 70)]);
+    trio.stop(victim);
+    trio.start(victim, SCRUB);
+    wait("the repair of an opening", || trio.log(victim).stats().repaired >= 1);
+    wait("sound files", || trio.is_sound(victim));
+    trio.stop(victim);
+    // Headers of files, and the last segment's opening.
+    trio.hurt(victim, 1, |_| vec![flip(60), flip(3000)]);
+    trio.hurt(victim, -1, |blocks| vec![flip(100), flip(nth(blocks, OPENING, 0).0 + 70)]);
+    trio.start(victim, SCRUB);
+    trio.append(10, 1000);
+    wait("sound files", || trio.is_sound(victim));
+    assert_eq!(trio.read(victim), Ok(()));
+}
+
+#[test]
+fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
+    let mut trio = Trio::new();
+    trio.append(30, 1000);
+    let victim = trio.follower();
+    // Another term, so that the segment holds a hard state block of it.
+    let leader = trio.leader();
+    let third = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
+    trio.log(leader).transfer_leader(NodeId(third), PATIENCE).unwrap();
+    trio.append(3, 1000);
+    trio.stop(victim);
+    let term = trio.log(third).status().term;
+    trio.hurt(victim, -1, |blocks| {
+        let states = blocks.iter().filter(|b| b.2 == HARD_STATE);
+        states.map(|b| flip(b.0 + 70)).collect()
+    });
+    trio.network.disconnect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(trio.log(victim).status().role, Role::Repairing, "nobody has told it a term");
+    trio.network.connect(NodeId(victim));
+    trio.append(3, 1000);
+    assert_eq!(trio.log(victim).status().term, term);
+    assert_eq!(trio.read(victim), Ok(()));
+    wait("sound files", || trio.is_sound(victim));
+    trio.stop(victim);
+    trio.start(victim, NO_SCRUB);
+    assert!(trio.log(victim).status().term >= term);
+    trio.converge();
+}
+
+#[test]
+fn the_only_voter_refuses_to_open() {
+    let network = MemoryNetwork::new();
+    let disk = SimDisk::default();
+    let open = |disk: &SimDisk, bootstrap| {
+        Log::open_on(Arc::new(disk.clone()), options(1, bootstrap, &network, SCRUB))
+    };
+    let log = open(&disk, Bootstrap::Init).unwrap();
+    for n in 0..10 {
+        log.append(&record(n, 2000)).unwrap();
+    }
+    log.close().unwrap();
+    let name = format!("{:020}.seg", 1);
+    let block = nth(&blocks(&disk.visible().file(&name).unwrap()), DATA, 3);
+    assert!(disk.damage(&name, &flip(block.0 + 90)));
+    let error = open(&disk, Bootstrap::Existing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains(&name));
 }

@@ -496,7 +496,7 @@ impl Filling<'_> {
 }
 
 /// Puts back the fixed part of a segment file, if its name can still be told: the salt stands in the footer as well,
-/// and the opening block proves it.
+/// and the blocks prove it.
 ///
 /// # Errors
 /// `Corrupt`: it cannot; `Io`.
@@ -523,8 +523,7 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
         let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
         // That the file has its whole length is known from the one or the other.
         let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
-        let opens = matches!(scanner.block(SEGMENT_HEADER_BYTES)?, Found::Block(h, _) if h.kind == Kind::Opening);
-        if whole && opens {
+        if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
             let header = SegmentHeader { log, number, id, bytes };
             return write_differing(disk, number, 0, &header.encode());
         }
