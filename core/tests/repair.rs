@@ -93,14 +93,35 @@ impl Trio {
 
     /// Appends records of very different sizes through whoever leads.
     fn append(&mut self, count: u64, bytes: u64) {
-        let leader = self.leader();
         for _ in 0..count {
             let n = self.records.len() as u64 + 1;
             let record = record(n, bytes);
-            let index = self.log(leader).append(&record).unwrap();
-            self.records.insert(index, record);
+            self.append_one(record);
         }
         self.converge();
+    }
+
+    /// Whoever is not the leader any more says so, and has not taken it.
+    fn append_one(&mut self, record: Vec<u8>) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader();
+            match self.log(leader).append(&record) {
+                Ok(index) => {
+                    self.records.insert(index, record);
+                    return;
+                }
+                Err(e) => assert!(e.kind() == ErrorKind::NotLeader && Instant::now() < end, "{e}"),
+            }
+        }
+    }
+
+    /// Lets a replica lead.
+    fn let_lead(&self, node: u64) {
+        wait("the new leader", || {
+            let leader = self.leader();
+            leader == node || self.log(leader).transfer_leader(NodeId(node), PATIENCE).is_ok()
+        });
     }
 
     fn last(&self) -> Index {
@@ -308,8 +329,7 @@ fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before()
     wait("sound files", || trio.is_sound(victim));
     // It is a full member again.
     trio.append(20, 1000);
-    let leader = trio.leader();
-    trio.log(leader).transfer_leader(NodeId(victim), PATIENCE).unwrap();
+    trio.let_lead(victim);
     trio.append(20, 4000);
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }
@@ -366,21 +386,14 @@ fn damage_is_repaired_with_one_of_the_others_down_and_never_shipped() {
     let (victim, lagging) = (trio.leader(), trio.follower());
     trio.network.disconnect(NodeId(lagging));
     let other = (1..=NODES).find(|n| *n != victim && *n != lagging).unwrap();
-    for n in 0..60 {
-        let record = record(1000 + n, 4000);
-        let index = trio.log(victim).append(&record).unwrap();
-        trio.records.insert(index, record);
-    }
+    (0..60).for_each(|n| trio.append_one(record(1000 + n, 4000)));
     trio.log(other).wait_for(trio.last(), PATIENCE).unwrap();
     // A full segment that the lagging one lacks is damaged at one that leads, and has nothing in memory.
     trio.stop(victim);
     let damaged = trio.hurt(victim, -2, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 300)]);
     trio.start(victim, NO_SCRUB);
-    let leader = trio.leader();
-    if leader != victim {
-        trio.log(victim).wait_for(trio.last(), PATIENCE).unwrap();
-        trio.log(leader).transfer_leader(NodeId(victim), PATIENCE).unwrap();
-    }
+    trio.log(victim).wait_for(trio.last(), PATIENCE).unwrap();
+    trio.let_lead(victim);
     trio.network.disconnect(NodeId(other));
     trio.network.connect(NodeId(lagging));
     trio.stop(other);
@@ -425,7 +438,7 @@ fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
     // Another term, so that the segment holds a hard state block of it.
     let leader = trio.leader();
     let third = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
-    trio.log(leader).transfer_leader(NodeId(third), PATIENCE).unwrap();
+    trio.let_lead(third);
     trio.append(3, 1000);
     trio.stop(victim);
     let term = trio.log(third).status().term;

@@ -224,6 +224,12 @@ impl Replica {
                 });
             }
         }
+        if let Some((to, ..)) = &self.asks.transfer
+            && self.raw.raft.lead_transferee.is_none()
+        {
+            // The message was lost, or came before the other was ready for it; raft gives up after a while.
+            self.raw.transfer_leader(to.0);
+        }
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
         if self.asks.landed_until <= now {
             self.asks.landed_until = Moment(u64::MAX);
