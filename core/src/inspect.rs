@@ -121,18 +121,28 @@ impl Inspector {
         let mut before: Option<u64> = None;
         let (named, identity_fault) = self.identity()?;
         let log = named.or_else(|| found.iter().find_map(|f| Some(f.header?.log)));
+        let dead = dead(&found);
+        let first = found.iter().zip(&dead).rev().filter(|(_, dead)| !**dead).find_map(|(f, _)| f.log_first);
         for (i, this) in found.iter().enumerate() {
             if self.only.is_some_and(|n| n != this.number) {
                 continue;
             }
-            let successor = found[i + 1..].iter().find_map(|f| f.opening);
-            if let Some(last) = before.filter(|last| this.number != last + 1) {
-                if self.is_gap(last)? && sink.fault(missing(last + 1, this, &chain)).is_break() {
+            let goes_on = |(n, f): &(usize, &Found)| *n > i && f.opening.is_some() && !dead[*n];
+            let successor = found.iter().enumerate().find(goes_on).map(|(_, f)| f);
+            let skips =
+                |last: &u64| this.number != last + 1 && !dead[i] && !chain.leads_to(this.opening.as_ref());
+            if let Some(last) = before.filter(skips) {
+                let gap = !this.is_anew(first) && self.is_gap(last)?;
+                if gap && sink.fault(missing(last + 1, this, &chain)).is_break() {
                     return Ok(sink.report);
                 }
                 chain = Chain::default();
             }
-            match segment::walk(&*self.disk, this, log, successor, &mut chain, &mut sink) {
+            if !dead[i] && this.is_anew(this.log_first) && !chain.leads_to(this.opening.as_ref()) {
+                chain = Chain::default();
+            }
+            match segment::walk(&*self.disk, this, log, (successor, dead[i]), &mut chain, &mut sink) {
+                Outcome::Done if dead[i] => {}
                 Outcome::Done => before = Some(this.number),
                 Outcome::Vanished => (before, chain) = (None, Chain::default()),
                 Outcome::Stop => return Ok(sink.report),
@@ -208,6 +218,25 @@ impl Inspector {
     fn io(&self, doing: &str, number: u64, e: io::Error) -> Error {
         Error::io(doing, &self.disk.path().join(file_name(number)), e)
     }
+}
+
+/// Which segments are cut off: the log went on, in a later one, from where they begin or from before that.
+fn dead(found: &[Found]) -> Vec<bool> {
+    let mut goes_on = None;
+    let mut dead: Vec<bool> = found
+        .iter()
+        .rev()
+        .map(|f| {
+            let Some(begins) = f.opening.map(|h| h.raft_index) else { return false };
+            let dead = goes_on.is_some_and(|base| begins >= base);
+            if !dead {
+                goes_on = Some(begins);
+            }
+            dead
+        })
+        .collect();
+    dead.reverse();
+    dead
 }
 
 /// The fault of segments that are not there, between two that are.

@@ -103,6 +103,8 @@ struct Durability {
     /// The last ready with anything to write, and the last one that is durable.
     planned: u64,
     persisted: u64,
+    /// A jump on its way to the disk: its ready, and the entry that it leads to.
+    jump: Option<(u64, RaftIndex)>,
     /// Terms on their way to the disk, by ready; and the last that is there.
     terms: VecDeque<(u64, Term)>,
     term: Term,
@@ -243,6 +245,15 @@ impl Replica {
     /// The last entry known committed, written here or not.
     pub(crate) fn committed(&self) -> RaftIndex {
         RaftIndex(self.raw.raft.raft_log.committed)
+    }
+
+    /// What is in memory of an entry, for whoever watches.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(
+        &self,
+        raft: RaftIndex,
+    ) -> Option<(crate::store::block::BlockHeader, Option<Vec<Bytes>>)> {
+        self.raw.store().in_memory(raft)
     }
 
     /// Messages that may leave now.
@@ -449,6 +460,11 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        if let Some((_, to)) = self.durability.jump.take_if(|(n, _)| *n <= number)
+            && self.raw.raft.raft_log.applied < to.0
+        {
+            self.raw.advance_apply_to(to.0); // what a jump leads to is all in force
+        }
         let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
             free.extend(messages);
@@ -520,6 +536,7 @@ impl Replica {
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
             self.jump(&snapshot, writing)?;
+            self.durability.jump = Some((number, RaftIndex(snapshot.get_metadata().index)));
             rolled = true;
         }
         let entries = ready.take_entries();

@@ -533,7 +533,13 @@ impl Sequencer {
         // What was not committed yet when the segment began is not known from here on: who needs it replays from
         // an earlier segment.
         let raft = if alone { end.raft } else { opening.hard_state.commit.min(end.raft) };
-        let next = if raft == end.raft { end.next } else { opening.log_first };
+        // Where the log stood when the segment began, once that is committed.
+        let mut pending = VecDeque::new();
+        let mut next = end.next;
+        if raft < end.raft {
+            pending.push_back(Pending { raft: end.raft, next: end.next, effect: None });
+            next = opening.log_first;
+        }
         *self = Self {
             me: self.me,
             end,
@@ -542,7 +548,7 @@ impl Sequencer {
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
             committed: Committed { raft, next, first: opening.log_first, membership },
-            pending: VecDeque::new(),
+            pending,
         };
         Ok(())
     }
@@ -551,7 +557,6 @@ impl Sequencer {
     pub(crate) fn keep_hard_state(&mut self, state: HardState, committed: RaftIndex) {
         self.hard_state = state;
         self.commit_to(committed);
-        self.committed.raft = self.committed.raft.max(committed);
     }
 
     /// The state of a replica that jumps: what the opening block of another replica's oldest segment says. Keeps
@@ -567,8 +572,11 @@ impl Sequencer {
     ) -> Result<(), Malformed> {
         let HardState { term, vote, .. } = self.hard_state;
         self.replay_opening(header, body, options)?;
+        self.pending.clear();
         // What was discarded had been committed.
         (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
+        // The command that discarded it may stand behind the jump; nobody shall look for it here until it comes.
+        self.committed.first = self.committed.first.max(self.end.next);
         self.hard_state = HardState { term, vote, commit: self.end.raft };
         Ok(())
     }

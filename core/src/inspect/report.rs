@@ -103,6 +103,8 @@ pub enum SegmentState {
     Begun,
     /// Full, with index and footer.
     Sealed,
+    /// Cut off: the log went on elsewhere. The next opening for writing removes it. Its blocks are not looked at.
+    Dead,
 }
 
 impl SegmentState {
@@ -112,6 +114,7 @@ impl SegmentState {
             Self::Prepared => "prepared",
             Self::Begun => "begun",
             Self::Sealed => "sealed",
+            Self::Dead => "dead",
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Found {
     pub(super) header: Option<SegmentHeader>,
     /// The header of its opening block, if it has begun.
     pub(super) opening: Option<BlockHeader>,
+    /// The log's first index as it says.
+    pub(super) log_first: Option<Index>,
 }
 
 impl Found {
@@ -44,7 +46,7 @@ impl Found {
     /// # Errors
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable = Ok(Some(Self { number, header: None, opening: None }));
+        let unreadable = Ok(Some(Self { number, header: None, opening: None, log_first: None }));
         let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -58,7 +60,17 @@ impl Found {
         let opening = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok();
         let opening = opening.and_then(|bytes| BlockHeader::parse(bytes, header.id).ok());
         let opening = opening.filter(|h| h.kind == Kind::Opening);
-        Ok(Some(Self { number, header: Some(header), opening }))
+        let log_first = opening.and_then(|h| {
+            let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize).ok()?;
+            check_body(&h, block, true).ok()?;
+            Some(Opening::parse(&block[BLOCK_HEADER_BYTES..]).ok()?.log_first)
+        });
+        Ok(Some(Self { number, header: Some(header), opening, log_first }))
+    }
+
+    /// Whether all records before it are discarded when those below `first` are: nothing older need lead to it then.
+    pub(super) fn is_anew(&self, first: Option<Index>) -> bool {
+        self.opening.is_some_and(|h| first.is_some_and(|first| h.first <= first))
     }
 }
 
@@ -158,6 +170,12 @@ impl Chain {
         }
     }
 
+    /// Whether an opening block stands just behind here.
+    pub(super) fn leads_to(&self, opening: Option<&BlockHeader>) -> bool {
+        let here = opening.is_some_and(|o| self.raft == Some((o.raft_index, o.term)));
+        here && self.gap_to(opening) == (None, None)
+    }
+
     /// The raft entries and records between here and `after`.
     #[expect(clippy::type_complexity, reason = "two optional ranges, named where they are used")]
     pub(super) fn gap_to(
@@ -188,12 +206,13 @@ enum Stop {
     Visitor,
 }
 
-/// Walks the segment `found`; faults go to `sink`. `successor` is the opening of the next begun segment.
+/// Walks the segment `found`; faults go to `sink`. `successor` is the segment in which the log goes on: what this one
+/// holds behind where that one begins is dead, and so is all of this one if `dead`.
 pub(super) fn walk(
     disk: &dyn Disk,
     found: &Found,
     log: Option<LogId>,
-    successor: Option<BlockHeader>,
+    (successor, dead): (Option<&Found>, bool),
     chain: &mut Chain,
     sink: &mut Sink<'_>,
 ) -> Outcome {
@@ -202,7 +221,10 @@ pub(super) fn walk(
         file: file_name(found.number),
         id: SegmentId(0),
         chain: *chain,
-        successor,
+        successor: successor.and_then(|s| s.opening),
+        anew: successor.is_some_and(|s| s.is_anew(s.log_first)),
+        adjoins: successor.is_some_and(|s| s.number == found.number + 1),
+        dead,
         sink,
         scanned: false,
     };
@@ -221,6 +243,11 @@ struct Walk<'w, 's, 'v> {
     id: SegmentId,
     chain: Chain,
     successor: Option<BlockHeader>,
+    /// Whether the successor begins anew, so that nothing here need lead to it.
+    anew: bool,
+    /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
+    adjoins: bool,
+    dead: bool,
     sink: &'s mut Sink<'v>,
     /// Whether the header was sound, so that a changed one means that the file was reused.
     scanned: bool,
@@ -288,8 +315,10 @@ impl Walk<'_, '_, '_> {
     fn blocks(&mut self, window: &mut Window, header: &SegmentHeader) -> Result<(), Stop> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
+        let footer = footer.filter(|f| !self.is_outdated(f));
         let begun = self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
+            _ if self.dead => SegmentState::Dead,
             (Some(_), _) => SegmentState::Sealed,
             (None, true) => SegmentState::Begun,
             (None, false) => SegmentState::Prepared,
@@ -305,7 +334,7 @@ impl Walk<'_, '_, '_> {
         self.sink.report.segments += 1;
         self.tell(Event::Segment(&segment))?;
         let mut end = SegmentEnd { data_end: SEGMENT_HEADER_BYTES as u64, ..SegmentEnd::default() };
-        if begun {
+        if begun && !self.dead {
             let room = data_limit_of(header, length);
             let (limit, proven) = match (&footer, self.successor) {
                 (Some(f), _) => (u64::from(f.data_end).min(room), u64::MAX),
@@ -324,6 +353,13 @@ impl Walk<'_, '_, '_> {
         }
         self.sink.report.bytes += window.len();
         self.tell(Event::SegmentEnd(&end))
+    }
+
+    /// Whether a footer was written before the log turned to another place, or for a turn that a crash undid.
+    fn is_outdated(&self, footer: &Footer) -> bool {
+        let Some(next) = self.successor else { return false };
+        footer.last_raft > next.raft_index
+            || (self.adjoins && footer.last_raft < next.raft_index && !self.anew)
     }
 
     /// Whether the segment holds blocks: an opening, or, if that is gone, any later block or a footer.
@@ -351,6 +387,9 @@ impl Walk<'_, '_, '_> {
         let mut at = SEGMENT_HEADER_BYTES as u64;
         while at + BLOCK_HEADER_BYTES as u64 <= limit {
             match self.header_at(window, at, limit) {
+                Ok(header) if self.successor.is_some_and(|s| header.raft_index > s.raft_index) => {
+                    return Ok(());
+                }
                 Ok(header) => {
                     if !self.block(window, at, &header, end)? {
                         return self.tail(at, limit);
@@ -437,7 +476,10 @@ impl Walk<'_, '_, '_> {
         let Some(known) = footer.map(after_footer).or(self.successor) else { return Ok(()) };
         let (raft, records) = self.chain.gap_to(Some(&known));
         let short = footer.is_some_and(|f| end.data_end < u64::from(f.data_end));
-        if short || raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact)) {
+        let gone = raft.is_some() || (records.is_some() && self.chain.next.is_some_and(|(_, exact)| exact));
+        if gone && !short && footer.is_none() && self.anew {
+            self.chain = Chain::default();
+        } else if short || gone {
             let reach = footer.map_or(0, |f| u64::from(f.data_end).saturating_sub(end.data_end));
             let what = "blocks that were here are gone";
             self.wrong(Wrong::corrupt(end.data_end, reach, what), Some((raft, records)))?;

@@ -174,7 +174,17 @@ impl Segment {
     fn cut(&self, extent: Extent) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         let readable = self.readable();
-        assert!(readable <= extent.data_end, "committed blocks were cut off");
+        assert!(
+            readable <= extent.data_end,
+            "committed blocks were cut off: {readable} of {} in segment {} base {:?}, cut to {} {:?}, was {} {:?}",
+            self.bytes,
+            self.number,
+            self.base,
+            extent.data_end,
+            extent.end,
+            now.data_end,
+            now.end
+        );
         *now = extent;
     }
 
@@ -182,6 +192,8 @@ impl Segment {
     fn bury(&self) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         (now.end, now.data_end) = (self.base, self.readable());
+        // No index, and none to be stored: whatever the file says of itself stays as it is.
+        now.index = BlockIndex::Stored { offset: 0, count: 0, crc: crc32c(&[]) };
     }
 
     /// Its footer was written: the index need not be in memory any more. Unless it was cut meanwhile: then the
@@ -571,6 +583,41 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(BLOCK_HEADER_BYTES));
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The helper thread writes a footer while the segment is cut: what it wrote is out of date, and the segment
+    /// must not be taken for sealed.
+    #[test]
+    fn a_footer_from_before_a_cut_does_not_seal() {
+        let base = Base { raft: RaftIndex(4), term: Term(1), next: Index(9) };
+        let segment = Segment::growing(3, SegmentId(1), 1 << 16, base, Timestamp(0));
+        let end = Base { raft: RaftIndex(5), ..base };
+        for offset in [4096, 4160] {
+            let entry =
+                IndexEntry { first: Index(9), raft_index: RaftIndex(5), timestamp: Timestamp(1), offset };
+            segment.grow(entry, 64, end);
+        }
+        let footer = |data_end| Footer {
+            number: 3,
+            id: SegmentId(1),
+            base_raft: base.raft,
+            base_term: base.term,
+            first: base.next,
+            next: end.next,
+            last_raft: end.raft,
+            last_term: end.term,
+            first_timestamp: Timestamp(0),
+            last_timestamp: Timestamp(1),
+            data_end,
+            index_offset: 65_280,
+            index_count: 1,
+            index_crc: 0,
+        };
+        segment.cut(Extent { data_end: 4160, ..segment.extent() });
+        segment.seal(&footer(4224));
+        assert!(segment.extent().growing_index().is_some());
+        segment.seal(&footer(4160));
+        assert!(segment.extent().growing_index().is_none());
+    }
 
     #[test]
     fn names_and_numbers() {

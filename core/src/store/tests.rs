@@ -9,11 +9,13 @@ use crate::batch::{BatchBuilder, Malformed};
 use crate::config::ReadMode;
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
 use crate::error::ErrorKind;
+use crate::inspect::{Event, Inspector};
 use crate::types::{DirectoryId, LogId};
 use block::digest_of_batches;
 use cursor::Cursor;
 use identity::{IDENTITY_FILE, Identity};
 use layout::{HardState, Opening, digest_of_bytes};
+use std::ops::ControlFlow;
 use walk::Learn;
 
 pub(super) const SEGMENT_BYTES: u32 = 64 << 10;
@@ -58,8 +60,8 @@ impl Plain {
 
     /// The log's first index as of entry `raft`.
     pub(super) fn first_at(&self, raft: RaftIndex) -> Index {
-        let discards = self.entries.iter().filter(|e| e.kind == Kind::Command && e.raft <= raft).last();
-        discards.map_or(self.first, |e| Index(u64::from_le_bytes(e.body[..].try_into().unwrap())))
+        let discards = self.entries.iter().rfind(|e| e.kind == Kind::Command && e.raft <= raft);
+        discards.map_or(self.first, |e| discard_of(&e.body))
     }
 }
 
@@ -120,7 +122,7 @@ impl Learn for Learnt {
             Kind::HardState => self.commit = HardState::parse(body)?.commit,
             // In these tests a command is a discard.
             Kind::Command => {
-                self.first = Index(u64::from_le_bytes(body.try_into().map_err(|_| "length")?));
+                self.first = discard_of(body);
                 self.end.next = self.end.next.max(self.first);
             }
             _ => {}
@@ -154,8 +156,7 @@ impl Rig {
         let arc: Arc<dyn Disk> = Arc::new(disk.clone());
         drop(arc.create(IDENTITY_FILE).unwrap());
         identity().write(&*arc).unwrap();
-        let preparer =
-            Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
+        let preparer = Preparer::new(arc.clone(), identity().log, SEGMENT_BYTES, 1, Vec::new());
         preparer.go_unaided();
         let base = Base { raft: RaftIndex(0), term: Term(1), next: Index(1) };
         let opening = opening(base, Term(1), Index(1), RaftIndex(0));
@@ -225,7 +226,7 @@ impl Rig {
 
     /// A discard: records below `first` go; beyond the end it moves the end.
     pub(super) fn discard(&mut self, first: Index) {
-        let body = first.0.to_le_bytes().to_vec();
+        let body = [1u64.to_le_bytes(), first.0.to_le_bytes()].concat();
         let digest = digest_of_bytes(&[&body]);
         self.entry(Kind::Command, 0, body, digest, Some(first));
     }
@@ -370,7 +371,7 @@ pub(super) fn opening(base: Base, term: Term, first: Index, commit: RaftIndex) -
         log_first: first,
         hard_state: HardState { term, vote: 0, commit },
         configuration: b"members".to_vec(),
-        sessions: Vec::new(),
+        sessions: vec![0; 8],
     };
     position(Kind::Opening, base, opening.encode())
 }
@@ -388,6 +389,27 @@ fn position(kind: Kind, end: Base, body: Vec<u8>) -> NewBlock {
         body: vec![Bytes::from(body)],
         end,
     }
+}
+
+/// The operand of a discard.
+fn discard_of(body: &[u8]) -> Index {
+    Index(u64::from_le_bytes(body[8..].try_into().unwrap()))
+}
+
+/// Looks at every byte of the files, and finds nothing wrong.
+pub(super) fn verify(disk: &SimDisk) {
+    let mut faults = Vec::new();
+    let report = Inspector::open_on(Arc::new(disk.clone())).walk(&mut |event| {
+        // A crash can leave a gap below files that were prepared and never begun.
+        if let Event::Fault(fault) = event
+            && (fault.bytes, fault.raft) != (0, None)
+        {
+            faults.push(fault.clone());
+        }
+        ControlFlow::Continue(())
+    });
+    report.unwrap();
+    assert_eq!(faults, []);
 }
 
 /// Opens the log on a disk, as `open` does it. Returns what was learnt, too.

@@ -64,6 +64,7 @@ fn explore(rig: &Rig, from: usize, samples: usize, seen: &mut Seen) {
 fn recover(image: Image, legal: &Legal, seen: &mut Seen) {
     let disk = SimDisk::new(image);
     disk.set_chance(seen.states.len() as u64 + 1000);
+    verify(&disk);
     let (store, learnt) = reopen(&disk).unwrap();
     let log = judge(&store, &learnt, legal);
     if legal.turned.is_some() {

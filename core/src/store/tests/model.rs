@@ -112,6 +112,9 @@ fn live(seed: u64, happened: &mut Happened) {
         if !rig.store.has_pending() {
             rig.check();
         }
+        if rng.below(20) == 0 {
+            verify(&rig.disk);
+        }
     }
 }
 
@@ -190,6 +193,7 @@ fn crash(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
         1 => rig.disk.crash(|versions| versions - 1),
         _ => rig.disk.crash_randomly(rng),
     };
+    verify(&disk);
     let (store, learnt) = reopen(&disk).unwrap();
     let legal = rig.legal.last().unwrap().clone();
     let log = judge(&store, &learnt, &legal);
