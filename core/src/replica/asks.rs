@@ -226,8 +226,10 @@ impl Replica {
         }
         if let Some((to, ..)) = &self.asks.transfer
             && self.raw.raft.lead_transferee.is_none()
+            && self.raw.raft.prs().get(to.0).is_some_and(|p| p.recent_active)
         {
-            // The message was lost, or came before the other was ready for it; raft gives up after a while.
+            // The message was lost, or came before the other was ready for it; raft gives up after a while. No appends
+            // are taken meanwhile: so not for one of whom nothing is heard.
             self.raw.transfer_leader(to.0);
         }
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
