@@ -344,14 +344,26 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
             }
         };
         let end = open_file(damaged, number + 1).and_then(|next| base_of(&next)).map(|base| (None, base));
-        let place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
-        let mut probe = Probe::new(&*damaged.disk, place, PIECE_BYTES)?;
-        let wound = match probe.look_on()? {
-            Look::Broken(cause) => probe.wound(cause)?,
-            Look::More | Look::Sound => None,
-        };
-        let Some(wound) = wound else { return Err(why) };
-        let state_lost = end.is_none() && !probe.state_follows(wound.to.unwrap_or(wound.from))?;
+        let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
+        let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
+        let mut last = end.is_none();
+        if wound.is_opening()
+            && let Some((before, base)) = sealed_before(damaged, number)
+        {
+            // The opening is made of what stands before it, so that has to be sound first.
+            match examine(damaged, &before)? {
+                Some(found) => {
+                    (wound, probe) = found;
+                    last = false;
+                }
+                None => {
+                    place.base = Some(base);
+                    let Some(found) = examine(damaged, &place)? else { return Err(why) };
+                    (wound, probe) = found;
+                }
+            }
+        }
+        let state_lost = last && !probe.state_follows(wound.to.unwrap_or(wound.from))?;
         let opening = match wound.is_opening() {
             true => Some(made_again(damaged, &wound)?.ok_or(why)?),
             false => None,
@@ -360,6 +372,26 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let mender = Mender::new(wound, cluster.heartbeat * 4, cluster.message_bytes_max);
         return Ok(Diagnosis::Treat(Treatment { mender, opening, state_lost }));
     }
+}
+
+/// The first wound of a segment, if there is any about which something can be told.
+fn examine(damaged: &Damaged, place: &Place) -> Result<Option<(Wound, Probe)>> {
+    let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
+    let wound = match probe.look_on()? {
+        Look::Broken(cause) => probe.wound(cause)?,
+        Look::More | Look::Sound => None,
+    };
+    Ok(wound.map(|wound| (wound, probe)))
+}
+
+/// The segment before `number`, if its footer tells where it ends; and what comes after it.
+fn sealed_before(damaged: &Damaged, number: u64) -> Option<(Place, Base)> {
+    let before = open_file(damaged, number.checked_sub(1)?)?;
+    let footer = before.footer?;
+    let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
+    let end = Some((Some(footer.data_end as usize), base));
+    let (id, bytes) = (before.header.id, before.header.bytes);
+    Some((Place { number: number - 1, id, bytes, base: None, end }, base))
 }
 
 /// A segment file whose fixed parts are sound.
