@@ -170,7 +170,12 @@ impl Error {
     /// An I/O error, with what was being done to which path.
     pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {doing} {}: {source}", path.display());
-        Self(Arc::new(Inner { kind: ErrorKind::Io, message, source: Some(Source::System(source)), place: None }))
+        Self(Arc::new(Inner {
+            kind: ErrorKind::Io,
+            message,
+            source: Some(Source::System(source)),
+            place: None,
+        }))
     }
 
     /// An error that follows from an earlier one, whose error number it keeps.

@@ -64,7 +64,8 @@ impl Fetch {
             anchor: (RaftIndex(u64_at(b, 16)), Term(u64_at(b, 24))),
             bytes_max: u32_at(b, 32),
         };
-        if fetch.first.0 == 0 || fetch.first > fetch.last || fetch.last > fetch.anchor.0 || b[36..] != [0; 4] {
+        if fetch.first.0 == 0 || fetch.first > fetch.last || fetch.last > fetch.anchor.0 || b[36..] != [0; 4]
+        {
             return Err("question contradicts itself");
         }
         Ok(fetch)

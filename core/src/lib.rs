@@ -51,8 +51,8 @@ mod promise;
 mod raft_codec;
 mod reader;
 mod repairing;
-mod rescue;
 mod replica;
+mod rescue;
 mod sequence;
 mod session;
 #[cfg(any(test, feature = "sim"))]

@@ -151,8 +151,8 @@ impl Log {
         let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
         let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
         let opened = match open_or_find_damage(disk, &options)? {
-            Directory::Ready(opened) => opened,
-            Directory::Damaged(damaged) => match Repairing::begin(damaged)? {
+            Directory::Ready(opened) => *opened,
+            Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
                 Begun::Opened(opened) => *opened,
                 Begun::Repairing(repairing) => return Self::open_repairing(repairing, path, fork, seed),
             },
@@ -209,12 +209,7 @@ impl Log {
     }
 
     /// A replica's log that is to be repaired before it goes on.
-    fn open_repairing(
-        repairing: Box<Repairing>,
-        path: PathBuf,
-        fork: ForkGuard,
-        seed: u64,
-    ) -> Result<Self> {
+    fn open_repairing(repairing: Box<Repairing>, path: PathBuf, fork: ForkGuard, seed: u64) -> Result<Self> {
         let damaged = repairing.damaged();
         let (identity, cluster, options) =
             (damaged.identity, damaged.cluster.clone(), damaged.options.clone());

@@ -212,7 +212,10 @@ impl Node {
             let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)].into_iter().flatten().min()
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does all there is to do but syncing.

@@ -51,9 +51,9 @@ impl Opened {
 /// What was found in a directory.
 pub(crate) enum Directory {
     /// A log that goes on.
-    Ready(Opened),
+    Ready(Box<Opened>),
     /// A replica's log that cannot go on before it is repaired.
-    Damaged(Damaged),
+    Damaged(Box<Damaged>),
 }
 
 /// A replica's log that recovery refuses. Nothing but damage keeps it from being opened.
@@ -89,7 +89,7 @@ impl Damaged {
 /// Opens or makes the log on `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
     match open_or_find_damage(disk, options)? {
-        Directory::Ready(opened) => Ok(opened),
+        Directory::Ready(opened) => Ok(*opened),
         Directory::Damaged(damaged) => Err(damaged.why),
     }
 }
@@ -105,15 +105,23 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     let lock = lock(&*disk)?;
     // Again, under the lock: another process may have made it meanwhile.
     let Some(identity) = Identity::read(&*disk)? else {
-        return create(disk, options, lock).map(Directory::Ready);
+        return create(disk, options, lock).map(|opened| Directory::Ready(Box::new(opened)));
     };
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     match recover(disk.clone(), options, identity, segments.clone()) {
-        Ok(opened) => Ok(Directory::Ready(Opened { lock: Some(lock), ..opened })),
+        Ok(opened) => Ok(Directory::Ready(Box::new(Opened { lock: Some(lock), ..opened }))),
         Err(why) => match options.cluster.clone().filter(|_| why.kind() == ErrorKind::Corrupt) {
             Some(cluster) => {
                 let (options, lock) = (options.clone(), Some(lock));
-                Ok(Directory::Damaged(Damaged { disk, options, cluster, identity, segments, why, lock }))
+                Ok(Directory::Damaged(Box::new(Damaged {
+                    disk,
+                    options,
+                    cluster,
+                    identity,
+                    segments,
+                    why,
+                    lock,
+                })))
             }
             None => Err(why),
         },

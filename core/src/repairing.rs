@@ -26,6 +26,7 @@
 //!
 //! Must not know: threads, raft's state.
 
+use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::parse_blocks;
@@ -35,7 +36,6 @@ use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
-use crate::batch::{Malformed, u64_at};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
 use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, digest_of_bytes};
@@ -58,7 +58,7 @@ pub(crate) struct Repairing {
     membership: Membership,
     /// Who was heard, where the membership is not known.
     talkers: BTreeSet<NodeId>,
-    treatment: Treatment,
+    treatment: Box<Treatment>,
     heard: Heard,
     /// Until when it listens before it believes to have heard the highest term; from the first turn on.
     listen_until: Option<Moment>,
@@ -170,7 +170,11 @@ impl Repairing {
     ///
     /// # Errors
     /// It cannot be repaired.
-    pub(crate) fn turn(&mut self, now: Moment, mail: impl IntoIterator<Item = Envelope>) -> Result<Option<Opened>> {
+    pub(crate) fn turn(
+        &mut self,
+        now: Moment,
+        mail: impl IntoIterator<Item = Envelope>,
+    ) -> Result<Option<Opened>> {
         let listening = self.damaged.cluster.election_timeout * 2;
         self.listen_until.get_or_insert(now.plus(listening));
         for envelope in mail {
@@ -186,7 +190,7 @@ impl Repairing {
             if self.treatment.mender.missing().is_some() {
                 return Ok(None);
             }
-            let Treatment { mender, opening, state_lost } = &self.treatment;
+            let Treatment { mender, opening, state_lost } = &*self.treatment;
             let mut state = None;
             if *state_lost && mender.wound.may_hide_state(mender.spares()) {
                 state = self.learnt_state(now);
@@ -196,8 +200,10 @@ impl Repairing {
                 }
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
-            let wrong = |why| Error::corrupt(&mender.wound.path(&*self.damaged.disk), mender.wound.from as u64, why);
-            let bytes = opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)).map_err(wrong)?;
+            let wrong =
+                |why| Error::corrupt(&mender.wound.path(&*self.damaged.disk), mender.wound.from as u64, why);
+            let bytes =
+                opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)).map_err(wrong)?;
             mender.wound.mend(&*self.damaged.disk, &bytes)?;
             self.repaired += 1;
             tracing::warn!(
@@ -221,7 +227,8 @@ impl Repairing {
 
     /// The term and vote to go on with, once enough was heard.
     fn learnt_state(&self, now: Moment) -> Option<HardState> {
-        let (term, leader) = self.heard.leader.filter(|_| self.listen_until.is_some_and(|until| now >= until))?;
+        let (term, leader) =
+            self.heard.leader.filter(|_| self.listen_until.is_some_and(|until| now >= until))?;
         let vote = if term == self.heard.term { leader } else { self.damaged.cluster.node };
         Some(HardState { term: self.heard.term, vote: vote.0, commit: RaftIndex(0) })
     }
@@ -324,7 +331,7 @@ fn with_state((header, body): Spare, state: Option<HardState>) -> Result<Spare, 
 enum Diagnosis {
     /// Nothing: the log is open.
     Opened(Box<Opened>),
-    Treat(Treatment),
+    Treat(Box<Treatment>),
 }
 
 /// Finds what is wrong where recovery says that something is. What needs nobody else is repaired at once.
@@ -370,7 +377,7 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         };
         let cluster = &damaged.cluster;
         let mender = Mender::new(wound, cluster.heartbeat * 4, cluster.message_bytes_max);
-        return Ok(Diagnosis::Treat(Treatment { mender, opening, state_lost }));
+        return Ok(Diagnosis::Treat(Box::new(Treatment { mender, opening, state_lost })));
     }
 }
 

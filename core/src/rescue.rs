@@ -3,12 +3,12 @@
 //!
 //! Must not know: what is repaired how.
 
+use crate::completion::Outcome;
 use crate::config::Options;
+use crate::disk::Lock;
 use crate::driver::{Driver, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Queue, Taken, Work};
-use crate::completion::Outcome;
-use crate::disk::Lock;
 use crate::mail::Mail;
 use crate::node::{Node, Published, fail, poisoned};
 use crate::open::Opened;

@@ -24,6 +24,7 @@
 
 use crate::cluster::Cluster;
 use crate::config::Options;
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::gather::Queue;
 use crate::mail::Mail;
@@ -34,12 +35,11 @@ use crate::raft_codec::header_of;
 use crate::replica::Replica;
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::stats::Counters;
+use crate::store::Store;
 use crate::store::archive::Archive;
 use crate::store::prepared::Preparer;
 use crate::store::segment::{Segment, Segments};
 use crate::store::wound::{Look, Place, Probe, Spare, Wound};
-use crate::store::Store;
-use crate::disk::Disk;
 use crate::types::NodeId;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -273,11 +273,8 @@ impl Tending {
             let nanos = u128::from(PIECE_BYTES as u64) * 1_000_000_000 / u128::from(self.pace().max(1));
             self.due = now.plus(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         }
-        let maker = Maker {
-            segments: self.segments.clone(),
-            options: self.options.clone(),
-            node: self.cluster.node,
-        };
+        let maker =
+            Maker { segments: self.segments.clone(), options: self.options.clone(), node: self.cluster.node };
         self.send_off(move || {
             let from = looking.probe.at;
             let found = looking.probe.look().and_then(|look| match look {
@@ -374,7 +371,8 @@ impl Tending {
                     });
                 }
                 Err(why) => {
-                    let error = Error::corrupt(&mender.wound.path(&*self.disk), mender.wound.from as u64, why);
+                    let error =
+                        Error::corrupt(&mender.wound.path(&*self.disk), mender.wound.from as u64, why);
                     self.give_up(number, &error);
                 }
             }

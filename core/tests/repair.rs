@@ -2,9 +2,9 @@
 //! the others have. Never served, never shipped, and never the ground for a vote.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::inspect::Inspector;
 use chiplog::disk::SECTOR_BYTES;
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
+use chiplog::inspect::Inspector;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
     Bootstrap, Change, Cluster, ErrorKind, Index, Log, LogId, NodeId, Options, ReadMode, Role, Start,
@@ -310,7 +310,9 @@ fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before()
     trio.append(70, 4000);
     let victim = trio.follower();
     trio.stop(victim);
-    trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]);
+    trio.hurt(victim, -1, |blocks| {
+        vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]
+    });
     // With nobody to ask it waits, and says so.
     trio.network.disconnect(NodeId(victim));
     trio.start(victim, NO_SCRUB);
@@ -527,7 +529,9 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
             let damage = some_damage(&mut rng, &image.file(name).unwrap());
             trio.disk(victim).damage(name, &damage);
             damages.push(match &damage {
-                Damage::Overwrite { offset, bytes } => format!("{name}: overwrite {offset} + {}", bytes.len()),
+                Damage::Overwrite { offset, bytes } => {
+                    format!("{name}: overwrite {offset} + {}", bytes.len())
+                }
                 other => format!("{name}: {other:?}"),
             });
         }
@@ -561,7 +565,9 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
         wait(&what, || trio.log(victim).status().role == Role::Follower);
         trio.stop(victim);
     }
-    println!("{CASES} cases: {repaired} repaired, {refused} refused, {forgotten} had their log's end cut off");
+    println!(
+        "{CASES} cases: {repaired} repaired, {refused} refused, {forgotten} had their log's end cut off"
+    );
     assert!((refused + forgotten) * 10 < CASES && repaired * 2 > CASES, "{repaired}, {refused}, {forgotten}");
     (1..=NODES).filter(|n| *n != victim).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }

@@ -49,7 +49,15 @@ pub(crate) struct Later {
 impl Scanner {
     /// A scanner over the segment file `file` of `bytes` bytes with the salt `id`.
     pub(crate) fn new(file: Arc<dyn DiskFile>, path: PathBuf, id: SegmentId, bytes: usize) -> Self {
-        Self { file, path, id, limit: data_limit(bytes), window: Vec::new(), window_at: 0, chunk: CHUNK_BYTES }
+        Self {
+            file,
+            path,
+            id,
+            limit: data_limit(bytes),
+            window: Vec::new(),
+            window_at: 0,
+            chunk: CHUNK_BYTES,
+        }
     }
 
     /// Reads at most so much at a time, a multiple of a block's header; larger blocks whole.

@@ -217,7 +217,8 @@ impl Probe {
         }
         if !opens {
             let raft = if header.kind.is_entry() { before.raft.next() } else { before.raft };
-            let term = if header.kind.is_entry() { header.term >= before.term } else { header.term == before.term };
+            let term =
+                if header.kind.is_entry() { header.term >= before.term } else { header.term == before.term };
             let first = if before.exact { header.first == before.next } else { header.first >= before.next };
             if header.raft_index != raft || !term || !first {
                 return Ok(Err("block does not follow the one before"));
@@ -277,7 +278,8 @@ impl Probe {
             return Ok(None);
         }
         // Believed for its own place only.
-        let first = if header.kind.is_entry() { RaftIndex(header.raft_index.0 - 1) } else { header.raft_index };
+        let first =
+            if header.kind.is_entry() { RaftIndex(header.raft_index.0 - 1) } else { header.raft_index };
         let assumed = Point { raft: first, term: Term(0), next: header.first, exact: true, ..self.before };
         let assumed = if header.kind.is_entry() { assumed } else { Point { term: header.term, ..assumed } };
         let Ok((header, after)) = self.sound_block(at, assumed)? else { return Ok(None) };
@@ -401,7 +403,8 @@ impl Wound {
             if header.term < out.here.term || header.term > self.anchor.1 {
                 return Err("an entry's term does not lie between those of its neighbours");
             }
-            let follows = if out.here.exact { header.first == out.here.next } else { header.first >= out.here.next };
+            let follows =
+                if out.here.exact { header.first == out.here.next } else { header.first >= out.here.next };
             if !follows {
                 return Err("an entry's first record does not follow the one before");
             }
