@@ -571,3 +571,54 @@ fn whatever_is_damaged_the_replica_refuses_or_gets_all_of_it_back() {
     assert!((refused + forgotten) * 10 < CASES && repaired * 2 > CASES, "{repaired}, {refused}, {forgotten}");
     (1..=NODES).filter(|n| *n != victim).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }
+
+/// The same through mappings, on a real disk: what readers hold stays, what is repaired shows.
+#[test]
+fn mapped_files_are_repaired_under_their_readers() {
+    use std::os::unix::fs::FileExt;
+    let network = MemoryNetwork::new();
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let open = |node: u64, bootstrap| {
+        let options = Options { read_mode: ReadMode::Map, ..options(node, bootstrap, &network, NO_SCRUB) };
+        Log::open(dirs[node as usize - 1].path(), options).unwrap()
+    };
+    let leader = open(1, Bootstrap::Init);
+    let follower = open(2, Bootstrap::Join(leader.info().log_id));
+    let directory = follower.info().directory;
+    let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
+    leader.change_members(&[add], PATIENCE).unwrap();
+    let records: Vec<Vec<u8>> = (0..60).map(|n| record(n, 4000)).collect();
+    records.iter().for_each(|r| drop(leader.append(r).unwrap()));
+    follower.wait_for(Index(60), PATIENCE).unwrap();
+    let held: Vec<_> = (1..=60).map(|n| follower.read(Index(n)).unwrap()).collect();
+    let name = dirs[1].path().join(format!("{:020}.seg", 1));
+    let bytes = std::fs::read(&name).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&name).unwrap();
+    for n in [2, 3, 9] {
+        let at = nth(&blocks(&bytes), DATA, n).0 + 130;
+        file.write_all_at(&[!bytes[at as usize]], at).unwrap();
+    }
+    let read = || -> chiplog::Result<u64> {
+        let mut reader = follower.reader(Start::First)?;
+        let mut read = 0;
+        while let Some(record) = reader.next_record()? {
+            assert_eq!(record.data, &records[record.index.get() as usize - 1][..]);
+            read += 1;
+        }
+        Ok(read)
+    };
+    assert_eq!(read().unwrap_err().kind(), ErrorKind::Corrupt);
+    wait("the right bytes", || read().is_ok());
+    assert_eq!(read().unwrap(), 60);
+    // Byte for byte, but for what a block says was durable when it was written.
+    let masked = |mut file: Vec<u8>| {
+        for (at, ..) in blocks(&file) {
+            file[at as usize + 4..at as usize + 8].fill(0);
+            file[at as usize + 52..at as usize + 56].fill(0);
+        }
+        file.truncate(blocks(&file).last().map_or(0, |b| (b.0 + b.1) as usize));
+        file
+    };
+    assert!(masked(std::fs::read(&name).unwrap()) == masked(bytes), "byte for byte");
+    assert!(held.iter().zip(&records).all(|(h, r)| h.data == r[..]));
+}
