@@ -15,7 +15,7 @@
 //! - a message that speaks for what this replica has leaves only once that is durable: a follower's after its ready
 //!   and all before are synced, a leader's once its term is (a sole voter leads before its term is durable, and could
 //!   otherwise lead the same term twice);
-//! - an append is answered when its entry is committed, or refused when another entry has taken its place;
+//! - an append is answered when its entry is committed; of one that was ordered and lost its leader the outcome is unknown;
 //! - nothing that a peer sends can panic: what raft asserts is checked before.
 //!
 //! The one thing it does to the disk is in `rollback`: what is planned has to be in the files before the state is
@@ -664,9 +664,9 @@ impl Replica {
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);
         self.staged.clear();
+        // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
-            let what = "the leader changed and another entry took its place; the append is not in the log";
-            w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, what)));
+            w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
     }
