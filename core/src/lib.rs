@@ -21,6 +21,9 @@
 //! To read on: every byte of the files and who checks what ([`pages::format`]); how far a log is, and who may see
 //! what ([`pages::positions`]).
 
+#[macro_use]
+mod planted;
+
 mod batch;
 mod checksum;
 mod cluster;

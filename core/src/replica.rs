@@ -507,7 +507,7 @@ impl Replica {
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
         let mut due = Vec::new();
-        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft) {
+        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft || planted!(9)) {
             due.push((w.promise, w.outcome));
         }
         self.asks.committed(committed.raft, committed.next, &mut due);
@@ -576,7 +576,7 @@ impl Replica {
         }
         if let Some((term, vote)) = turned {
             self.durability.terms.push_back((number, term));
-            let block = self.sequencer.hard_state_block(term, vote);
+            let block = self.sequencer.hard_state_block(term, if planted!(3) { 0 } else { vote });
             writes = true;
             // An opening says it too.
             if !rolled {
@@ -610,13 +610,13 @@ impl Replica {
         if self.durability.planned <= self.durability.persisted {
             self.on_persisted(number);
         }
-        if self.durability.term == self.term() {
+        if self.durability.term == self.term() || planted!(1) {
             self.send(free);
         } else {
             self.durability.gated.extend(free);
         }
         if !held.is_empty() {
-            if self.durability.persisted >= number {
+            if self.durability.persisted >= number || planted!(2) {
                 self.send(held);
             } else {
                 self.durability.held.push_back((number, held));
@@ -686,6 +686,10 @@ impl Replica {
         self.staged.clear();
         // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
+            if planted!(25) {
+                w.promise.answer(w.outcome);
+                continue;
+            }
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
@@ -694,7 +698,9 @@ impl Replica {
     /// The leader has discarded what this replica lacks: it goes on behind.
     fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writing: &mut Writing) -> Result<()> {
         // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
-        writing.settle()?;
+        if !planted!(19) {
+            writing.settle()?;
+        }
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = peers::parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
@@ -787,7 +793,7 @@ impl Replica {
     /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among
     /// the members.
     fn stop_leading(&mut self) {
-        if self.is_leader() {
+        if self.is_leader() && !planted!(26) {
             self.abdicate();
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, raft::INVALID_ID);
@@ -821,6 +827,10 @@ impl Replica {
     fn give_up_waiting(&mut self) {
         self.lost_lead = None;
         for w in self.waiting.drain(..) {
+            if planted!(27) {
+                w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, "refused")));
+                continue;
+            }
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
     }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 /// Every module, lowest first. A new file gets its place here: as low as what it uses allows.
 const ORDER: &[&str] = &[
     // Values and bytes: no files, no threads.
+    "planted",
     "types",
     "error",
     "checksum",
@@ -112,6 +113,7 @@ const ORDER: &[&str] = &[
     "sim::world::drill",
     "sim::world::nemesis",
     "sim::run",
+    "sim::bugs",
     "sim",
 ];
 

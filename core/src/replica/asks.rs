@@ -89,7 +89,12 @@ impl Asks {
     pub(super) fn read_state(&mut self, state: &ReadState) {
         let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::batch::u64_at(b, 0)) else { return };
         if let Some(flight) = self.flying.take_if(|f| f.attempt == attempt) {
-            self.landed.extend(flight.barriers.into_iter().map(|b| (RaftIndex(state.index), b)));
+            self.landed.extend(
+                flight
+                    .barriers
+                    .into_iter()
+                    .map(|b| (RaftIndex(if planted!(13) { 0 } else { state.index }), b)),
+            );
         }
     }
 

@@ -64,11 +64,11 @@ impl Replica {
         if to != self.node() || from == self.node() || from.is_none() {
             return Err("it is for another node");
         }
-        if to_directory.0 != 0 && to_directory != self.me.directory {
+        if to_directory.0 != 0 && to_directory != self.me.directory && !planted!(16) {
             return Err("it is for another directory: this node's disk was emptied or replaced");
         }
         let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
-        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) {
+        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16) {
             return Err("its sender's directory is not the one the cluster knows");
         }
         let stranger = known.is_none() && self.membership.get(self.node()).is_some();

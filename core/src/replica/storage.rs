@@ -279,7 +279,7 @@ impl raft::Storage for Entries {
         let (state, membership) = &self.start;
         let hard_state = raft::eraftpb::HardState {
             term: state.term.0,
-            vote: state.vote,
+            vote: if planted!(28) { 0 } else { state.vote },
             commit: state.commit.0,
             ..Default::default()
         };

@@ -24,6 +24,8 @@
 //! Whoever builds on the log can let a [`Plan`] of their own run, look at the [`History`] and the records of the
 //! [`Report`], and check what their program would have made of them.
 
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod clock;
 mod failover;
 mod fault;
