@@ -269,7 +269,7 @@ fn recover(
     for segment in unsealed {
         preparer.seal(segment);
     }
-    let (committed, end) = (sequencer.committed().raft, sequencer.end());
+    let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
     let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
     if committed < last_base {

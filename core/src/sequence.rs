@@ -159,6 +159,12 @@ impl Sequencer {
     }
 
     /// Raft's durable state, as of the last block.
+    /// The last entry known committed. Of a replay that began behind it what it led to is not known: then
+    /// [`Self::committed`] says less.
+    pub(crate) fn known_committed(&self) -> RaftIndex {
+        self.committed.raft.max(self.hard_state.commit.min(self.end.raft))
+    }
+
     pub(crate) fn hard_state(&self) -> HardState {
         self.hard_state
     }
@@ -621,7 +627,7 @@ impl Learn for Replayed<'_> {
     }
 
     fn commit(&self) -> RaftIndex {
-        self.sequencer.committed().raft
+        self.sequencer.known_committed()
     }
 
     fn anew(&self) -> Box<dyn Learn + '_> {

@@ -266,6 +266,11 @@ impl Replica {
         if self.asks.flying.is_some() || self.asks.next.is_empty() {
             return;
         }
+        if planted!(12) {
+            let next = std::mem::take(&mut self.asks.next);
+            self.asks.landed.extend(next.into_iter().map(|b| (RaftIndex(0), b)));
+            return;
+        }
         self.asks.attempts = self.asks.attempts.wrapping_add(1);
         let attempt = self.asks.attempts;
         let mut context = self.node().0.to_le_bytes().to_vec();
