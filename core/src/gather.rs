@@ -345,7 +345,7 @@ impl Queue {
             return Ok(());
         }
         let what = format!(
-            "the log is full: {used} bytes with this append, capacity {capacity}; discard a prefix to make room"
+            "the log is full: {used} bytes with this append, room for {capacity}; discard a prefix to make room"
         );
         Err(Error::new(ErrorKind::Full, what))
     }

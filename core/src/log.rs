@@ -515,6 +515,10 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     Ok(u64::from_le_bytes(seed))
 }
 
+/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
+/// the tail.
+const UNCOUNTED_BYTES: u64 = 1024;
+
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
 

@@ -97,6 +97,8 @@ pub(super) struct Learnt {
     pub(super) commit: RaftIndex,
     pub(super) base: Base,
     pub(super) seen: Vec<(RaftIndex, Term)>,
+    /// Discards that are not known committed.
+    pending: Vec<(RaftIndex, Index)>,
 }
 
 impl Learn for Learnt {
@@ -109,7 +111,7 @@ impl Learn for Learnt {
                 first: opening.log_first,
                 commit: opening.hard_state.commit,
                 base,
-                seen: Vec::new(),
+                ..Self::default()
             };
             return Ok(base);
         }
@@ -122,10 +124,15 @@ impl Learn for Learnt {
             Kind::HardState => self.commit = HardState::parse(body)?.commit,
             // In these tests a command is a discard.
             Kind::Command => {
-                self.first = discard_of(body);
-                self.end.next = self.end.next.max(self.first);
+                let first = discard_of(body);
+                self.pending.push((header.raft_index, first));
+                self.end.next = self.end.next.max(first);
             }
             _ => {}
+        }
+        let commit = self.commit;
+        for (_, first) in self.pending.extract_if(.., |(raft, _)| *raft <= commit) {
+            self.first = self.first.max(first);
         }
         if header.kind.is_entry() {
             self.seen.push((header.raft_index, header.term));
