@@ -97,14 +97,26 @@ const ORDER: &[&str] = &[
     // The cluster simulated.
     "sim::clock",
     "sim::fault",
+    "sim::failover",
     "sim::story",
     "sim::history",
     "sim::linear",
+    "sim::network",
+    "sim::plan",
+    "sim::machine",
+    "sim::host",
+    "sim::oracle",
+    "sim::world",
+    "sim::world::admin",
+    "sim::world::client",
+    "sim::world::drill",
+    "sim::world::nemesis",
+    "sim::run",
     "sim",
 ];
 
 /// Modules whose own files extend its type, and so name it: one state machine in several files.
-const PARTS_OF_ONE: &[&str] = &["replica"];
+const PARTS_OF_ONE: &[&str] = &["replica", "sim::world"];
 
 /// What may be named in a few files only, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
