@@ -22,6 +22,7 @@
 //! replayed from them.
 
 mod asks;
+mod lend;
 mod peers;
 mod storage;
 
@@ -73,6 +74,8 @@ pub(crate) struct Replica {
     waiting: VecDeque<Waiting>,
     /// Blocks that this leader ordered and raft has not handed back yet.
     staged: VecDeque<NewBlock>,
+    /// Committed and durable here; from the first configuration on that is not in force.
+    unapplied: VecDeque<Entry>,
     /// Bodies that came with messages of this step.
     arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
@@ -82,6 +85,7 @@ pub(crate) struct Replica {
     turned: bool,
     /// The term that it leads, as far as it was noted.
     led: Option<Term>,
+    lending: lend::Lending,
     /// When this replica ceased to lead while appends waited.
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
@@ -197,12 +201,14 @@ impl Replica {
             durability: Durability { term: state.term, ..Durability::default() },
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
+            unapplied: VecDeque::new(),
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
             turned: false,
             led: None,
+            lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
             cluster,
@@ -524,11 +530,16 @@ impl Replica {
     /// Carries out what raft has ready, until there is nothing more.
     fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         self.note_lead();
-        while self.raw.has_ready() {
-            let ready = self.raw.ready();
-            self.take_ready(ready, now, writing)?;
-            self.steady();
-            self.note_lead();
+        loop {
+            while self.raw.has_ready() {
+                let ready = self.raw.ready();
+                self.take_ready(ready, writing)?;
+                self.steady();
+                self.note_lead();
+            }
+            if !self.apply()? {
+                break;
+            }
         }
         if !self.is_leader() && !self.waiting.is_empty() && self.lost_lead.is_none() {
             self.lost_lead = Some(now);
@@ -548,7 +559,7 @@ impl Replica {
         self.led = leads;
     }
 
-    fn take_ready(&mut self, mut ready: Ready, now: Moment, writing: &mut Writing) -> Result<()> {
+    fn take_ready(&mut self, mut ready: Ready, writing: &mut Writing) -> Result<()> {
         let number = ready.number();
         self.durability.last = number;
         let mut writes = false;
@@ -619,7 +630,8 @@ impl Replica {
                 self.durability.held.push_back((number, held));
             }
         }
-        self.apply(&committed, now)
+        self.unapplied.extend(committed);
+        Ok(())
     }
 
     /// An entry that raft has taken into the log: its block is planned.
@@ -698,6 +710,7 @@ impl Replica {
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.turned = true;
+        self.unapplied.clear();
         self.staged.clear();
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
@@ -707,12 +720,18 @@ impl Replica {
     }
 
     /// Entries that are committed and durable here: changes of membership come into force.
-    fn apply(&mut self, committed: &[Entry], now: Moment) -> Result<()> {
-        let Some(last) = committed.last() else { return Ok(()) };
-        for entry in committed {
+    ///
+    /// A leader brings one into force only when a majority of the voters that it leads to knows that it is committed:
+    /// who is told that a voter has left may take it away, and the others must not wait for its vote then. True if
+    /// anything was applied.
+    fn apply(&mut self) -> Result<bool> {
+        let mut applied = None;
+        while let Some(entry) = self.unapplied.front() {
             let index = RaftIndex(entry.index);
             if entry.get_entry_type() != EntryType::EntryConfChangeV2 {
                 self.asks.applied_other(index);
+                applied = Some(index);
+                self.unapplied.pop_front();
                 continue;
             }
             let wrong = |why: String| Error::new(ErrorKind::Corrupt, format!("configuration {index}: {why}"));
@@ -722,6 +741,11 @@ impl Replica {
             } else {
                 raft_codec::membership_of_change(&entry.data).map_err(|e| wrong(e.to_owned()))?
             };
+            if self.is_leader() && !self.is_known(index, &membership) {
+                break;
+            }
+            self.unapplied.pop_front();
+            applied = Some(index);
             let state = self.raw.apply_conf_change(&change).map_err(|e| wrong(e.to_string()))?;
             let wanted = raft_codec::conf_state(&membership);
             let sorted = |mut v: Vec<u64>| {
@@ -746,9 +770,21 @@ impl Replica {
                 self.leave("it was removed from the cluster");
             }
         }
-        self.raw.advance_apply_to(last.index);
-        let _ = now;
-        Ok(())
+        if let Some(last) = applied {
+            self.raw.advance_apply_to(last.0);
+        }
+        Ok(applied.is_some())
+    }
+
+    /// Whether a majority of the voters of `membership`, of each half of a joint one, knows that `index` is committed.
+    fn is_known(&self, index: RaftIndex, membership: &Membership) -> bool {
+        let knows = |node: &&u64| {
+            let progress = || self.raw.raft.prs().get(**node).is_some_and(|p| p.committed_index >= index.0);
+            **node == self.node().0 || progress()
+        };
+        let majority = |voters: Vec<u64>| voters.iter().filter(knows).count() > voters.len() / 2;
+        let outgoing = membership.voters_outgoing();
+        majority(membership.voters()) && (outgoing.is_empty() || majority(outgoing))
     }
 
     fn members_changed(&mut self) {
