@@ -388,7 +388,7 @@ impl Queue {
     /// Takes all that waits: appends only if `hungry`. Blocks while there is nothing, for at most `timeout`.
     pub(crate) fn take(&self, timeout: Option<Duration>, hungry: bool) -> Taken {
         let mut inner = self.lock();
-        let nothing = |inner: &Inner| inner.mail.is_empty() && !(hungry && !inner.items.is_empty());
+        let nothing = |inner: &Inner| inner.mail.is_empty() && (inner.items.is_empty() || !hungry);
         let mut deadline = None;
         while nothing(&inner) {
             if inner.refused.is_some() && inner.items.is_empty() {

@@ -493,7 +493,7 @@ fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
         appends: options.queue_appends_max,
-        capacity: options.capacity_bytes,
+        capacity: options.capacity_bytes.map(|bytes| bytes - UNCOUNTED_BYTES),
         mail_bytes: cluster.inbox_bytes_max,
     }
 }
