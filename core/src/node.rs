@@ -168,7 +168,7 @@ impl Node {
 
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
-        if !self.items.is_empty() && self.has_appetite() {
+        if (!self.items.is_empty() && self.has_appetite()) || self.writing.can_write() {
             return Some(now);
         }
         let retain = self.aging().map(|(oldest, age)| {
@@ -315,9 +315,11 @@ impl Node {
     fn publish(&mut self, now: Moment) -> Result<()> {
         let upto = self.replica.committed().min(self.writing.written().end.raft);
         let before = self.positions.first();
+        let members_before = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
+        let members_changed = committed.changed != members_before;
         self.writing.store.commit(raft);
         while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
@@ -325,7 +327,11 @@ impl Node {
         self.positions.discarded(first);
         self.positions.commit_to(next.previous());
         if first > before {
-            self.discard_files(raft, first)?;
+            self.to_drop = Some((raft, first));
+        }
+        if first > before || members_changed {
+            self.say_committed(raft)?;
+            self.drop_files();
         }
         self.publish_state(now);
         self.positions.wake();
@@ -335,19 +341,19 @@ impl Node {
         Ok(())
     }
 
-    /// A discard is committed: its files can go once that is durably known here.
-    fn discard_files(&mut self, raft: RaftIndex, first: Index) -> Result<()> {
-        self.to_drop = Some((raft, first));
-        if !self.replica.membership().is_alone(self.cluster.node) {
-            let state = self.replica.sequencer.hard_state();
-            let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
-            let sequencer = &mut self.replica.sequencer;
-            if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
-                self.writing.plan.push(block);
-            }
-            self.writing.plan.says_committed(raft);
+    /// Has it written how far the log is committed: before files go for a discard, and so that a replica that starts
+    /// again knows who its voters are.
+    fn say_committed(&mut self, raft: RaftIndex) -> Result<()> {
+        if self.replica.membership().is_alone(self.cluster.node) {
+            return Ok(());
         }
-        self.drop_files();
+        let state = self.replica.sequencer.hard_state();
+        let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+        let sequencer = &mut self.replica.sequencer;
+        if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
+            self.writing.plan.push(block);
+        }
+        self.writing.plan.says_committed(raft);
         Ok(())
     }
 

@@ -94,6 +94,15 @@ impl Writing {
         self.plan.is_empty() && self.store.is_synced()
     }
 
+    /// Whether anything is planned that need not wait for a sync.
+    pub(crate) fn can_write(&self) -> bool {
+        match self.plan.peek() {
+            Some(Step::Roll { .. }) => self.store.is_synced(),
+            Some(_) => true,
+            None => false,
+        }
+    }
+
     /// Carries out what is planned: all of it, or up to a roll that has to wait for a sync.
     ///
     /// # Errors
