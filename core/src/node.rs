@@ -162,8 +162,9 @@ impl Node {
         self.items.is_empty() && self.has_appetite()
     }
 
+    /// Who does not lead refuses at once: nobody waits for room that need not come.
     fn has_appetite(&self) -> bool {
-        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64
+        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
@@ -315,11 +316,11 @@ impl Node {
     fn publish(&mut self, now: Moment) -> Result<()> {
         let upto = self.replica.committed().min(self.writing.written().end.raft);
         let before = self.positions.first();
-        let members_before = self.replica.sequencer.committed().changed;
+        let members = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
-        let members_changed = committed.changed != members_before;
+        let members_changed = committed.changed != members;
         self.writing.store.commit(raft);
         while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
@@ -329,8 +330,9 @@ impl Node {
         if first > before {
             self.to_drop = Some((raft, first));
         }
+        // Who starts again must not look for voters that are long gone.
         if first > before || members_changed {
-            self.say_committed(raft)?;
+            self.keep_commit(raft)?;
             self.drop_files();
         }
         self.publish_state(now);
@@ -341,10 +343,10 @@ impl Node {
         Ok(())
     }
 
-    /// Has it written how far the log is committed: before files go for a discard, and so that a replica that starts
-    /// again knows who its voters are.
-    fn say_committed(&mut self, raft: RaftIndex) -> Result<()> {
-        if self.replica.membership().is_alone(self.cluster.node) {
+    /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
+    /// process. A log on its own needs none: all that is durable is committed.
+    fn keep_commit(&mut self, raft: RaftIndex) -> Result<()> {
+        if self.options.cluster.is_none() {
             return Ok(());
         }
         let state = self.replica.sequencer.hard_state();
@@ -357,11 +359,13 @@ impl Node {
         Ok(())
     }
 
+    /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
+    /// from there to the end.
     fn drop_files(&mut self) {
-        let alone = self.replica.membership().is_alone(self.cluster.node);
-        let known = if alone { self.writing.synced().end.raft } else { self.writing.synced().commit };
+        let synced = self.writing.synced();
+        let known = if self.options.cluster.is_none() { synced.end.raft } else { synced.commit };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
-            self.writing.store.drop_below(first);
+            self.writing.store.drop_below(first, known);
             self.replica.dropped_to(self.writing.archive.first());
             self.queue.recount(self.writing.store.segments.bytes_from(first));
         }

@@ -15,7 +15,7 @@
 //! - a message that speaks for what this replica has leaves only once that is durable: a follower's after its ready
 //!   and all before are synced, a leader's once its term is (a sole voter leads before its term is durable, and could
 //!   otherwise lead the same term twice);
-//! - an append is answered when its entry is committed, or refused when another entry has taken its place;
+//! - an append is answered when its entry is committed; of one that was ordered and lost its leader the outcome is unknown;
 //! - nothing that a peer sends can panic: what raft asserts is checked before.
 //!
 //! The one thing it does to the disk is in `rollback`: what is planned has to be in the files before the state is
@@ -80,6 +80,8 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    /// The term that it leads, as far as it was noted.
+    led: Option<Term>,
     /// When this replica ceased to lead while appends waited.
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
@@ -103,6 +105,8 @@ struct Durability {
     /// The last ready with anything to write, and the last one that is durable.
     planned: u64,
     persisted: u64,
+    /// The last ready of all.
+    last: u64,
     /// A jump on its way to the disk: its ready, and the entry that it leads to.
     jump: Option<(u64, RaftIndex)>,
     /// Terms on their way to the disk, by ready; and the last that is there.
@@ -125,12 +129,16 @@ struct Waiting {
 struct SplitMix(u64);
 
 impl SplitMix {
-    fn below(&mut self, n: usize) -> usize {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
     }
 }
 
@@ -178,6 +186,7 @@ impl Replica {
             timeout: election,
             drawn_for: (u64::MAX, StateRole::Follower),
         };
+        let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
         let mut replica = Self {
             raw,
             sequencer,
@@ -191,8 +200,9 @@ impl Replica {
             unapplied: VecDeque::new(),
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
-            asks: Asks::new(cluster.election_timeout),
+            asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
+            led: None,
             lost_lead: None,
             out: None,
             cluster,
@@ -263,7 +273,7 @@ impl Replica {
 
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        if self.out.is_some() || (self.is_alone() && self.is_leader()) {
+        if self.out.is_some() || (self.is_alone() && self.is_leader() && !self.asks.has_changes()) {
             return self.asks.deadline();
         }
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
@@ -449,6 +459,8 @@ impl Replica {
 
     /// Ready `number` and all before are durable.
     pub(crate) fn persisted(&mut self, number: u64, now: Moment, writing: &mut Writing) -> Result<()> {
+        // Those that came after the last one with anything to write are then as well.
+        let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
         self.process(now, writing)
     }
@@ -506,15 +518,13 @@ impl Replica {
 
     /// Carries out what raft has ready, until there is nothing more.
     fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        self.note_lead();
         loop {
             while self.raw.has_ready() {
-                let was_leader = self.is_leader();
                 let ready = self.raw.ready();
                 self.take_ready(ready, writing)?;
                 self.steady();
-                if was_leader && !self.is_leader() {
-                    self.asks.lead_lost();
-                }
+                self.note_lead();
             }
             if !self.apply()? {
                 break;
@@ -529,8 +539,18 @@ impl Replica {
         self.confirm_self(now, writing)
     }
 
+    /// What was asked of the leader of a term that it leads no more will not be answered by what the next one does.
+    fn note_lead(&mut self) {
+        let leads = self.is_leader().then(|| self.term());
+        if self.led.is_some() && self.led != leads {
+            self.asks.lead_lost();
+        }
+        self.led = leads;
+    }
+
     fn take_ready(&mut self, mut ready: Ready, writing: &mut Writing) -> Result<()> {
         let number = ready.number();
+        self.durability.last = number;
         let mut writes = false;
         let mut rolled = false;
         let state = self.sequencer.hard_state();
@@ -661,9 +681,9 @@ impl Replica {
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);
         self.staged.clear();
+        // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
-            let what = "the leader changed and another entry took its place; the append is not in the log";
-            w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, what)));
+            w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
     }
@@ -728,6 +748,7 @@ impl Replica {
             let was_member = self.membership.get(self.node()).is_some();
             self.membership = membership;
             self.members_changed();
+            self.weigh_introductions();
             self.asks.applied_change(index, self.membership.is_joint());
             if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
                 self.stop_leading();

@@ -86,7 +86,7 @@ pub(crate) struct Committed {
     /// The first record that is not discarded.
     pub(crate) first: Index,
     pub(crate) membership: Membership,
-    /// Where the membership was changed last.
+    /// The last entry that changed the membership, of those that were committed since the state was made.
     pub(crate) changed: RaftIndex,
 }
 
@@ -558,7 +558,7 @@ impl Sequencer {
             clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
-            committed: Committed { raft, next, first: opening.log_first, membership, changed: raft },
+            committed: Committed { raft, next, first: opening.log_first, membership, changed: RaftIndex(0) },
             pending,
         };
         Ok(())

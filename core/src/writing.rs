@@ -96,11 +96,7 @@ impl Writing {
 
     /// Whether anything is planned that need not wait for a sync.
     pub(crate) fn can_write(&self) -> bool {
-        match self.plan.peek() {
-            Some(Step::Roll { .. }) => self.store.is_synced(),
-            Some(_) => true,
-            None => false,
-        }
+        self.plan.peek().is_some_and(|step| !matches!(step, Step::Roll { .. }) || self.store.is_synced())
     }
 
     /// Carries out what is planned: all of it, or up to a roll that has to wait for a sync.

@@ -171,3 +171,114 @@ fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
     let mut again = trio.log(lagging).resume_session(id, chiplog::Sequence(next.get() - 1));
     assert_eq!(again.append(b"last").unwrap(), last);
 }
+
+/// What a voter knew to be committed was only written when the log was idle or rolled, and not at all once it was on its
+/// own: after a restart it waited for the vote of one that had left long ago.
+#[test]
+fn the_last_voter_remembers_that_it_is_the_last() {
+    let mut trio = Trio::new(2);
+    assert_eq!(trio.leader(0), 1);
+    trio.log(1).append(b"with two").unwrap();
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    let last = trio.log(1).append(b"alone").unwrap();
+    trio.stop(2);
+    trio.stop(1);
+    trio.start(1);
+    assert_eq!(trio.leader(0), 1);
+    assert_eq!(trio.log(1).append(b"again").unwrap(), last.next());
+}
+
+/// Files went that the log still began with after a restart, as it did not know then what was committed.
+#[test]
+fn what_the_last_voter_discards_is_not_missed() {
+    let mut trio = Trio::new(2);
+    assert_eq!(trio.leader(0), 1);
+    for _ in 0..600 {
+        trio.log(1).append(&[1; 1000]).unwrap();
+    }
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    trio.log(1).discard(Index(550)).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while trio.log(1).info().segments > 1 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    trio.stop(2);
+    trio.stop(1);
+    trio.start(1);
+    assert_eq!(trio.leader(0), 1);
+    assert_eq!(trio.records(1).len(), 51);
+}
+
+/// A leader that may have no more uncommitted lost its lead and refused nothing: appends waited for ever, and so did who
+/// closed the log.
+#[test]
+fn a_leader_without_a_majority_answers_all_that_waits() {
+    let mut trio = Trio::new(3);
+    let first = trio.leader(0);
+    trio.stop(first);
+    let mut small = options(first, Bootstrap::Existing, &trio.network);
+    small.cluster.as_mut().unwrap().uncommitted_bytes_max = 10_000;
+    let log = Log::open(trio.dirs[first as usize - 1].path(), small).unwrap();
+    let second = trio.leader(first);
+    // It does not stand for election before the others have told what they know of it.
+    let end = Instant::now() + PATIENCE;
+    while trio.log(second).transfer_leader(NodeId(first), PATIENCE).is_err() {
+        assert!(Instant::now() < end);
+    }
+    trio.network.disconnect(NodeId(first));
+    let tickets: Vec<_> = (0..20).map(|_| log.submit(&[1; 60_000]).unwrap()).collect();
+    for ticket in tickets {
+        let kind = ticket.wait_timeout(PATIENCE).unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::NotLeader), "{kind}");
+    }
+    log.close().unwrap();
+}
+
+/// A leader was deposed; the next one's change took the place of its own in the log, and was taken for it.
+#[test]
+fn a_change_of_a_deposed_leader_is_not_answered_by_another() {
+    let trio = Trio::new(3);
+    let first = trio.leader(0);
+    for node in 1..=3 {
+        trio.log(node).barrier(PATIENCE).unwrap(); // all know that they vote
+    }
+    trio.network.disconnect(NodeId(first));
+    let add = |node| {
+        let directory = chiplog::DirectoryId::default();
+        Change::AddLearner { node: NodeId(node), directory, address: String::new() }
+    };
+    std::thread::scope(|scope| {
+        let _lost = trio.log(first).submit(b"where the next leader begins").unwrap();
+        let change = scope.spawn(|| trio.log(first).change_members(&[add(8)], PATIENCE));
+        let second = trio.leader(first);
+        trio.log(second).change_members(&[add(9)], PATIENCE).unwrap();
+        trio.network.connect(NodeId(first));
+        let error = change.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    });
+}
+
+/// What waits for a learner to catch up was proposed while the lead was being handed over: raft takes nothing then, and
+/// the change failed.
+#[test]
+fn a_change_waits_while_the_lead_is_handed_over() {
+    let trio = Trio::new(3);
+    let leader = trio.leader(0);
+    let to = (1..=3).find(|n| *n != leader).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    trio.network.disconnect(NodeId(4));
+    let fourth = Log::open(dir.path(), options(4, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let directory = fourth.info().directory;
+    let add = Change::AddLearner { node: NodeId(4), directory, address: "memory:4".into() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        let promoted =
+            scope.spawn(|| trio.log(leader).change_members(&[Change::Promote(NodeId(4))], PATIENCE));
+        trio.network.disconnect(NodeId(to));
+        let handed = scope.spawn(|| trio.log(leader).transfer_leader(NodeId(to), Duration::from_millis(150)));
+        std::thread::sleep(Duration::from_millis(20));
+        trio.network.connect(NodeId(4));
+        assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+        promoted.join().unwrap().unwrap();
+    });
+}

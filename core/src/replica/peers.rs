@@ -5,9 +5,10 @@
 
 use super::Replica;
 use crate::batch::{Malformed, u64_at};
-use crate::membership::Member;
+use crate::membership::{Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, EntryKind, HeadKind};
+use crate::sequence::{Me, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::layout::digest_of_bytes;
 use crate::transport::Envelope;
@@ -15,7 +16,7 @@ use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
@@ -140,8 +141,16 @@ impl Replica {
                 Ok(())
             }
             MessageType::MsgSnapshot => {
-                let (_, opening) = parse_snapshot(message.get_snapshot())?;
-                crate::store::layout::Opening::parse(&opening).map(drop)
+                let (header, opening) = parse_snapshot(message.get_snapshot())?;
+                let me = Me::Node(self.node());
+                let mut there = Sequencer::new(me, Membership::default(), &self.options);
+                there.jump(&header, &opening, &self.options)?;
+                let state = raft_codec::conf_state(&there.committed().membership);
+                if *message.get_snapshot().get_metadata().get_conf_state() != state || state.voters.is_empty()
+                {
+                    return Err("snapshot's configuration is another than its opening block's");
+                }
+                Ok(())
             }
             MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
                 Err("asked to lead with entries that are not durable")
@@ -263,8 +272,10 @@ impl Replica {
     pub(super) fn await_introduction(&mut self) {
         let node = self.node();
         let votes = |m: &Member| m.is_voter();
-        let others = self.membership.members().any(|m| votes(m) && m.node != node);
-        if others && self.membership.get(node).is_some_and(votes) {
+        // A voter for whose being one only the log speaks can have voted.
+        let here = |m: &Membership| m.get(node).is_some_and(votes) && !m.is_alone(node);
+        let is_voter = here(&self.membership) || here(self.sequencer.membership_at_end());
+        if is_voter && !self.membership.is_alone(node) {
             self.peers.introduced_by = Some(BTreeSet::new());
         }
     }
@@ -321,18 +332,25 @@ impl Replica {
         let known = Extent::parse(body)?;
         let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
         answered.insert(from);
-        let answers = answered.len();
         if known > self.extent() {
             self.leave(
                 "others remember that it had more than is on its disk: the disk was set back to an older state",
             );
             return Err("this replica's disk was set back");
         }
-        let voters = self.membership.members().filter(|m| m.is_voter()).count();
-        if answers + 1 > voters / 2 {
+        self.weigh_introductions();
+        Ok(())
+    }
+
+    /// Those who have answered are enough once they could elect a leader with this replica: in both halves of a joint
+    /// configuration.
+    pub(super) fn weigh_introductions(&mut self) {
+        let Some(answered) = &self.peers.introduced_by else { return };
+        let mut known: HashSet<u64, _> = answered.iter().map(|n| n.0).collect();
+        known.insert(self.node().0);
+        if self.raw.raft.prs().has_quorum(&known) {
             self.peers.introduced_by = None;
         }
-        Ok(())
     }
 
     /// How far the others are; of a leader only.

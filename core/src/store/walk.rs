@@ -137,7 +137,10 @@ impl Walk {
         };
         segment.grow(entry, header.stride(), end);
         if self.firsts.last().is_none_or(|(_, first)| *first != then.first) {
-            self.firsts.push((end.raft, then.first));
+            // A discard is in force as of what is known committed, which a later block can say. An opening block's
+            // holds as of where it stands: what led to it may not have been committed.
+            let opening = header.kind == Kind::Opening;
+            self.firsts.push((if opening { end.raft } else { end.raft.min(self.commit) }, then.first));
         }
         while let Some(block) = self.unproven.front().filter(|u| u.to <= header.durable_upto as usize) {
             self.uncommitted.push_back(*block);
