@@ -31,6 +31,7 @@ pub mod disk;
 mod driver;
 mod error;
 mod exactly_once;
+mod fetch;
 mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
@@ -40,6 +41,7 @@ pub mod inspect;
 mod log;
 mod mail;
 mod membership;
+mod mender;
 mod moment;
 mod node;
 mod open;
@@ -48,13 +50,16 @@ mod positions;
 mod promise;
 mod raft_codec;
 mod reader;
+mod repairing;
 mod replica;
+mod rescue;
 mod sequence;
 mod session;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod stats;
 mod store;
+mod tend;
 pub mod transport;
 mod types;
 mod viewer;

@@ -35,6 +35,7 @@ use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
+use crate::tend::Tending;
 use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::{Fsync, Writing};
 use std::collections::VecDeque;
@@ -58,12 +59,30 @@ pub(crate) struct Published {
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
     status: Mutex<Option<Status>>,
+    /// Why nothing can be read now: the log is being repaired.
+    held: Mutex<Option<Error>>,
 }
 
 impl Published {
     /// How the replica stood when it last turned.
     pub(crate) fn status(&self) -> Option<Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows how it stands.
+    pub(crate) fn show(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// From now on nothing can be read, for this reason; or all can.
+    pub(crate) fn hold(&self, why: Option<Error>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// # Errors
+    /// Why nothing can be read now.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 }
 
@@ -94,6 +113,7 @@ pub(crate) struct Node {
     sync_time: Duration,
     stepped_aside: Option<Moment>,
     shown: Option<(Shown, Moment)>,
+    tending: Tending,
 }
 
 /// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
@@ -114,7 +134,22 @@ impl Node {
         seed: u64,
         now: Moment,
     ) -> Result<Self> {
+        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
+    }
+
+    /// As [`Self::new`], sharing with handles that there are already.
+    pub(crate) fn with(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        published: Arc<Published>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
         let Opened { identity: me, store, sequencer, cluster, .. } = opened;
+        let (of_store, of_cluster) = (options.clone(), cluster.clone());
+        let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
@@ -126,7 +161,7 @@ impl Node {
             cluster,
             queue,
             positions,
-            published: Arc::default(),
+            published,
             items: VecDeque::new(),
             gathered: 0,
             uncommitted: VecDeque::new(),
@@ -138,6 +173,7 @@ impl Node {
             sync_time: Duration::ZERO,
             stepped_aside: None,
             shown: None,
+            tending,
         };
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
@@ -177,7 +213,10 @@ impl Node {
             let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain].into_iter().flatten().min()
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does all there is to do but syncing.
@@ -192,14 +231,30 @@ impl Node {
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
-                Mail::Synced => {}
+                Mail::Synced | Mail::Errand => {}
             }
         }
         self.replica.advance(now, &mut self.writing)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
-        self.retain(now)
+        self.retain(now)?;
+        self.tend(now)
+    }
+
+    /// Looks after what is on the disk.
+    fn tend(&mut self, now: Moment) -> Result<()> {
+        if self.tending.wants_roll() && self.writing.is_settled() {
+            // What is damaged in the segment that grows is repaired once it does not grow any more.
+            let opening = self.replica.sequencer.opening();
+            match self.writing.plan.roll(opening, 0, Purpose::Metadata) {
+                Ok(()) => self.finish(now)?,
+                Err(error) => self.tending.cannot_roll(&error),
+            }
+        }
+        self.tending.turn(now, &mut self.replica, &self.published.counters);
+        self.send();
+        Ok(())
     }
 
     /// Sends, writes, and publishes.
@@ -215,6 +270,7 @@ impl Node {
         }
         if let Some(failure) = self.replica.take_failure() {
             tracing::error!(%failure, "this replica could not read its own log");
+            self.writing.store.segments.suspect(&failure);
         }
     }
 
@@ -383,7 +439,7 @@ impl Node {
         if self.shown.is_none_or(stale) {
             self.shown = Some((shown, now));
             let status = self.status();
-            *self.published.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+            self.published.show(status);
         }
     }
 

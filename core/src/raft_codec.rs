@@ -193,7 +193,7 @@ pub(crate) type Arrived = (BlockHeader, Vec<Bytes>);
 /// Reads a message of raft's, and the bodies that came with it.
 pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message, Vec<Arrived>), Malformed> {
     let message = Message::parse_from_bytes(body).map_err(|_| "message cannot be decoded")?;
-    let mut bodies = Pieces(bodies.into());
+    let mut bodies = Pieces::new(bodies);
     let mut arrived = Vec::new();
     let mut before: Option<(u64, u64)> = None;
     for entry in message.get_entries() {
@@ -210,15 +210,24 @@ pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message
             arrived.push((header, bodies.take(&header)?));
         }
     }
-    if bodies.0.is_empty() { Ok((message, arrived)) } else { Err("message has more bodies than entries") }
+    if bodies.is_empty() { Ok((message, arrived)) } else { Err("message has more bodies than entries") }
 }
 
 /// Bodies one after the other, in pieces as they came.
-struct Pieces(std::collections::VecDeque<Bytes>);
+pub(crate) struct Pieces(std::collections::VecDeque<Bytes>);
 
 impl Pieces {
+    pub(crate) fn new(bodies: Vec<Bytes>) -> Self {
+        Self(bodies.into())
+    }
+
+    /// Whether all were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The next body, checked against its header.
-    fn take(&mut self, header: &BlockHeader) -> Result<Vec<Bytes>, Malformed> {
+    pub(crate) fn take(&mut self, header: &BlockHeader) -> Result<Vec<Bytes>, Malformed> {
         let mut left = body_bytes(header);
         let mut body = Vec::new();
         while left > 0 {

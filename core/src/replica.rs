@@ -22,6 +22,7 @@
 //! replayed from them.
 
 mod asks;
+mod lend;
 mod peers;
 mod storage;
 
@@ -82,6 +83,7 @@ pub(crate) struct Replica {
     peers: Peers,
     /// The term that it leads, as far as it was noted.
     led: Option<Term>,
+    lending: lend::Lending,
     /// When this replica ceased to lead while appends waited.
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
@@ -203,6 +205,7 @@ impl Replica {
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
             led: None,
+            lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
             cluster,

@@ -215,11 +215,17 @@ impl Replica {
     /// Answers who asked for a transfer, once somebody else leads or time is up.
     fn answer_transfer(&mut self, now: Moment) {
         let leader = self.leader().filter(|l| *l != self.node());
-        // Raft gives up after an election time-out, and takes appends again.
-        let under_way = |to: NodeId| !self.is_leader() || self.raw.raft.lead_transferee == Some(to.0);
-        let over =
-            |(to, until, _): &(NodeId, Moment, Promise)| leader.is_some() || *until <= now || !under_way(*to);
+        let over = |(_, until, _): &(NodeId, Moment, Promise)| leader.is_some() || *until <= now;
         if !self.asks.transfer.as_ref().is_some_and(over) {
+            if let Some((to, ..)) = &self.asks.transfer
+                && self.is_leader()
+                && self.raw.raft.lead_transferee.is_none()
+                && self.raw.raft.prs().get(to.0).is_some_and(|p| p.recent_active)
+            {
+                // The message was lost, or came before the other was ready for it; raft gives up after a while. No
+                // appends are taken meanwhile: so not for one of whom nothing is heard.
+                self.raw.transfer_leader(to.0);
+            }
             return;
         }
         let Some((to, _, promise)) = self.asks.transfer.take() else { return };

@@ -78,9 +78,11 @@ impl Replica {
             HeadKind::Removed => return self.told_removed(&body, stranger),
             HeadKind::Hello => return self.greeted(from, from_directory, &body),
             HeadKind::Known => return self.introduced(from, &body),
-            HeadKind::Fetch | HeadKind::Blocks => {
-                return Err("message of a kind that is not for the log's order");
+            HeadKind::Fetch | HeadKind::Blocks if known.is_none() => {
+                return Err("entries for, or from, a node that is no member");
             }
+            HeadKind::Fetch => return self.lend(from, &body, now),
+            HeadKind::Blocks => return self.brought(&body, bodies),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -210,7 +212,7 @@ impl Replica {
         Ok(bodies)
     }
 
-    fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
+    pub(super) fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
         let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
         let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
         self.outgoing.push(Envelope {

@@ -244,8 +244,11 @@ impl Oracle {
     pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let by_now = Self::is_durable_on(last, &now, hosts);
-        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else { return by_now };
-        let earlier = leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
+            return by_now;
+        };
+        let earlier =
+            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
         let mut all = earlier.chain([&leader.voters]);
         by_now.or_else(|wrong| {
             if all.any(|v| Self::is_durable_on(last, v, hosts).is_ok()) { Ok(()) } else { Err(wrong) }

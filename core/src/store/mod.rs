@@ -35,6 +35,7 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod turn;
 pub(crate) mod walk;
+pub(crate) mod wound;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
@@ -82,7 +83,7 @@ pub(crate) const fn block_bytes(body: usize) -> usize {
 /// The writing end of the log's files.
 #[derive(Debug)]
 pub(crate) struct Store {
-    disk: Arc<dyn Disk>,
+    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) preparer: Arc<Preparer>,
     active: Active,
