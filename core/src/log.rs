@@ -493,7 +493,7 @@ fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
         appends: options.queue_appends_max,
-        capacity: options.capacity_bytes,
+        capacity: options.capacity_bytes.map(|bytes| bytes - UNCOUNTED_BYTES),
         mail_bytes: cluster.inbox_bytes_max,
     }
 }
@@ -514,6 +514,10 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     disk.random(&mut seed)?;
     Ok(u64::from_le_bytes(seed))
 }
+
+/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
+/// the tail.
+const UNCOUNTED_BYTES: u64 = 1024;
 
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;

@@ -112,12 +112,14 @@ pub(crate) struct Node {
     /// The weight of syncs' time, slowly moving.
     sync_time: Duration,
     stepped_aside: Option<Moment>,
-    shown: Option<(Shown, Moment)>,
+    shown: Option<(Shown, Upto, Moment)>,
     tending: Tending,
 }
 
 /// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
 type Shown = (Role, Term, Option<NodeId>, usize);
+/// The last committed entry and the last one.
+type Upto = (RaftIndex, RaftIndex);
 /// Positions in the status are at most this old while the node turns.
 const STATUS_AGE: Duration = Duration::from_millis(20);
 
@@ -208,7 +210,9 @@ impl Node {
         if (!self.items.is_empty() && self.has_appetite()) || self.writing.can_write() {
             return Some(now);
         }
-        let retain = self.aging().map(|(oldest, age)| {
+        // Only who leads can discard, and not before the files of the last discard are gone.
+        let retains = self.replica.is_leader() && self.to_drop.is_none();
+        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
             let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
             let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
             now.plus(left).max(self.retain_at)
@@ -320,6 +324,9 @@ impl Node {
         self.replica.written(end.raft);
         self.positions.written(end.next.previous());
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
+        if self.replica.take_turned() {
+            self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
+        }
         while let Some((_, bytes)) = self.uncommitted.pop_back_if(|(raft, _)| *raft > end.raft) {
             self.uncommitted_bytes -= bytes; // a conflict has cut them off
         }
@@ -438,9 +445,14 @@ impl Node {
         let replica = &self.replica;
         let shown =
             (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
-        let stale = |(before, at): (Shown, Moment)| before != shown || now >= at.plus(STATUS_AGE);
+        let upto = (sequencer.committed().raft, sequencer.end().raft);
+        // Once nothing more is to be expected, what is shown has to stand.
+        let quiet = self.prove_at.is_none();
+        let stale = |(before, upto_before, at): (Shown, Upto, Moment)| {
+            before != shown || now >= at.plus(STATUS_AGE) || (quiet && upto_before != upto)
+        };
         if self.shown.is_none_or(stale) {
-            self.shown = Some((shown, now));
+            self.shown = Some((shown, upto, now));
             let status = self.status();
             self.published.show(status);
         }
@@ -501,7 +513,12 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
-        let Some(first) = self.beyond_retention() else { return Ok(()) };
+        let Some(first) = self.beyond_retention() else {
+            if self.is_too_old() {
+                self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
+            }
+            return Ok(());
+        };
         let sequencer = &mut self.replica.sequencer;
         if self.writing.plan.make_room(COMMAND_BODY_BYTES, Purpose::Metadata, sequencer).is_err() {
             self.retain_at = now.plus(RETRY_DELAY); // no file to be had
@@ -520,6 +537,13 @@ impl Node {
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    /// Whether the oldest segment is beyond the age limit.
+    fn is_too_old(&self) -> bool {
+        self.aging().is_some_and(|(oldest, age)| {
+            oldest.last_timestamp() < Timestamp(self.options.clock.now().0.saturating_sub(age))
+        })
+    }
+
     /// The first index that retention would leave, if it is beyond today's.
     fn beyond_retention(&self) -> Option<Index> {
         if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
@@ -527,13 +551,10 @@ impl Node {
         }
         let oldest = self.writing.store.segments.oldest_full()?;
         let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
-        let too_old = self.aging().is_some_and(|(oldest, age)| {
-            let newest = oldest.last_timestamp();
-            newest < Timestamp(self.options.clock.now().0.saturating_sub(age))
-        });
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
-        ((too_many || too_old) && first > committed.first && first <= committed.next).then_some(first)
+        ((too_many || self.is_too_old()) && first > committed.first && first <= committed.next)
+            .then_some(first)
     }
 
     /// Whether anything is under way: appends not answered, or blocks not synced.

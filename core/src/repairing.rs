@@ -447,6 +447,10 @@ impl Learn for Until<'_> {
         self.replayed.first()
     }
 
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.replayed.commit_to(raft);
+    }
+
     fn commit(&self) -> RaftIndex {
         self.replayed.commit()
     }

@@ -81,6 +81,8 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    /// Whether entries were cut off, or jumped over, since it was last asked.
+    turned: bool,
     /// The term that it leads, as far as it was noted.
     led: Option<Term>,
     lending: lend::Lending,
@@ -204,6 +206,7 @@ impl Replica {
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
+            turned: false,
             led: None,
             lending: lend::Lending::default(),
             lost_lead: None,
@@ -280,6 +283,11 @@ impl Replica {
             return self.asks.deadline();
         }
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
+    }
+
+    /// Whether entries were cut off, or jumped over, since the last time.
+    pub(crate) fn take_turned(&mut self) -> bool {
+        std::mem::take(&mut self.turned)
     }
 
     /// What could not be read for a peer since the last time.
@@ -683,6 +691,7 @@ impl Replica {
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);
+        self.turned = true;
         self.staged.clear();
         // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
@@ -707,6 +716,7 @@ impl Replica {
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.unapplied.clear();
+        self.turned = true;
         self.staged.clear();
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
@@ -821,6 +831,11 @@ impl Replica {
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(error.clone()));
         }
+    }
+
+    /// Nobody will answer what the program asks.
+    pub(crate) fn fail_asks(&mut self, error: &Error) {
+        self.asks.fail_all(error);
     }
 
     /// Ceasing to lead, and hearing of no other leader: nobody waits for ever.

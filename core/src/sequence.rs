@@ -626,6 +626,10 @@ impl Learn for Replayed<'_> {
         self.sequencer.committed().first
     }
 
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.sequencer.commit_to(raft);
+    }
+
     fn commit(&self) -> RaftIndex {
         self.sequencer.known_committed()
     }

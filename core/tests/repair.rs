@@ -588,7 +588,7 @@ fn mapped_files_are_repaired_under_their_readers() {
     let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
     leader.change_members(&[add], PATIENCE).unwrap();
     let records: Vec<Vec<u8>> = (0..60).map(|n| record(n, 4000)).collect();
-    records.iter().for_each(|r| drop(leader.append(r).unwrap()));
+    records.iter().for_each(|r| assert!(leader.append(r).unwrap() > Index(0)));
     follower.wait_for(Index(60), PATIENCE).unwrap();
     let held: Vec<_> = (1..=60).map(|n| follower.read(Index(n)).unwrap()).collect();
     let name = dirs[1].path().join(format!("{:020}.seg", 1));

@@ -282,3 +282,19 @@ fn a_change_waits_while_the_lead_is_handed_over() {
         promoted.join().unwrap().unwrap();
     });
 }
+
+/// An idle log that was on its own showed for ever what it was like before its last append.
+#[test]
+fn the_status_of_a_log_at_rest_is_that_of_its_last_append() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(256 << 10)).unwrap();
+    let end = Instant::now() + PATIENCE;
+    for i in 0..20u8 {
+        let last = log.append(&[i]).unwrap();
+        while log.status().committed != last {
+            assert!(Instant::now() < end, "{:?}", log.status());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(i)));
+    }
+}

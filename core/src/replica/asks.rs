@@ -143,6 +143,18 @@ impl Asks {
         }
     }
 
+    /// Nothing more will come of any of them.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
+        let landed = self.landed.drain(..).map(|(_, b)| b);
+        let barriers = flying.chain(landed).chain(self.next.drain(..)).map(|b| b.promise);
+        let changes = self.changes.drain(..).map(|c| c.promise);
+        let transfer = self.transfer.take().map(|(_, _, promise)| promise);
+        for promise in barriers.chain(changes).chain(transfer) {
+            promise.answer(Outcome::Failed(error.clone()));
+        }
+    }
+
     /// This replica leads no more: what it was asked as a leader is not known to come about.
     pub(super) fn lead_lost(&mut self) {
         for pending in self.changes.drain(..) {

@@ -240,13 +240,9 @@ impl Store {
 
     /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
     /// it: what is written can always be proven.
+    #[cfg(test)]
     pub(crate) fn fits(&self, body: usize) -> bool {
         self.active.end + block_bytes(body) + PROOF_BYTES_MAX <= self.active.limit
-    }
-
-    /// Bytes that were pushed and not written.
-    pub(crate) fn pending_bytes(&self) -> usize {
-        self.active.end - self.active.written
     }
 
     /// The bodies of the markers that prove what was written. A device loses whole sectors: if the last block

@@ -16,8 +16,10 @@ use std::sync::Arc;
 pub(crate) trait Learn {
     /// Takes the next block; says what comes after it, or why it cannot follow.
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
-    /// The log's first index as of the blocks learnt.
+    /// The log's first index as of what is known committed of the blocks learnt.
     fn first(&self) -> Index;
+    /// So much of what was learnt is known committed, by what stands elsewhere.
+    fn commit_to(&mut self, raft: RaftIndex);
     /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
     fn commit(&self) -> RaftIndex;
     /// Another one like it that has learnt nothing, to look at the log's past with.
