@@ -258,6 +258,11 @@ impl Machine {
         self.node.poison(cause);
     }
 
+    /// Whether it takes nothing more.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.node.published.poison.get().is_some()
+    }
+
     /// How it stands.
     pub(super) fn glance(&self) -> Glance {
         let replica = &self.node.replica;

@@ -252,7 +252,9 @@ impl World {
                 || other.committed != glance.committed
                 || other.first != glance.first
         };
-        let members: Vec<NodeId> = voters.into_iter().chain(learners).collect();
+        // One that was taken away for good is nobody's concern, as long as the others have a majority.
+        let here = |n: &NodeId| self.hosts.get(n).is_none_or(|h| h.state != State::Gone);
+        let members: Vec<NodeId> = voters.into_iter().chain(learners).filter(here).collect();
         Some(members.into_iter().filter(|n| behind(self, *n)).collect())
     }
 
