@@ -116,6 +116,8 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("FOOTER_BYTES", FOOTER_BYTES as u64),
         ("HARD_STATE_BYTES", layout::HARD_STATE_BYTES as u64),
         ("COMMAND_BYTES", COMMAND_BYTES as u64),
+        ("MEMBERSHIP_BYTES", crate::membership::MEMBERSHIP_BYTES as u64),
+        ("MEMBER_BYTES", crate::membership::MEMBER_BYTES as u64),
         ("TABLE_HEADER_BYTES", session::TABLE_HEADER_BYTES as u64),
         ("SESSION_BYTES", session::SESSION_BYTES as u64),
         ("REMEMBERED_BYTES", session::REMEMBERED_BYTES as u64),

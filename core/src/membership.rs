@@ -35,8 +35,8 @@ use crate::types::{DirectoryId, NodeId};
 use std::collections::BTreeMap;
 
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 8;
-const MEMBER_BYTES: usize = 28;
+pub(crate) const MEMBERSHIP_BYTES: usize = 8;
+pub(crate) const MEMBER_BYTES: usize = 28;
 /// The longest address.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
 /// The most members: votes are counted one by one, and each costs the leader a stream.
@@ -302,7 +302,7 @@ impl Membership {
 
     /// As a change of membership holds it: never empty.
     pub(crate) fn encode_whole(&self) -> Vec<u8> {
-        let mut b = Vec::with_capacity(HEADER_BYTES + self.members.len() * 64);
+        let mut b = Vec::with_capacity(MEMBERSHIP_BYTES + self.members.len() * 64);
         b.extend_from_slice(&VERSION.to_le_bytes());
         b.extend_from_slice(&[u8::from(self.auto_leave), 0]);
         b.extend_from_slice(&(self.members.len() as u16).to_le_bytes());
@@ -322,7 +322,7 @@ impl Membership {
         if bytes.is_empty() {
             return Ok(Self::alone());
         }
-        let (head, mut rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(SHORT)?;
+        let (head, mut rest) = bytes.split_at_checked(MEMBERSHIP_BYTES).ok_or(SHORT)?;
         if head[..4] != VERSION.to_le_bytes() || head[4] > 1 || head[5] != 0 {
             return Err(NEWER);
         }

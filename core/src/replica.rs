@@ -242,6 +242,15 @@ impl Replica {
         RaftIndex(self.raw.raft.raft_log.committed)
     }
 
+    /// What is in memory of an entry, for whoever watches.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(
+        &self,
+        raft: RaftIndex,
+    ) -> Option<(crate::store::block::BlockHeader, Option<Vec<Bytes>>)> {
+        self.raw.store().in_memory(raft)
+    }
+
     /// Messages that may leave now.
     pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
         std::mem::take(&mut self.outgoing)

@@ -61,6 +61,8 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "COMMAND_BYTES",
         "HARD_STATE_BYTES",
         "",
+        "MEMBERSHIP_BYTES",
+        "MEMBER_BYTES",
         "TABLE_HEADER_BYTES",
         "SESSION_BYTES",
         "REMEMBERED_BYTES",

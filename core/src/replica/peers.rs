@@ -90,7 +90,9 @@ impl Replica {
         if self.peers.introduced_by.is_some() && is_about_votes(&message) {
             return Err("asked about votes before it is known that the disk is not an older one");
         }
-        if stranger && is_candidates(&message) {
+        // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
+        // vote may be the one that is missing.
+        if stranger && is_candidates(&message) && self.is_leader() {
             self.tell_removed(from, from_directory);
             return Err("a node that is no member asks for votes");
         }

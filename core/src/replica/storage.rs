@@ -161,6 +161,13 @@ impl Entries {
         self.recent.get(usize::try_from(raft.0.checked_sub(first.0)?).ok()?)
     }
 
+    /// What is in memory of an entry, for whoever watches.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(&self, raft: RaftIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
+        let Recent { header, body } = self.recent(raft).filter(|r| r.header.length > 0)?;
+        Some((*header, body.clone()))
+    }
+
     /// Of the entry `raft`, as it was in `term`: its body.
     ///
     /// # Errors

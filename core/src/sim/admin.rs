@@ -113,7 +113,8 @@ impl World {
         }
         let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
         self.admin.tries += 1;
-        if self.admin.tries > TRIES_MAX || self.is_void(&task) {
+        let may_give_up = !matches!(&task, Task::Remove(n) if self.nemesis.maimed.contains(n));
+        if (may_give_up && self.admin.tries > TRIES_MAX) || self.is_void(&task) {
             return self.task_over(false);
         }
         let Some(leader) = self.leader() else { return self.admin_retries() };

@@ -471,12 +471,12 @@ impl World {
     /// A leader has said that these records are in the log for good.
     pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
         let now = self.now();
-        let Some(voters) = self.machine(node).map(|m| m.voters()) else { return Ok(()) };
         self.story.tell(now, || {
             format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)
         });
         self.oracle.acknowledged(node, appended, records)?;
-        self.oracle.is_durable(appended.last(), &voters, &self.hosts)
+        let Some(leader) = self.hosts.get(&node) else { return Ok(()) };
+        self.oracle.is_durable(appended.last(), leader, &self.hosts)
     }
 
     fn finish(&mut self, n: usize, place: usize, told: Told) -> Check {

@@ -10,7 +10,7 @@ use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::transport::Envelope;
-use crate::types::{DirectoryId, Index, NodeId, Term};
+use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,10 @@ pub(super) struct Host {
     /// Positions of this life, to see that they never go back.
     pub(super) committed: Index,
     pub(super) term: Term,
+    /// The last committed entry that was looked at.
+    pub(super) checked: RaftIndex,
+    /// The voters, before the step under way.
+    pub(super) voters: (Vec<NodeId>, Vec<NodeId>),
 }
 
 impl Host {
@@ -98,6 +102,8 @@ impl Host {
             attempts: Vec::new(),
             committed: Index(0),
             term: Term(0),
+            checked: RaftIndex(0),
+            voters: (Vec::new(), Vec::new()),
         }
     }
 
@@ -133,6 +139,7 @@ impl Host {
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);
+        self.checked = RaftIndex(0);
         self.machine = Some(machine);
         self.state = State::Up;
         Ok(())

@@ -17,6 +17,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
+use crate::store::block::{Batches, BlockHeader, Kind};
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
@@ -267,7 +268,7 @@ impl Machine {
             leader: replica.leader(),
             first,
             committed,
-            committed_raft: replica.committed(),
+            committed_raft: replica.sequencer.committed().raft,
             last_raft: replica.sequencer.end().raft,
             base_raft: self.node.writing.archive.first().raft,
             written: self.node.writing.written().end.next.previous(),
@@ -289,6 +290,37 @@ impl Machine {
 
     pub(super) fn learners(&self) -> Vec<NodeId> {
         self.node.replica.membership().learners().into_iter().map(NodeId).collect()
+    }
+
+    /// The entry `index`, which is committed here; none if it is not here any more.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn entry(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+        match self.node.replica.in_memory(index) {
+            Some((header, _)) => Ok(Some(header)),
+            None => self.node.writing.archive.header(index),
+        }
+    }
+
+    /// The records of an entry, with their indexes.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Vec<(Index, Vec<u8>)>> {
+        if header.kind != Kind::Data {
+            return Ok(Vec::new());
+        }
+        let body = match self.node.replica.in_memory(header.raft_index) {
+            Some((_, Some(pieces))) => pieces.concat().into(),
+            _ => self.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
+        };
+        let mut records = Vec::new();
+        for batch in Batches::new(&body) {
+            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
+            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
+        }
+        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
     /// One record, as any reader gets it.

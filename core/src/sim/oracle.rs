@@ -3,9 +3,10 @@
 //! | invariant | where |
 //! |---|---|
 //! | a term has one leader | `look` |
-//! | what one replica shows as committed every replica shows, byte for byte, for ever | `look` |
-//! | indexes have no holes but those that discards beyond the end made | `look` |
-//! | a record was proposed, and stands once | `look` |
+//! | what is committed at one replica is committed at all, for ever: entries by term and digest | `entry` |
+//! | what a replica shows is what was committed, byte for byte | `shows` |
+//! | indexes have no holes but those that discards beyond the end made | `commits` |
+//! | a record was proposed, and stands once | `commits` |
 //! | positions never go back, a term neither | `look` |
 //! | an acknowledged record is committed, and durable on a majority of the voters of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message tells of them | `leaves` |
@@ -15,18 +16,50 @@
 
 use super::history::number_of;
 use super::host::Host;
+use super::machine::Machine;
 use super::world::Check;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
+use crate::store::block::{BlockHeader, Kind};
 use crate::transport::Envelope;
-use crate::types::{Index, NodeId, Term};
+use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Why an entry could not be looked at, or what is wrong with it.
+enum Trouble {
+    Unreadable(Error),
+    Wrong(String),
+}
+
+/// What tells one entry from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seal {
+    term: Term,
+    kind: Kind,
+    first: Index,
+    records: u32,
+    digest: u32,
+}
+
+impl Seal {
+    fn of(header: &BlockHeader) -> Self {
+        Self {
+            term: header.term,
+            kind: header.kind,
+            first: header.first,
+            records: header.record_count,
+            digest: header.body_digest,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     leaders: BTreeMap<Term, NodeId>,
+    /// All entries that were ever committed, from the first one on.
+    entries: Vec<Seal>,
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
     proposed: BTreeSet<u64>,
@@ -82,12 +115,33 @@ impl Oracle {
             let (before, after) = (host.committed, glance.committed);
             return Err(format!("node {node}: its committed index went back from {before} to {after}"));
         }
+        // A disk that is off, or was damaged, need not be readable.
+        let (off, maimed) = (host.disk.is_off(), host.maimed);
+        let unreadable =
+            |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        if glance.committed_raft > host.checked {
+            let from = host.checked.max(glance.base_raft);
+            for index in from.0 + 1..=glance.committed_raft.0 {
+                match self.entry(node, machine, RaftIndex(index)) {
+                    Err(Trouble::Unreadable(e)) if unreadable(&e) => break,
+                    Err(Trouble::Unreadable(e)) => {
+                        return Err(format!("node {node}: entry {index} is committed: {e:?}; {glance:?}"));
+                    }
+                    Err(Trouble::Wrong(why)) => return Err(why),
+                    Ok(()) => {}
+                }
+            }
+            host.checked = glance.committed_raft;
+        }
         if glance.committed > host.committed {
             host.committed = glance.committed;
-            let fresh = machine.follow().or_else(|e| match e.kind() {
-                ErrorKind::Io | ErrorKind::Corrupt => Ok(Vec::new()), // its disk is off, or rotten
-                _ => Err(format!("node {node}: cannot read what it committed: {e:?}")),
-            })?;
+            let fresh = match machine.follow() {
+                Err(e) if unreadable(&e) => Vec::new(),
+                Err(e) => {
+                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
+                }
+                Ok(fresh) => fresh,
+            };
             for (index, record) in fresh {
                 self.shows(node, index, &record)?;
             }
@@ -99,31 +153,68 @@ impl Oracle {
         Ok(news)
     }
 
-    /// A replica shows a record as committed.
-    pub(super) fn shows(&mut self, node: NodeId, index: Index, record: &[u8]) -> Check {
-        let Some(number) = number_of(record) else {
-            return Err(format!("node {node} serves bytes at {index} that nobody appended"));
+    /// An entry is committed at a replica: it is the same everywhere, and none is left out.
+    fn entry(&mut self, node: NodeId, machine: &Machine, index: RaftIndex) -> Result<(), Trouble> {
+        let Some(header) = machine.entry(index).map_err(Trouble::Unreadable)? else {
+            return Err(Trouble::Wrong(format!("node {node}: entry {index} is committed and not here")));
         };
-        if let Some(known) = self.log.get(&index) {
-            if *known == number {
-                return Ok(());
+        let seal = Seal::of(&header);
+        match self.entries.get(index.0 as usize - 1) {
+            Some(known) if *known == seal => return Ok(()),
+            Some(known) => {
+                return Err(Trouble::Wrong(format!(
+                    "node {node}: entry {index} is committed as {seal:?}, and was committed as {known:?}"
+                )));
             }
-            return Err(format!("node {node} shows record {number} at {index}, where {known} was committed"));
+            None => {}
         }
+        if self.entries.len() as u64 + 1 != index.0 {
+            return Err(Trouble::Wrong(format!(
+                "node {node}: entry {index} is committed; the last one known is {}",
+                self.entries.len()
+            )));
+        }
+        self.entries.push(seal);
+        for (index, record) in machine.records_of(&header).map_err(Trouble::Unreadable)? {
+            self.commits(node, index, &record).map_err(Trouble::Wrong)?;
+        }
+        Ok(())
+    }
+
+    /// A record is committed for the first time.
+    fn commits(&mut self, node: NodeId, index: Index, record: &[u8]) -> Check {
+        let Some(number) = number_of(record) else {
+            return Err(format!("node {node} has committed bytes at {index} that nobody appended"));
+        };
         let expected = self.last().next();
         if index < expected || (index > expected && index > self.asked) {
-            return Err(format!("node {node} shows record {number} at {index}; the next is {expected}"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; the next is {expected}"
+            ));
         }
         if !self.proposed.contains(&number) {
-            return Err(format!("node {node} shows record {number} at {index}, which nobody appended"));
+            return Err(format!(
+                "node {node} has committed record {number} at {index}, which nobody appended"
+            ));
         }
         if !self.committed.insert(number) {
             return Err(format!(
-                "node {node} shows record {number} at {index}; it stands in the log already"
+                "node {node} has committed record {number} at {index}; it stands in the log already"
             ));
         }
         self.log.insert(index, number);
         Ok(())
+    }
+
+    /// A replica shows a record as committed.
+    pub(super) fn shows(&self, node: NodeId, index: Index, record: &[u8]) -> Check {
+        match (number_of(record), self.log.get(&index)) {
+            (None, _) => Err(format!("node {node} serves bytes at {index} that nobody appended")),
+            (Some(number), Some(known)) if *known == number => Ok(()),
+            (Some(number), known) => {
+                Err(format!("node {node} shows record {number} at {index}; committed there: {known:?}"))
+            }
+        }
     }
 
     pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
@@ -143,9 +234,18 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe.
-    pub(super) fn is_durable(
-        &self,
+    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. The configuration
+    /// may have changed in the same step: then one of the two has to say so.
+    pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
+        let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
+        let by_now = Self::is_durable_on(last, &now, hosts);
+        if by_now.is_ok() || now == leader.voters {
+            return by_now;
+        }
+        Self::is_durable_on(last, &leader.voters, hosts).or(by_now)
+    }
+
+    fn is_durable_on(
         last: Index,
         (incoming, outgoing): &(Vec<NodeId>, Vec<NodeId>),
         hosts: &BTreeMap<NodeId, Host>,

@@ -4,6 +4,7 @@
 use super::admin::Task;
 use super::fault::{Counts, Fault};
 use super::history::History;
+use super::host::State;
 use super::linear;
 use super::plan::Plan;
 use super::story::{Story, Teller};
@@ -157,6 +158,10 @@ impl Simulation {
         let at = world.now();
         let violation = wrong.map(|what| {
             world.story.tell(at, || format!("VIOLATION: {what}"));
+            for host in world.hosts.values().filter(|h| h.state != State::Gone) {
+                let glance = host.machine.as_ref().map(super::machine::Machine::glance);
+                world.story.tell(at, || format!("  node {}: {:?} {glance:?}", host.node, host.state));
+            }
             Violation { seed, at, what, story: world.story.recent().to_vec() }
         });
         Report {

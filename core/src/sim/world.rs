@@ -380,6 +380,11 @@ impl World {
             self.story.tell(now, || format!("node {node}: {line}"));
         }
         self.collect_answers(node)?;
+        if let Some(host) = self.hosts.get_mut(&node)
+            && let Some(machine) = &host.machine
+        {
+            host.voters = machine.voters();
+        }
         let deadline = self.machine(node).and_then(|m| m.deadline(now));
         if let Some(at) = deadline {
             // A deadline of now is work that is left: let a little time pass all the same, as it would.

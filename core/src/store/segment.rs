@@ -174,7 +174,17 @@ impl Segment {
     fn cut(&self, extent: Extent) {
         let mut now = self.extent.write().unwrap_or_else(PoisonError::into_inner);
         let readable = self.readable();
-        assert!(readable <= extent.data_end, "committed blocks were cut off");
+        assert!(
+            readable <= extent.data_end,
+            "committed blocks were cut off: {readable} of {} in segment {} base {:?}, cut to {} {:?}, was {} {:?}",
+            self.bytes,
+            self.number,
+            self.base,
+            extent.data_end,
+            extent.end,
+            now.data_end,
+            now.end
+        );
         *now = extent;
     }
 
