@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub(crate) struct Follow {
     scanner: Scanner,
     walk: Walk,
-    /// Where the first segment begins before which blocks were not known committed, and are not shown.
+    /// If segments before this one hold blocks that were not known committed, and are not shown: what was known
+    /// committed then.
     hidden: Option<RaftIndex>,
     /// Whether the log went on elsewhere than at the end that was followed.
     turned: bool,
@@ -38,7 +39,7 @@ enum Successor {
 impl Follow {
     /// From where a survey's walk stopped.
     pub(crate) fn new(scanner: Scanner, walk: Walk) -> Self {
-        let hidden = Some(walk.base().raft).filter(|base| *base > walk.commit);
+        let hidden = Some(walk.commit).filter(|commit| *commit < walk.base().raft);
         Self { scanner, walk, hidden, turned: false }
     }
 
@@ -100,7 +101,7 @@ impl Follow {
         old.prove_all();
         if self.walk.base().raft > self.walk.commit {
             self.walk.proven = old.proven;
-            self.hidden.get_or_insert(self.walk.base().raft);
+            self.hidden.get_or_insert(self.walk.commit);
         }
         Ok(self.walk.segment.clone())
     }
@@ -109,7 +110,7 @@ impl Follow {
     /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
     /// used its file again.
     pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
-        if self.turned || self.hidden.is_some_and(|base| base <= self.walk.commit) {
+        if self.turned || self.hidden.is_some_and(|commit| commit < self.walk.commit) {
             return true;
         }
         let files = Files { disk, identity, names: BTreeMap::new() };

@@ -1,5 +1,5 @@
 //! Random lives of a store: whatever comes after whatever, it is what the plain list says, and after a power cut what
-//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried.
+//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried, `CHIPLOG_STORE_FROM` which one is the first.
 
 use super::*;
 use crate::disk::sim::Rng;
@@ -25,9 +25,10 @@ struct Happened {
 
 #[test]
 fn random_lives() {
+    let from = std::env::var("CHIPLOG_STORE_FROM").map_or(0, |n| n.parse().unwrap());
     let seeds = std::env::var("CHIPLOG_STORE_SEEDS").map_or(300, |n| n.parse().unwrap());
     let mut happened = Happened::default();
-    for seed in 0..seeds {
+    for seed in from..from + seeds {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &mut happened)));
         if let Err(panic) = outcome {
             eprintln!("seed {seed}");
@@ -249,9 +250,9 @@ impl Watcher {
         } else {
             begun.unwrap().into_iter().for_each(|segment| self.segments.push(segment));
         }
-        self.check(rig);
         let proven = self.follow.proven();
         drop(self.segments.drop_below(proven.first, proven.end.raft));
+        self.check(rig);
     }
 
     fn check(&mut self, rig: &Rig) {
