@@ -1,6 +1,7 @@
 # The one entry to the project: every line here is a command you could type yourself.
 #
-#   make demo    see the log at work on real text: 16 threads, a kill -9, recovery (FILE=… for your own)
+#   make demo    see three replicas at work on real text: a leader is lost, nothing else (FILE=… for your own)
+#   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make test    every test: about ten minutes on two cores
 #   make check   format, lints
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
@@ -10,11 +11,17 @@ CARGO ?= cargo
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: all demo test unit bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all demo demo-embedded test unit bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
-demo: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
+demo: ## three replicas, a leader lost in mid-append. FILE=path takes another text, DIR=path keeps the replicas there
+	@echo "building the release binary; the first time this takes a minute or two"
+	@$(CARGO) build --quiet --release --package chiplog-example-replicated
+	$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
+	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
+demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
 	@echo "building the release binary; the first time this takes a minute or two"
 	@$(CARGO) build --quiet --release --package chiplog-server
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \

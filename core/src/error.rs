@@ -58,10 +58,11 @@ pub enum ErrorKind {
     SequenceForgotten = 18,
     /// As many sessions are open as the log allows.
     TooManySessions = 19,
-    /// This replica is not the leader, or ceased to be it before the append was committed; the message says who
-    /// is, if that is known. The append is not in the log.
+    /// This replica is not the leader; the message says who is, if that is known. This attempt did not get into the
+    /// log; of an earlier one that ended as `Unavailable` or `Poisoned` it says nothing.
     NotLeader = 20,
     /// No answer could be had from a majority in time: an election is under way, or too many replicas are down.
+    /// Of an append: the lead was lost before its outcome was known; it may or may not be in the log.
     Unavailable = 21,
     /// This replica was removed from the cluster, or its directory is not the one the cluster knows. Its data
     /// can still be read.

@@ -162,13 +162,14 @@ impl Node {
         self.items.is_empty() && self.has_appetite()
     }
 
+    /// Who does not lead refuses at once: nobody waits for room that need not come.
     fn has_appetite(&self) -> bool {
-        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64
+        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
     }
 
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
-        if !self.items.is_empty() && self.has_appetite() {
+        if (!self.items.is_empty() && self.has_appetite()) || self.writing.can_write() {
             return Some(now);
         }
         let retain = self.aging().map(|(oldest, age)| {
@@ -315,9 +316,11 @@ impl Node {
     fn publish(&mut self, now: Moment) -> Result<()> {
         let upto = self.replica.committed().min(self.writing.written().end.raft);
         let before = self.positions.first();
+        let members = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
+        let members_changed = committed.changed != members;
         self.writing.store.commit(raft);
         while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
@@ -325,7 +328,12 @@ impl Node {
         self.positions.discarded(first);
         self.positions.commit_to(next.previous());
         if first > before {
-            self.discard_files(raft, first)?;
+            self.to_drop = Some((raft, first));
+        }
+        // Who starts again must not look for voters that are long gone.
+        if first > before || members_changed {
+            self.keep_commit(raft)?;
+            self.drop_files();
         }
         self.publish_state(now);
         self.positions.wake();
@@ -335,27 +343,29 @@ impl Node {
         Ok(())
     }
 
-    /// A discard is committed: its files can go once that is durably known here.
-    fn discard_files(&mut self, raft: RaftIndex, first: Index) -> Result<()> {
-        self.to_drop = Some((raft, first));
-        if !self.replica.membership().is_alone(self.cluster.node) {
-            let state = self.replica.sequencer.hard_state();
-            let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
-            let sequencer = &mut self.replica.sequencer;
-            if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
-                self.writing.plan.push(block);
-            }
-            self.writing.plan.says_committed(raft);
+    /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
+    /// process. A log on its own needs none: all that is durable is committed.
+    fn keep_commit(&mut self, raft: RaftIndex) -> Result<()> {
+        if self.options.cluster.is_none() {
+            return Ok(());
         }
-        self.drop_files();
+        let state = self.replica.sequencer.hard_state();
+        let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+        let sequencer = &mut self.replica.sequencer;
+        if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
+            self.writing.plan.push(block);
+        }
+        self.writing.plan.says_committed(raft);
         Ok(())
     }
 
+    /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
+    /// from there to the end.
     fn drop_files(&mut self) {
-        let alone = self.replica.membership().is_alone(self.cluster.node);
-        let known = if alone { self.writing.synced().end.raft } else { self.writing.synced().commit };
+        let synced = self.writing.synced();
+        let known = if self.options.cluster.is_none() { synced.end.raft } else { synced.commit };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
-            self.writing.store.drop_below(first);
+            self.writing.store.drop_below(first, known);
             self.replica.dropped_to(self.writing.archive.first());
             self.queue.recount(self.writing.store.segments.bytes_from(first));
         }

@@ -15,7 +15,7 @@
 //! - a message that speaks for what this replica has leaves only once that is durable: a follower's after its ready
 //!   and all before are synced, a leader's once its term is (a sole voter leads before its term is durable, and could
 //!   otherwise lead the same term twice);
-//! - an append is answered when its entry is committed, or refused when another entry has taken its place;
+//! - an append is answered when its entry is committed; of one that was ordered and lost its leader the outcome is unknown;
 //! - nothing that a peer sends can panic: what raft asserts is checked before.
 //!
 //! The one thing it does to the disk is in `rollback`: what is planned has to be in the files before the state is
@@ -73,6 +73,8 @@ pub(crate) struct Replica {
     waiting: VecDeque<Waiting>,
     /// Blocks that this leader ordered and raft has not handed back yet.
     staged: VecDeque<NewBlock>,
+    /// Committed and durable here; from the first configuration on that is not in force.
+    unapplied: VecDeque<Entry>,
     /// Bodies that came with messages of this step.
     arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
@@ -101,6 +103,8 @@ struct Durability {
     /// The last ready with anything to write, and the last one that is durable.
     planned: u64,
     persisted: u64,
+    /// A jump on its way to the disk: its ready, and the entry that it leads to.
+    jump: Option<(u64, RaftIndex)>,
     /// Terms on their way to the disk, by ready; and the last that is there.
     terms: VecDeque<(u64, Term)>,
     term: Term,
@@ -184,6 +188,7 @@ impl Replica {
             durability: Durability { term: state.term, ..Durability::default() },
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
+            unapplied: VecDeque::new(),
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout),
@@ -455,6 +460,11 @@ impl Replica {
             durability.term = term;
         }
         self.raw.on_persist_ready(number);
+        if let Some((_, to)) = self.durability.jump.take_if(|(n, _)| *n <= number)
+            && self.raw.raft.raft_log.applied < to.0
+        {
+            self.raw.advance_apply_to(to.0); // what a jump leads to is all in force
+        }
         let mut free = Vec::new();
         while let Some((_, messages)) = self.durability.held.pop_front_if(|(n, _)| *n <= number) {
             free.extend(messages);
@@ -496,13 +506,18 @@ impl Replica {
 
     /// Carries out what raft has ready, until there is nothing more.
     fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
-        while self.raw.has_ready() {
-            let was_leader = self.is_leader();
-            let ready = self.raw.ready();
-            self.take_ready(ready, now, writing)?;
-            self.steady();
-            if was_leader && !self.is_leader() {
-                self.asks.lead_lost();
+        loop {
+            while self.raw.has_ready() {
+                let was_leader = self.is_leader();
+                let ready = self.raw.ready();
+                self.take_ready(ready, writing)?;
+                self.steady();
+                if was_leader && !self.is_leader() {
+                    self.asks.lead_lost();
+                }
+            }
+            if !self.apply()? {
+                break;
             }
         }
         if !self.is_leader() && !self.waiting.is_empty() && self.lost_lead.is_none() {
@@ -514,7 +529,7 @@ impl Replica {
         self.confirm_self(now, writing)
     }
 
-    fn take_ready(&mut self, mut ready: Ready, now: Moment, writing: &mut Writing) -> Result<()> {
+    fn take_ready(&mut self, mut ready: Ready, writing: &mut Writing) -> Result<()> {
         let number = ready.number();
         let mut writes = false;
         let mut rolled = false;
@@ -526,6 +541,7 @@ impl Replica {
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot().clone();
             self.jump(&snapshot, writing)?;
+            self.durability.jump = Some((number, RaftIndex(snapshot.get_metadata().index)));
             rolled = true;
         }
         let entries = ready.take_entries();
@@ -583,7 +599,8 @@ impl Replica {
                 self.durability.held.push_back((number, held));
             }
         }
-        self.apply(&committed, now)
+        self.unapplied.extend(committed);
+        Ok(())
     }
 
     /// An entry that raft has taken into the log: its block is planned.
@@ -644,9 +661,9 @@ impl Replica {
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);
         self.staged.clear();
+        // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
-            let what = "the leader changed and another entry took its place; the append is not in the log";
-            w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, what)));
+            w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
     }
@@ -660,6 +677,7 @@ impl Replica {
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
+        self.unapplied.clear();
         self.staged.clear();
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
@@ -669,12 +687,18 @@ impl Replica {
     }
 
     /// Entries that are committed and durable here: changes of membership come into force.
-    fn apply(&mut self, committed: &[Entry], now: Moment) -> Result<()> {
-        let Some(last) = committed.last() else { return Ok(()) };
-        for entry in committed {
+    ///
+    /// A leader brings one into force only when a majority of the voters that it leads to knows that it is committed:
+    /// who is told that a voter has left may take it away, and the others must not wait for its vote then. True if
+    /// anything was applied.
+    fn apply(&mut self) -> Result<bool> {
+        let mut applied = None;
+        while let Some(entry) = self.unapplied.front() {
             let index = RaftIndex(entry.index);
             if entry.get_entry_type() != EntryType::EntryConfChangeV2 {
                 self.asks.applied_other(index);
+                applied = Some(index);
+                self.unapplied.pop_front();
                 continue;
             }
             let wrong = |why: String| Error::new(ErrorKind::Corrupt, format!("configuration {index}: {why}"));
@@ -684,6 +708,11 @@ impl Replica {
             } else {
                 raft_codec::membership_of_change(&entry.data).map_err(|e| wrong(e.to_owned()))?
             };
+            if self.is_leader() && !self.is_known(index, &membership) {
+                break;
+            }
+            self.unapplied.pop_front();
+            applied = Some(index);
             let state = self.raw.apply_conf_change(&change).map_err(|e| wrong(e.to_string()))?;
             let wanted = raft_codec::conf_state(&membership);
             let sorted = |mut v: Vec<u64>| {
@@ -707,9 +736,21 @@ impl Replica {
                 self.leave("it was removed from the cluster");
             }
         }
-        self.raw.advance_apply_to(last.index);
-        let _ = now;
-        Ok(())
+        if let Some(last) = applied {
+            self.raw.advance_apply_to(last.0);
+        }
+        Ok(applied.is_some())
+    }
+
+    /// Whether a majority of the voters of `membership`, of each half of a joint one, knows that `index` is committed.
+    fn is_known(&self, index: RaftIndex, membership: &Membership) -> bool {
+        let knows = |node: &&u64| {
+            let progress = || self.raw.raft.prs().get(**node).is_some_and(|p| p.committed_index >= index.0);
+            **node == self.node().0 || progress()
+        };
+        let majority = |voters: Vec<u64>| voters.iter().filter(knows).count() > voters.len() / 2;
+        let outgoing = membership.voters_outgoing();
+        majority(membership.voters()) && (outgoing.is_empty() || majority(outgoing))
     }
 
     fn members_changed(&mut self) {

@@ -86,6 +86,8 @@ pub(crate) struct Committed {
     /// The first record that is not discarded.
     pub(crate) first: Index,
     pub(crate) membership: Membership,
+    /// The last entry that changed the membership, of those that were committed since the state was made.
+    pub(crate) changed: RaftIndex,
 }
 
 #[derive(Debug)]
@@ -131,7 +133,13 @@ impl Sequencer {
             clock_seen: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
-            committed: Committed { raft: RaftIndex(0), next: Index(1), first: Index(1), membership },
+            committed: Committed {
+                raft: RaftIndex(0),
+                next: Index(1),
+                first: Index(1),
+                membership,
+                changed: RaftIndex(0),
+            },
             pending: VecDeque::new(),
         }
     }
@@ -188,7 +196,10 @@ impl Sequencer {
             self.committed.next = entry.next;
             match entry.effect {
                 Some(Effect::Discard(first)) => self.committed.first = self.committed.first.max(first),
-                Some(Effect::Membership(membership)) => self.committed.membership = membership,
+                Some(Effect::Membership(membership)) => {
+                    self.committed.membership = membership;
+                    self.committed.changed = entry.raft;
+                }
                 None => {}
             }
         }
@@ -547,7 +558,7 @@ impl Sequencer {
             clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
-            committed: Committed { raft, next, first: opening.log_first, membership },
+            committed: Committed { raft, next, first: opening.log_first, membership, changed: RaftIndex(0) },
             pending,
         };
         Ok(())

@@ -94,6 +94,11 @@ impl Writing {
         self.plan.is_empty() && self.store.is_synced()
     }
 
+    /// Whether anything is planned that need not wait for a sync.
+    pub(crate) fn can_write(&self) -> bool {
+        self.plan.peek().is_some_and(|step| !matches!(step, Step::Roll { .. }) || self.store.is_synced())
+    }
+
     /// Carries out what is planned: all of it, or up to a roll that has to wait for a sync.
     ///
     /// # Errors

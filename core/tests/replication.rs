@@ -171,3 +171,40 @@ fn a_replica_that_lags_behind_the_discarded_prefix_jumps() {
     let mut again = trio.log(lagging).resume_session(id, chiplog::Sequence(next.get() - 1));
     assert_eq!(again.append(b"last").unwrap(), last);
 }
+
+/// What a voter knew to be committed was only written when the log was idle or rolled, and not at all once it was on its
+/// own: after a restart it waited for the vote of one that had left long ago.
+#[test]
+fn the_last_voter_remembers_that_it_is_the_last() {
+    let mut trio = Trio::new(2);
+    assert_eq!(trio.leader(0), 1);
+    trio.log(1).append(b"with two").unwrap();
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    let last = trio.log(1).append(b"alone").unwrap();
+    trio.stop(2);
+    trio.stop(1);
+    trio.start(1);
+    assert_eq!(trio.leader(0), 1);
+    assert_eq!(trio.log(1).append(b"again").unwrap(), last.next());
+}
+
+/// Files went that the log still began with after a restart, as it did not know then what was committed.
+#[test]
+fn what_the_last_voter_discards_is_not_missed() {
+    let mut trio = Trio::new(2);
+    assert_eq!(trio.leader(0), 1);
+    for _ in 0..600 {
+        trio.log(1).append(&[1; 1000]).unwrap();
+    }
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    trio.log(1).discard(Index(550)).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while trio.log(1).info().segments > 1 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    trio.stop(2);
+    trio.stop(1);
+    trio.start(1);
+    assert_eq!(trio.leader(0), 1);
+    assert_eq!(trio.records(1).len(), 51);
+}

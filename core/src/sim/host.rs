@@ -70,8 +70,13 @@ pub(super) struct Host {
     /// The last committed entry that was looked at.
     pub(super) checked: RaftIndex,
     /// The voters, before the step under way.
-    pub(super) voters: (Vec<NodeId>, Vec<NodeId>),
+    pub(super) voters: Voters,
+    /// The voters before those, and up to which entry they may have counted.
+    pub(super) voters_before: Vec<(Voters, RaftIndex)>,
 }
+
+/// The voters of both halves of a configuration.
+pub(super) type Voters = (Vec<NodeId>, Vec<NodeId>);
 
 impl Host {
     pub(super) fn new(node: NodeId, bootstrap: Bootstrap, plan: &Plan, rng: &mut Rng) -> Self {
@@ -103,7 +108,8 @@ impl Host {
             committed: Index(0),
             term: Term(0),
             checked: RaftIndex(0),
-            voters: (Vec::new(), Vec::new()),
+            voters: Voters::default(),
+            voters_before: Vec::new(),
         }
     }
 
@@ -140,6 +146,8 @@ impl Host {
         self.committed = Index(0);
         self.term = Term(0);
         self.checked = RaftIndex(0);
+        self.voters = machine.voters();
+        self.voters_before.clear();
         self.machine = Some(machine);
         self.state = State::Up;
         Ok(())
@@ -174,6 +182,16 @@ impl Host {
     /// The process ends and never comes back.
     pub(super) fn retire(&mut self) -> Vec<u64> {
         self.end(State::Gone)
+    }
+
+    /// Remembers who votes, after a step.
+    pub(super) fn note_voters(&mut self) {
+        let Some(machine) = &self.machine else { return };
+        let now = machine.voters();
+        if now != self.voters {
+            let before = std::mem::replace(&mut self.voters, now);
+            self.voters_before.push((before, machine.glance().last_raft));
+        }
     }
 
     /// How long a sync takes that begins now.

@@ -62,6 +62,8 @@ pub(super) struct Oracle {
     entries: Vec<Seal>,
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
+    /// Entries of records, by their first one.
+    places: BTreeMap<Index, RaftIndex>,
     proposed: BTreeSet<u64>,
     committed: BTreeSet<u64>,
     /// The farthest that a discard was asked for.
@@ -175,6 +177,9 @@ impl Oracle {
             )));
         }
         self.entries.push(seal);
+        if seal.records > 0 {
+            self.places.insert(seal.first, index);
+        }
         for (index, record) in machine.records_of(&header).map_err(Trouble::Unreadable)? {
             self.commits(node, index, &record).map_err(Trouble::Wrong)?;
         }
@@ -234,15 +239,20 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. The configuration
-    /// may have changed in the same step: then one of the two has to say so.
+    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. A configuration is
+    /// in force once it is applied: entries that the leader had until then may have been committed under the one before.
     pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
         let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
         let by_now = Self::is_durable_on(last, &now, hosts);
-        if by_now.is_ok() || now == leader.voters {
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
             return by_now;
-        }
-        Self::is_durable_on(last, &leader.voters, hosts).or(by_now)
+        };
+        let earlier =
+            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        let mut all = earlier.chain([&leader.voters]);
+        by_now.or_else(|wrong| {
+            if all.any(|v| Self::is_durable_on(last, v, hosts).is_ok()) { Ok(()) } else { Err(wrong) }
+        })
     }
 
     fn is_durable_on(
@@ -255,8 +265,10 @@ impl Oracle {
             let count = half.iter().filter(kept).count();
             if count * 2 <= half.len() {
                 let on: Vec<_> = half.iter().filter(kept).collect();
+                let all: Vec<_> = hosts.values().map(|h| (h.node.0, h.kept.last.0)).collect();
                 return Err(format!(
-                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only"
+                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only; \
+                     voters {incoming:?} {outgoing:?}, last durable records {all:?}"
                 ));
             }
         }

@@ -375,15 +375,25 @@ impl World {
                 self.schedule.at(at, Event::Deliver(Box::new(envelope)));
             }
         }
+        if self.story.is_loud() {
+            let (kept, machine) = (host.kept, host.machine.as_ref());
+            if let Some(m) = machine {
+                let (g, voters) = (m.glance(), m.voters());
+                self.story.tell(now, || {
+                    format!(
+                        "  node {node}: {:?} in term {}, entries {}..{}, committed {}, records to {}, durable to {}, voters {:?}",
+                        g.role, g.term, g.base_raft, g.last_raft, g.committed_raft, g.committed, kept.last, voters
+                    )
+                });
+            }
+        }
         let news = self.oracle.look(host, now)?;
         if let Some(line) = news {
             self.story.tell(now, || format!("node {node}: {line}"));
         }
         self.collect_answers(node)?;
-        if let Some(host) = self.hosts.get_mut(&node)
-            && let Some(machine) = &host.machine
-        {
-            host.voters = machine.voters();
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.note_voters();
         }
         let deadline = self.machine(node).and_then(|m| m.deadline(now));
         if let Some(at) = deadline {

@@ -7,7 +7,7 @@
 //!                   end_sync(job)                 what was written when the job began is durable
 //! commit(index)                                   what readers may see: written, synced here or not
 //! fits? no      ->  roll(opening)                 next prepared file; its opening block goes with the push
-//! drop_below(first)                               whole segments, to the helper thread
+//! drop_below(first, known)                        whole segments, to the helper thread
 //! ```
 //!
 //! A roll can go on anywhere, not only at the end: below it, which cuts off a conflicting suffix, or beyond
@@ -232,13 +232,9 @@ impl Store {
 
     /// Whether a block with a body of so many bytes has room in the segment that grows, and the markers behind
     /// it: what is written can always be proven.
+    #[cfg(test)]
     pub(crate) fn fits(&self, body: usize) -> bool {
         self.active.end + block_bytes(body) + PROOF_BYTES_MAX <= self.active.limit
-    }
-
-    /// Bytes that were pushed and not written.
-    pub(crate) fn pending_bytes(&self) -> usize {
-        self.active.end - self.active.written
     }
 
     /// The bodies of the markers that prove what was written. A device loses whole sectors: if the last block
@@ -475,10 +471,10 @@ impl Store {
         Archive::new(self.segments.clone())
     }
 
-    /// Drops the segments that hold no record from `first` on and only committed entries. The discard must be
-    /// durable and committed, and that it is must be durable.
-    pub(crate) fn drop_below(&mut self, first: Index) {
-        let dropped = self.segments.drop_below(first, self.committed);
+    /// Drops the segments that hold no record from `first` on and no entry above `known`: the last one that is
+    /// durably known to be committed, where recovery begins. The discard must be at or below it.
+    pub(crate) fn drop_below(&mut self, first: Index, known: RaftIndex) {
+        let dropped = self.segments.drop_below(first, known.min(self.committed));
         if !dropped.is_empty() {
             self.preparer.discard(dropped);
         }

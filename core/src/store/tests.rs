@@ -728,10 +728,16 @@ fn a_segment_with_uncommitted_entries_stays() {
     rig.sync();
     assert_eq!(rig.store.segments.len(), 2);
     rig.commit(21);
-    rig.store.drop_below(Index(1000));
+    rig.store.drop_below(Index(1000), RaftIndex(22));
     assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be cut off, and be asked for");
     rig.commit(22);
-    rig.store.drop_below(Index(1000));
+    rig.store.drop_below(Index(1000), RaftIndex(21));
+    assert_eq!(
+        rig.store.segments.len(),
+        2,
+        "recovery goes on from entry 21, the last one known to be committed"
+    );
+    rig.store.drop_below(Index(1000), RaftIndex(22));
     assert_eq!(rig.store.segments.len(), 1);
     rig.check();
 }

@@ -230,7 +230,7 @@ fn a_committed_discard_is_not_undone() {
     rig.commit(21);
     rig.hard_state();
     rig.sync();
-    rig.store.drop_below(Index(15));
+    rig.store.drop_below(Index(15), RaftIndex(21));
     rig.store.preparer.help();
     for _ in 0..20 {
         rig.data(7000);

@@ -105,7 +105,7 @@ fn live(seed: u64, happened: &mut Happened) {
                 rig.hard_state();
                 rig.sync();
                 let segments = rig.store.segments.len();
-                rig.store.drop_below(rig.now.first_at(rig.commit));
+                rig.store.drop_below(rig.now.first_at(rig.commit), rig.commit);
                 happened.drops += segments - rig.store.segments.len();
             }
             14 | 15 => rig.store.preparer.help(),

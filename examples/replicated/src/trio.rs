@@ -1,0 +1,152 @@
+//! Three replicas of one log, in this process: each on a directory of its own, connected by a network in memory.
+//! With another `Transport` the same code would run on three machines.
+
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, Log, LogId, NodeId, Options, Role};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Longer than anything here takes on a slow machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a follower bears with a silent leader: this to twice this.
+pub(crate) const ELECTION_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Appends that a program keeps under way in its session.
+pub(crate) const IN_FLIGHT: u16 = 64;
+
+/// Sessions of threads that append, and of openings whose answer was lost.
+const SESSIONS_MAX: u32 = 512;
+
+/// Small segments, so that a discard frees some.
+const SEGMENT_BYTES: u32 = 4 << 20;
+
+/// The replicas, by node from 1. One that does not run is `None`.
+#[derive(Debug)]
+pub(crate) struct Trio {
+    dir: PathBuf,
+    network: MemoryNetwork,
+    logs: RwLock<[Option<Log>; 3]>,
+}
+
+impl Trio {
+    /// A new cluster in `dir`: node 1 makes it, the others are added, catch up, and vote from then on.
+    pub(crate) fn create(dir: &Path) -> Result<Self> {
+        let trio = Self { dir: dir.to_owned(), network: MemoryNetwork::new(), logs: RwLock::default() };
+        trio.open(NodeId(1), Bootstrap::Init)?;
+        let leader = trio.leader()?;
+        for node in [NodeId(2), NodeId(3)] {
+            let replica = trio.open(node, Bootstrap::Join(leader.info().log_id))?;
+            let directory = replica.info().directory;
+            let learner = Change::AddLearner { node, directory, address: address(node) };
+            leader.change_members(&[learner], PATIENCE)?;
+            leader.change_members(&[Change::Promote(node)], PATIENCE)?;
+        }
+        Ok(trio)
+    }
+
+    fn open(&self, node: NodeId, bootstrap: Bootstrap) -> Result<Log> {
+        let mut cluster = Cluster::new(node, bootstrap, self.network.transport());
+        cluster.address = address(node);
+        cluster.heartbeat = ELECTION_TIMEOUT / 6;
+        cluster.election_timeout = ELECTION_TIMEOUT;
+        let options = Options {
+            cluster: Some(cluster),
+            sessions_max: SESSIONS_MAX,
+            // What is sent again after a change of leaders has to be remembered until then.
+            session_window: IN_FLIGHT,
+            ..Options::with_segment_bytes(SEGMENT_BYTES)
+        };
+        let log = Log::open(self.dir.join(format!("replica-{node}")), options)?;
+        self.logs.write().unwrap_or_else(PoisonError::into_inner)[place(node)] = Some(log.clone());
+        Ok(log)
+    }
+
+    /// Those that run.
+    pub(crate) fn running(&self) -> Vec<Log> {
+        self.logs.read().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect()
+    }
+
+    /// The leader; waits for one. A leader that was cut off believes in itself for a while: the newest term counts.
+    pub(crate) fn leader(&self) -> Result<Log> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let leaders = self.running().into_iter().filter(|log| log.status().role == Role::Leader);
+            if let Some(leader) = leaders.max_by_key(|log| log.status().term) {
+                return Ok(leader);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Err("nobody was elected".into())
+    }
+
+    /// Waits for a leader other than `node`.
+    pub(crate) fn leader_other_than(&self, node: NodeId) -> Result<Log> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let leader = self.leader()?;
+            if leader.status().node != node {
+                return Ok(leader);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Err(format!("node {node} is still the leader").into())
+    }
+
+    /// One that only follows, or any.
+    pub(crate) fn follower(&self) -> Option<Log> {
+        let running = self.running();
+        running.iter().find(|log| log.status().role == Role::Follower).or(running.first()).cloned()
+    }
+
+    /// From now on nothing that this replica says reaches anybody, and nothing reaches it. It runs on.
+    pub(crate) fn cut_off(&self, node: NodeId) {
+        self.network.disconnect(node);
+    }
+
+    /// Ends a replica. If it was cut off, what nobody else has stays on its disk and nowhere else. Returns how many
+    /// entries it did not know to be committed.
+    pub(crate) fn end(&self, node: NodeId) -> u64 {
+        let log = self.logs.write().unwrap_or_else(PoisonError::into_inner)[place(node)].take();
+        let Some(log) = log else { return 0 };
+        let status = log.status();
+        // What it could not get confirmed fails, and says so to those who wait for it: that is the point here.
+        let _ = log.close();
+        status.last_raft.0.saturating_sub(status.committed_raft.0)
+    }
+
+    /// Opens a replica from its directory as it was left.
+    pub(crate) fn bring_back(&self, node: NodeId) -> Result<Log> {
+        self.network.connect(node);
+        self.open(node, Bootstrap::Existing)
+    }
+
+    /// Closes all and opens them again, as after a restart of the whole program.
+    pub(crate) fn restart(&self) -> Result<()> {
+        for log in self.running() {
+            self.end(log.status().node);
+        }
+        for node in 1..=3 {
+            self.bring_back(NodeId(node))?;
+        }
+        Ok(())
+    }
+
+    /// The log's name, the same on every replica.
+    pub(crate) fn log_id(&self) -> Option<LogId> {
+        self.running().first().map(|log| log.info().log_id)
+    }
+}
+
+fn address(node: NodeId) -> String {
+    format!("memory:{node}") // means nothing to a network in memory
+}
+
+fn place(node: NodeId) -> usize {
+    node.get() as usize - 1
+}
