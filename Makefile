@@ -4,6 +4,7 @@
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make test    every test: about ten minutes on two cores
 #   make check   format, lints
+#   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
@@ -11,7 +12,7 @@ CARGO ?= cargo
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: all demo demo-embedded test unit bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all demo demo-embedded test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -31,6 +32,22 @@ test: loom fuzz-short unit ## all tests; the unit, integration and documentation
 
 unit:
 	$(CARGO) test --workspace --features chiplog/sim
+
+SEEDS ?= 0..500
+SIM := $(CARGO) run --quiet --release --package chiplog-sim --
+sim: ## simulated clusters: SEED=n tells the story of one run, SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
+	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
+
+sim-bugs: ## plants one bug after the other into the log: the simulator has to find each
+	$(CARGO) run --quiet --release --package chiplog-sim --features planted-bugs --target-dir target/bugs -- bugs $(SEEDS)
+
+# The histories of runs, judged by a checker that knows nothing of this project.
+sim-porcupine:
+	@if command -v go >/dev/null; then set -e; \
+	  rm -rf target/histories; $(SIM) export $(SEEDS) target/histories; \
+	  (cd tools/porcupine && go test ./... && go build -o $(CURDIR)/target/porcupine .); \
+	  find target/histories -name '*.jsonl' | sort | xargs target/porcupine; \
+	else echo "no go here: the histories were NOT checked by porcupine"; fi
 
 bench: ## the benchmark of the command line, on a directory below target/ (DIR=path for another disk)
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \

@@ -3,8 +3,11 @@
 use anyhow::{Context, Result};
 use rustix::fs::{StatVfs, statfs, statvfs};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use std::path::{Path, PathBuf};
+use std::{fs, io, thread};
 
 /// What a figure depends on besides chiplog. Stands at the head of every report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -113,12 +116,27 @@ impl WorkDir {
         }
         let path = base.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir_all(&path).with_context(context)?;
+        remove_when_stopped(path.clone()).context("waiting for signals")?;
         Ok(Self { path })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// On Ctrl-C or SIGTERM: removes the directory, then ends the process as the signal would have.
+fn remove_when_stopped(path: PathBuf) -> io::Result<()> {
+    const ATTEMPTS: usize = 100;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            // The measurement goes on meanwhile and makes files: what came in between is removed the next time.
+            let _ = (0..ATTEMPTS).find(|_| fs::remove_dir_all(&path).is_ok() || !path.exists());
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
 impl Drop for WorkDir {

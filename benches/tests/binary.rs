@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 fn bench(dir: &Path, args: &[&str]) -> Value {
     let small = ["--quick", "--secs", "0.05", "--scan-mib", "8", "--open-mib", "80", "--json", "--dir"];
@@ -90,4 +93,22 @@ fn an_unknown_bar_is_refused() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_chiplog-bench")).args(["bars", "no_such"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// Whoever stops a run finds its directory as it was before.
+#[test]
+fn a_run_that_is_stopped_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog-bench"));
+    command.args(["run", "--secs", "30", "append_threads", "--quick", "--dir"]).arg(dir.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let inside = dir.path().join(format!("run-{}", child.id()));
+    while !inside.join("raw.zeros").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let stopped = Command::new("sh").args(["-c", &format!("kill {}", child.id())]).status().unwrap();
+    assert!(stopped.success());
+    assert_eq!(child.wait().unwrap().signal(), Some(15), "it ends as a program that SIGTERM ends");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

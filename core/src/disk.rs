@@ -114,6 +114,12 @@ pub trait DiskFile: Debug + Send + Sync {
         let _ = range;
     }
 
+    /// Lets go of what memory holds of a range that was synced, as far as nobody has it mapped: what is read next
+    /// comes from the device. Advice only.
+    fn forget(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Makes the file's contents and length durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 

@@ -18,7 +18,7 @@ use crate::positions::closed;
 use crate::writing::Fsync;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// Time since the process looked first.
@@ -99,6 +99,7 @@ impl Driver {
         }
         self.node.writing.store.preparer.settle();
         let why = self.node.published.poison.get().cloned().unwrap_or_else(closed);
+        self.node.replica.fail_asks(&why);
         self.node.positions.close(why);
     }
 
@@ -144,7 +145,7 @@ impl Driver {
                 Some(jobs) if !self.node.is_alone() => {
                     self.syncing = true;
                     if jobs.send(job).is_err() {
-                        return Err(Error::new(ErrorKind::Poisoned, "the sync thread has ended"));
+                        return Err(syncer_ended());
                     }
                 }
                 _ => {
@@ -159,21 +160,24 @@ impl Driver {
     /// Takes note of a sync that has ended.
     fn collect_sync(&mut self) -> Result<()> {
         let Some(done) = &self.done else { return Ok(()) };
-        if let Ok((job, result)) = done.try_recv() {
-            self.syncing = false;
-            result?;
-            self.node.end_sync(self.watch.now(), &job)?;
+        match done.try_recv() {
+            Ok((job, result)) => self.take_synced(&job, result),
+            Err(TryRecvError::Empty) => Ok(()),
+            Err(TryRecvError::Disconnected) => Err(syncer_ended()),
         }
-        Ok(())
+    }
+
+    fn take_synced(&mut self, job: &Arc<Fsync>, result: Result<()>) -> Result<()> {
+        self.syncing = false;
+        result?;
+        self.node.end_sync(self.watch.now(), job)
     }
 
     fn await_sync(&mut self) -> Result<()> {
-        if let Some((job, result)) = self.done.as_ref().and_then(|d| d.recv().ok()) {
-            self.syncing = false;
-            result?;
-            self.node.end_sync(self.watch.now(), &job)?;
-        }
-        Ok(())
+        let Some((job, result)) = self.done.as_ref().and_then(|d| d.recv().ok()) else {
+            return Err(syncer_ended());
+        };
+        self.take_synced(&job, result)
     }
 
     /// Proves the tail, and ends.
@@ -190,6 +194,8 @@ impl Driver {
             self.node.prove_now(now);
         }
         self.node.abdicate();
+        let what = "outcome unknown: the log was closed before a majority had the append for certain";
+        self.node.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
         Ok(())
     }
 
@@ -202,6 +208,10 @@ impl Driver {
             }
         }
     }
+}
+
+fn syncer_ended() -> Error {
+    Error::new(ErrorKind::Poisoned, "the sync thread has ended")
 }
 
 /// How often a node that is being closed looks whether it is done.

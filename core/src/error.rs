@@ -3,7 +3,8 @@
 //! The kinds' numbers are shared with C, Python and the wire: a number is never changed and a retired one
 //! never used again. I/O errors carry the path; corruption carries the file and the offset.
 
-use std::{fmt, io, path::Path, sync::Arc};
+use std::path::{Path, PathBuf};
+use std::{fmt, io, sync::Arc};
 
 /// What went wrong, as a number that stays the same in every language and version.
 ///
@@ -149,6 +150,8 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Source>,
+    /// Of corruption: the file, and where in it.
+    place: Option<(PathBuf, u64)>,
 }
 
 #[derive(Debug)]
@@ -162,23 +165,36 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+        Self(Arc::new(Inner { kind, message: message.into(), source: None, place: None }))
     }
 
     /// An I/O error, with what was being done to which path.
     pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {doing} {}: {source}", path.display());
-        Self(Arc::new(Inner { kind: ErrorKind::Io, message, source: Some(Source::System(source)) }))
+        Self(Arc::new(Inner {
+            kind: ErrorKind::Io,
+            message,
+            source: Some(Source::System(source)),
+            place: None,
+        }))
     }
 
     /// An error that follows from an earlier one, whose error number it keeps.
     pub(crate) fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: Some(Source::Earlier(cause.clone())) }))
+        let source = Some(Source::Earlier(cause.clone()));
+        Self(Arc::new(Inner { kind, message: message.into(), source, place: None }))
     }
 
     /// Corruption, with the file and the offset of the first wrong byte range.
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
-        Self::new(ErrorKind::Corrupt, format!("{} is corrupt at offset {offset}: {what}", path.display()))
+        let message = format!("{} is corrupt at offset {offset}: {what}", path.display());
+        let place = Some((path.to_path_buf(), offset));
+        Self(Arc::new(Inner { kind: ErrorKind::Corrupt, message, source: None, place }))
+    }
+
+    /// Of corruption: the file, and where in it.
+    pub(crate) fn place(&self) -> Option<(&Path, u64)> {
+        self.0.place.as_ref().map(|(path, offset)| (path.as_path(), *offset))
     }
 
     /// What kind of error this is.

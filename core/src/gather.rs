@@ -345,7 +345,7 @@ impl Queue {
             return Ok(());
         }
         let what = format!(
-            "the log is full: {used} bytes with this append, capacity {capacity}; discard a prefix to make room"
+            "the log is full: {used} bytes with this append, room for {capacity}; discard a prefix to make room"
         );
         Err(Error::new(ErrorKind::Full, what))
     }
@@ -388,7 +388,7 @@ impl Queue {
     /// Takes all that waits: appends only if `hungry`. Blocks while there is nothing, for at most `timeout`.
     pub(crate) fn take(&self, timeout: Option<Duration>, hungry: bool) -> Taken {
         let mut inner = self.lock();
-        let nothing = |inner: &Inner| inner.mail.is_empty() && !(hungry && !inner.items.is_empty());
+        let nothing = |inner: &Inner| inner.mail.is_empty() && (inner.items.is_empty() || !hungry);
         let mut deadline = None;
         while nothing(&inner) {
             if inner.refused.is_some() && inner.items.is_empty() {

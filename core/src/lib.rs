@@ -21,6 +21,9 @@
 //! To read on: every byte of the files and who checks what ([`pages::format`]); how far a log is, and who may see
 //! what ([`pages::positions`]).
 
+#[macro_use]
+mod planted;
+
 mod batch;
 mod checksum;
 mod cluster;
@@ -31,6 +34,7 @@ pub mod disk;
 mod driver;
 mod error;
 mod exactly_once;
+mod fetch;
 mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
@@ -40,6 +44,7 @@ pub mod inspect;
 mod log;
 mod mail;
 mod membership;
+mod mender;
 mod moment;
 mod node;
 mod open;
@@ -48,13 +53,16 @@ mod positions;
 mod promise;
 mod raft_codec;
 mod reader;
+mod repairing;
 mod replica;
+mod rescue;
 mod sequence;
 mod session;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod stats;
 mod store;
+mod tend;
 pub mod transport;
 mod types;
 mod viewer;

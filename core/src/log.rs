@@ -12,7 +12,7 @@
 //! - a handle that crossed a `fork` refuses: its threads are in the parent.
 
 use crate::batch::{Batch, Stamp};
-use crate::cluster::Status;
+use crate::cluster::{Cluster, Status};
 use crate::completion::{Appended, Ticket};
 use crate::config::Options;
 use crate::disk::map::ForkGuard;
@@ -24,10 +24,12 @@ use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::Change;
 use crate::node::{Node, Published};
-use crate::open::open;
+use crate::open::{Directory, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::reader::{OwnedRecord, Reader, Shelf, Start};
+use crate::repairing::{Begun, Repairing};
+use crate::rescue::Shared;
 use crate::stats::Stats;
 use crate::store::identity::Identity;
 use crate::transport::Inbox;
@@ -78,7 +80,8 @@ struct Inner {
 
 struct Running {
     writer: JoinHandle<()>,
-    helper: JoinHandle<()>,
+    /// None: the writer thread sees to these itself.
+    helper: Option<JoinHandle<()>>,
     syncer: Option<JoinHandle<()>>,
 }
 
@@ -147,21 +150,20 @@ impl Log {
         let path = disk.path().to_path_buf();
         let fork = ForkGuard::new().map_err(|e| Error::io("guard against fork", &path, e))?;
         let seed = seed(&options, &*disk).map_err(|e| Error::io("draw a random number for", &path, e))?;
-        let opened = open(disk, &options)?;
+        let opened = match open_or_find_damage(disk, &options)? {
+            Directory::Ready(opened) => *opened,
+            Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
+                Begun::Opened(opened) => *opened,
+                Begun::Repairing(repairing) => return Self::open_repairing(repairing, path, fork, seed),
+            },
+        };
         let (identity, cluster, segments) =
             (opened.identity, opened.cluster.clone(), opened.segments.clone());
         let committed = opened.sequencer.committed();
         let first = committed.first;
         let last = opened.sequencer.end().next.previous();
         let positions = Arc::new(Positions::new(first, committed.next.previous().min(last), last));
-        let limits = QueueLimits {
-            block_bytes: options.block_bytes_max as usize,
-            bytes: options.queue_bytes_max,
-            appends: options.queue_appends_max,
-            capacity: options.capacity_bytes,
-            mail_bytes: cluster.inbox_bytes_max,
-        };
-        let queue = Arc::new(Queue::new(limits, segments.bytes_from(first)));
+        let queue = Arc::new(Queue::new(limits(&options, &cluster), segments.bytes_from(first)));
         let preparer = opened.store.preparer.clone();
         let mut opened = opened;
         let lock: Arc<dyn Lock> = opened.take_lock().into();
@@ -198,13 +200,39 @@ impl Log {
                 return Err(error);
             }
         };
-        cluster.transport.attach(cluster.node, {
-            let queue = queue.clone();
-            Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)))
-        });
+        attach(&cluster, &queue);
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper, syncer }));
+        let running = Mutex::new(Some(Running { writer, helper: Some(helper), syncer }));
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A replica's log that is to be repaired before it goes on.
+    fn open_repairing(repairing: Box<Repairing>, path: PathBuf, fork: ForkGuard, seed: u64) -> Result<Self> {
+        let damaged = repairing.damaged();
+        let (identity, cluster, options) =
+            (damaged.identity, damaged.cluster.clone(), damaged.options.clone());
+        let segments = damaged.segments.clone();
+        let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+        let queue = Arc::new(Queue::new(limits(&options, &cluster), 0));
+        let published: Arc<Published> = Arc::default();
+        published.show(repairing.status());
+        published.hold(Some(repairing.refusal()));
+        let shared = Shared {
+            options: options.clone(),
+            queue: queue.clone(),
+            positions: positions.clone(),
+            published: published.clone(),
+            segments: segments.clone(),
+            seed,
+            watch: Stopwatch::start(),
+        };
+        attach(&cluster, &queue);
+        let writer = spawn("chiplog-writer", &path, move || shared.rescue(repairing))?;
+        let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
+        let writer_thread = writer.thread().id();
+        let running = Mutex::new(Some(Running { writer, helper: None, syncer: None }));
         let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -304,6 +332,7 @@ impl Log {
     /// `Discarded` or `OutOfRange` for [`Start::Index`] beyond either end; `Io`, `Corrupt`.
     pub fn reader(&self, start: Start) -> Result<Reader> {
         self.check_fork()?;
+        self.inner.published.check_held()?;
         self.inner.shelf.reader(start)
     }
 
@@ -313,6 +342,7 @@ impl Log {
     /// `Discarded`, `OutOfRange`, `Corrupt`, `Io`.
     pub fn read(&self, index: Index) -> Result<OwnedRecord> {
         self.check_fork()?;
+        self.inner.published.check_held()?;
         self.inner.shelf.read(index)
     }
 
@@ -457,6 +487,24 @@ impl Log {
     }
 }
 
+/// The queue's limits.
+fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
+    QueueLimits {
+        block_bytes: options.block_bytes_max as usize,
+        bytes: options.queue_bytes_max,
+        appends: options.queue_appends_max,
+        capacity: options.capacity_bytes.map(|bytes| bytes - UNCOUNTED_BYTES),
+        mail_bytes: cluster.inbox_bytes_max,
+    }
+}
+
+/// Lets messages of other replicas in.
+fn attach(cluster: &Cluster, queue: &Arc<Queue>) {
+    let queue = queue.clone();
+    let inbox = Inbox::new(move |envelope| queue.push_mail(Mail::Message(envelope)));
+    cluster.transport.attach(cluster.node, inbox);
+}
+
 /// Where the chance of election time-outs begins.
 fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     if let Some(cluster) = options.cluster.as_ref().filter(|c| c.seed != 0) {
@@ -466,6 +514,10 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     disk.random(&mut seed)?;
     Ok(u64::from_le_bytes(seed))
 }
+
+/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
+/// the tail.
+const UNCOUNTED_BYTES: u64 = 1024;
 
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
@@ -481,7 +533,8 @@ impl Inner {
         let Some(Running { writer, helper, syncer }) = running.take() else { return };
         let writer_ended = writer.join();
         let syncer_ended = syncer.map_or(Ok(()), JoinHandle::join);
-        if writer_ended.is_err() || helper.join().is_err() || syncer_ended.is_err() {
+        let helper_ended = helper.map_or(Ok(()), JoinHandle::join);
+        if writer_ended.is_err() || helper_ended.is_err() || syncer_ended.is_err() {
             tracing::error!(log = %self.path.display(), "a thread of the log panicked");
             let _ =
                 self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));

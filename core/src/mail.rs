@@ -17,6 +17,8 @@ pub(crate) enum Mail {
     Ask(Ask, Duration, Promise),
     /// The sync that was under way has ended; the driver knows how.
     Synced,
+    /// An errand has been run; the node knows where to look.
+    Errand,
 }
 
 /// What a program asks of its replica.

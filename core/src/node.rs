@@ -35,6 +35,7 @@ use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
+use crate::tend::Tending;
 use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::{Fsync, Writing};
 use std::collections::VecDeque;
@@ -58,12 +59,30 @@ pub(crate) struct Published {
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
     status: Mutex<Option<Status>>,
+    /// Why nothing can be read now: the log is being repaired.
+    held: Mutex<Option<Error>>,
 }
 
 impl Published {
     /// How the replica stood when it last turned.
     pub(crate) fn status(&self) -> Option<Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows how it stands.
+    pub(crate) fn show(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// From now on nothing can be read, for this reason; or all can.
+    pub(crate) fn hold(&self, why: Option<Error>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// # Errors
+    /// Why nothing can be read now.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 }
 
@@ -93,11 +112,14 @@ pub(crate) struct Node {
     /// The weight of syncs' time, slowly moving.
     sync_time: Duration,
     stepped_aside: Option<Moment>,
-    shown: Option<(Shown, Moment)>,
+    shown: Option<(Shown, Upto, Moment)>,
+    tending: Tending,
 }
 
 /// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
 type Shown = (Role, Term, Option<NodeId>, usize);
+/// The last committed entry and the last one.
+type Upto = (RaftIndex, RaftIndex);
 /// Positions in the status are at most this old while the node turns.
 const STATUS_AGE: Duration = Duration::from_millis(20);
 
@@ -114,7 +136,22 @@ impl Node {
         seed: u64,
         now: Moment,
     ) -> Result<Self> {
+        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
+    }
+
+    /// As [`Self::new`], sharing with handles that there are already.
+    pub(crate) fn with(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        published: Arc<Published>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
         let Opened { identity: me, store, sequencer, cluster, .. } = opened;
+        let (of_store, of_cluster) = (options.clone(), cluster.clone());
+        let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
@@ -126,7 +163,7 @@ impl Node {
             cluster,
             queue,
             positions,
-            published: Arc::default(),
+            published,
             items: VecDeque::new(),
             gathered: 0,
             uncommitted: VecDeque::new(),
@@ -138,6 +175,7 @@ impl Node {
             sync_time: Duration::ZERO,
             stepped_aside: None,
             shown: None,
+            tending,
         };
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
@@ -172,12 +210,17 @@ impl Node {
         if (!self.items.is_empty() && self.has_appetite()) || self.writing.can_write() {
             return Some(now);
         }
-        let retain = self.aging().map(|(oldest, age)| {
+        // Only who leads can discard, and not before the files of the last discard are gone.
+        let retains = self.replica.is_leader() && self.to_drop.is_none();
+        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
             let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
             let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
             now.plus(left).max(self.retain_at)
         });
-        [self.replica.deadline(), self.prove_at, retain].into_iter().flatten().min()
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does all there is to do but syncing.
@@ -192,14 +235,30 @@ impl Node {
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
-                Mail::Synced => {}
+                Mail::Synced | Mail::Errand => {}
             }
         }
         self.replica.advance(now, &mut self.writing)?;
         self.order(now)?;
         self.prove(now)?;
         self.finish(now)?;
-        self.retain(now)
+        self.retain(now)?;
+        self.tend(now)
+    }
+
+    /// Looks after what is on the disk.
+    fn tend(&mut self, now: Moment) -> Result<()> {
+        if self.tending.wants_roll() && self.writing.is_settled() {
+            // What is damaged in the segment that grows is repaired once it does not grow any more.
+            let opening = self.replica.sequencer.opening();
+            match self.writing.plan.roll(opening, 0, Purpose::Metadata) {
+                Ok(()) => self.finish(now)?,
+                Err(error) => self.tending.cannot_roll(&error),
+            }
+        }
+        self.tending.turn(now, &mut self.replica, &self.published.counters);
+        self.send();
+        Ok(())
     }
 
     /// Sends, writes, and publishes.
@@ -215,6 +274,7 @@ impl Node {
         }
         if let Some(failure) = self.replica.take_failure() {
             tracing::error!(%failure, "this replica could not read its own log");
+            self.writing.store.segments.suspect(&failure);
         }
     }
 
@@ -264,6 +324,9 @@ impl Node {
         self.replica.written(end.raft);
         self.positions.written(end.next.previous());
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
+        if self.replica.take_turned() {
+            self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
+        }
         while let Some((_, bytes)) = self.uncommitted.pop_back_if(|(raft, _)| *raft > end.raft) {
             self.uncommitted_bytes -= bytes; // a conflict has cut them off
         }
@@ -314,7 +377,9 @@ impl Node {
 
     /// What is committed and written takes effect; who waits for it is answered.
     fn publish(&mut self, now: Moment) -> Result<()> {
-        let upto = self.replica.committed().min(self.writing.written().end.raft);
+        let committed =
+            if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
+        let upto = committed.min(self.writing.written().end.raft);
         let before = self.positions.first();
         let members = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
@@ -363,7 +428,8 @@ impl Node {
     /// from there to the end.
     fn drop_files(&mut self) {
         let synced = self.writing.synced();
-        let known = if self.options.cluster.is_none() { synced.end.raft } else { synced.commit };
+        let alone = self.options.cluster.is_none() || planted!(11);
+        let known = if alone { synced.end.raft } else { synced.commit };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
             self.writing.store.drop_below(first, known);
             self.replica.dropped_to(self.writing.archive.first());
@@ -379,11 +445,16 @@ impl Node {
         let replica = &self.replica;
         let shown =
             (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
-        let stale = |(before, at): (Shown, Moment)| before != shown || now >= at.plus(STATUS_AGE);
+        let upto = (sequencer.committed().raft, sequencer.end().raft);
+        // Once nothing more is to be expected, what is shown has to stand.
+        let quiet = self.prove_at.is_none();
+        let stale = |(before, upto_before, at): (Shown, Upto, Moment)| {
+            before != shown || now >= at.plus(STATUS_AGE) || (quiet && upto_before != upto)
+        };
         if self.shown.is_none_or(stale) {
-            self.shown = Some((shown, now));
+            self.shown = Some((shown, upto, now));
             let status = self.status();
-            *self.published.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+            self.published.show(status);
         }
     }
 
@@ -442,7 +513,12 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
-        let Some(first) = self.beyond_retention() else { return Ok(()) };
+        let Some(first) = self.beyond_retention() else {
+            if self.is_too_old() {
+                self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
+            }
+            return Ok(());
+        };
         let sequencer = &mut self.replica.sequencer;
         if self.writing.plan.make_room(COMMAND_BODY_BYTES, Purpose::Metadata, sequencer).is_err() {
             self.retain_at = now.plus(RETRY_DELAY); // no file to be had
@@ -461,6 +537,13 @@ impl Node {
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    /// Whether the oldest segment is beyond the age limit.
+    fn is_too_old(&self) -> bool {
+        self.aging().is_some_and(|(oldest, age)| {
+            oldest.last_timestamp() < Timestamp(self.options.clock.now().0.saturating_sub(age))
+        })
+    }
+
     /// The first index that retention would leave, if it is beyond today's.
     fn beyond_retention(&self) -> Option<Index> {
         if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
@@ -468,13 +551,10 @@ impl Node {
         }
         let oldest = self.writing.store.segments.oldest_full()?;
         let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
-        let too_old = self.aging().is_some_and(|(oldest, age)| {
-            let newest = oldest.last_timestamp();
-            newest < Timestamp(self.options.clock.now().0.saturating_sub(age))
-        });
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
-        ((too_many || too_old) && first > committed.first && first <= committed.next).then_some(first)
+        ((too_many || self.is_too_old()) && first > committed.first && first <= committed.next)
+            .then_some(first)
     }
 
     /// Whether anything is under way: appends not answered, or blocks not synced.

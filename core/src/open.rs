@@ -48,8 +48,54 @@ impl Opened {
     }
 }
 
+/// What was found in a directory.
+pub(crate) enum Directory {
+    /// A log that goes on.
+    Ready(Box<Opened>),
+    /// A replica's log that cannot go on before it is repaired.
+    Damaged(Box<Damaged>),
+}
+
+/// A replica's log that recovery refuses. Nothing but damage keeps it from being opened.
+pub(crate) struct Damaged {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: Options,
+    pub(crate) cluster: Cluster,
+    pub(crate) identity: Identity,
+    /// Those of the log, once it is open.
+    pub(crate) segments: Arc<Segments>,
+    /// What recovery says.
+    pub(crate) why: Error,
+    lock: Option<Box<dyn Lock>>,
+}
+
+impl Damaged {
+    /// Tries to open it again, something having been repaired.
+    ///
+    /// # Errors
+    /// What stands in the way, if it is not damage; else [`Self::why`] says what is to be repaired next.
+    pub(crate) fn open_again(&mut self) -> Result<Option<Opened>> {
+        match recover(self.disk.clone(), &self.options, self.identity, self.segments.clone()) {
+            Ok(opened) => Ok(Some(Opened { lock: self.lock.take(), ..opened })),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.why = error;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Opens or makes the log on `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+    match open_or_find_damage(disk, options)? {
+        Directory::Ready(opened) => Ok(*opened),
+        Directory::Damaged(damaged) => Err(damaged.why),
+    }
+}
+
+/// As [`open`]. With cluster options, damage is no error.
+pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Result<Directory> {
     let existing = Identity::read(&*disk);
     if let Ok(None) = existing
         && !options.create
@@ -58,9 +104,27 @@ pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
     }
     let lock = lock(&*disk)?;
     // Again, under the lock: another process may have made it meanwhile.
-    match Identity::read(&*disk)? {
-        Some(identity) => recover(disk, options, lock, identity),
-        None => create(disk, options, lock),
+    let Some(identity) = Identity::read(&*disk)? else {
+        return create(disk, options, lock).map(|opened| Directory::Ready(Box::new(opened)));
+    };
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    match recover(disk.clone(), options, identity, segments.clone()) {
+        Ok(opened) => Ok(Directory::Ready(Box::new(Opened { lock: Some(lock), ..opened }))),
+        Err(why) => match options.cluster.clone().filter(|_| why.kind() == ErrorKind::Corrupt) {
+            Some(cluster) => {
+                let (options, lock) = (options.clone(), Some(lock));
+                Ok(Directory::Damaged(Box::new(Damaged {
+                    disk,
+                    options,
+                    cluster,
+                    identity,
+                    segments,
+                    why,
+                    lock,
+                })))
+            }
+            None => Err(why),
+        },
     }
 }
 
@@ -169,8 +233,8 @@ fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
 fn recover(
     disk: Arc<dyn Disk>,
     options: &Options,
-    lock: Box<dyn Lock>,
     identity: Identity,
+    segments: Arc<Segments>,
 ) -> Result<Opened> {
     for name in list(&*disk)?.iter().filter(|n| is_temporary(n)) {
         remove(&*disk, name)?;
@@ -200,12 +264,12 @@ fn recover(
     }
     let last_base = last.base.raft;
     let disk_path = disk.path().to_path_buf();
-    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, list));
+    segments.replace(list);
     let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
         preparer.seal(segment);
     }
-    let (committed, end) = (sequencer.committed().raft, sequencer.end());
+    let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
     let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
     if committed < last_base {
@@ -219,7 +283,7 @@ fn recover(
         sequencer = replayed.sequencer;
         sequencer.keep_hard_state(state, committed);
     }
-    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments })
+    Ok(Opened { lock: None, identity, store, sequencer, cluster, segments })
 }
 
 /// Whether this directory is the one that the options mean.

@@ -98,10 +98,6 @@ impl Positions {
         Index(self.first.load(Ordering::Acquire))
     }
 
-    pub(crate) fn appended(&self) -> Index {
-        Index(self.appended.load(Ordering::Acquire))
-    }
-
     pub(crate) fn durable(&self) -> Index {
         Index(self.durable.load(Ordering::Acquire))
     }

@@ -399,6 +399,8 @@ impl Reader {
             // Start over from the index next time: nothing half-read is kept.
             self.block = None;
             self.cursor = None;
+            // The scrub looks there first: with other replicas to ask, it is repaired.
+            self.shelf.segments.suspect(error);
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
             if self.shelf.outside {
                 std::thread::sleep(OUTSIDE_LAG);

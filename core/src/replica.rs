@@ -22,6 +22,7 @@
 //! replayed from them.
 
 mod asks;
+mod lend;
 mod peers;
 mod storage;
 
@@ -80,6 +81,11 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    /// Whether entries were cut off, or jumped over, since it was last asked.
+    turned: bool,
+    /// The term that it leads, as far as it was noted.
+    led: Option<Term>,
+    lending: lend::Lending,
     /// When this replica ceased to lead while appends waited.
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
@@ -103,6 +109,8 @@ struct Durability {
     /// The last ready with anything to write, and the last one that is durable.
     planned: u64,
     persisted: u64,
+    /// The last ready of all.
+    last: u64,
     /// A jump on its way to the disk: its ready, and the entry that it leads to.
     jump: Option<(u64, RaftIndex)>,
     /// Terms on their way to the disk, by ready; and the last that is there.
@@ -125,12 +133,16 @@ struct Waiting {
 struct SplitMix(u64);
 
 impl SplitMix {
-    fn below(&mut self, n: usize) -> usize {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
     }
 }
 
@@ -178,6 +190,7 @@ impl Replica {
             timeout: election,
             drawn_for: (u64::MAX, StateRole::Follower),
         };
+        let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
         let mut replica = Self {
             raw,
             sequencer,
@@ -191,8 +204,11 @@ impl Replica {
             unapplied: VecDeque::new(),
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
-            asks: Asks::new(cluster.election_timeout),
+            asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
+            turned: false,
+            led: None,
+            lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
             cluster,
@@ -263,10 +279,15 @@ impl Replica {
 
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        if self.out.is_some() || (self.is_alone() && self.is_leader()) {
+        if self.out.is_some() || (self.is_alone() && self.is_leader() && !self.asks.has_changes()) {
             return self.asks.deadline();
         }
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
+    }
+
+    /// Whether entries were cut off, or jumped over, since the last time.
+    pub(crate) fn take_turned(&mut self) -> bool {
+        std::mem::take(&mut self.turned)
     }
 
     /// What could not be read for a peer since the last time.
@@ -449,6 +470,8 @@ impl Replica {
 
     /// Ready `number` and all before are durable.
     pub(crate) fn persisted(&mut self, number: u64, now: Moment, writing: &mut Writing) -> Result<()> {
+        // Those that came after the last one with anything to write are then as well.
+        let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
         self.process(now, writing)
     }
@@ -492,7 +515,7 @@ impl Replica {
         self.sequencer.commit_to(raft);
         let committed = self.sequencer.committed();
         let mut due = Vec::new();
-        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft) {
+        while let Some(w) = self.waiting.pop_front_if(|w| w.raft <= committed.raft || planted!(9)) {
             due.push((w.promise, w.outcome));
         }
         self.asks.committed(committed.raft, committed.next, &mut due);
@@ -506,15 +529,13 @@ impl Replica {
 
     /// Carries out what raft has ready, until there is nothing more.
     fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        self.note_lead();
         loop {
             while self.raw.has_ready() {
-                let was_leader = self.is_leader();
                 let ready = self.raw.ready();
                 self.take_ready(ready, writing)?;
                 self.steady();
-                if was_leader && !self.is_leader() {
-                    self.asks.lead_lost();
-                }
+                self.note_lead();
             }
             if !self.apply()? {
                 break;
@@ -529,8 +550,18 @@ impl Replica {
         self.confirm_self(now, writing)
     }
 
+    /// What was asked of the leader of a term that it leads no more will not be answered by what the next one does.
+    fn note_lead(&mut self) {
+        let leads = self.is_leader().then(|| self.term());
+        if self.led.is_some() && self.led != leads {
+            self.asks.lead_lost();
+        }
+        self.led = leads;
+    }
+
     fn take_ready(&mut self, mut ready: Ready, writing: &mut Writing) -> Result<()> {
         let number = ready.number();
+        self.durability.last = number;
         let mut writes = false;
         let mut rolled = false;
         let state = self.sequencer.hard_state();
@@ -553,7 +584,7 @@ impl Replica {
         }
         if let Some((term, vote)) = turned {
             self.durability.terms.push_back((number, term));
-            let block = self.sequencer.hard_state_block(term, vote);
+            let block = self.sequencer.hard_state_block(term, if planted!(3) { 0 } else { vote });
             writes = true;
             // An opening says it too.
             if !rolled {
@@ -587,13 +618,13 @@ impl Replica {
         if self.durability.planned <= self.durability.persisted {
             self.on_persisted(number);
         }
-        if self.durability.term == self.term() {
+        if self.durability.term == self.term() || planted!(1) {
             self.send(free);
         } else {
             self.durability.gated.extend(free);
         }
         if !held.is_empty() {
-            if self.durability.persisted >= number {
+            if self.durability.persisted >= number || planted!(2) {
                 self.send(held);
             } else {
                 self.durability.held.push_back((number, held));
@@ -660,9 +691,14 @@ impl Replica {
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);
+        self.turned = true;
         self.staged.clear();
         // That they were cut off here says nothing: another replica can have them, lead next, and commit them after all.
         while let Some(w) = self.waiting.pop_back_if(|w| w.raft > to) {
+            if planted!(25) {
+                w.promise.answer(w.outcome);
+                continue;
+            }
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
         Ok(())
@@ -671,13 +707,16 @@ impl Replica {
     /// The leader has discarded what this replica lacks: it goes on behind.
     fn jump(&mut self, snapshot: &raft::eraftpb::Snapshot, writing: &mut Writing) -> Result<()> {
         // So that the new segment begins with the next write: what is committed must not run ahead of what is there.
-        writing.settle()?;
+        if !planted!(19) {
+            writing.settle()?;
+        }
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = peers::parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.unapplied.clear();
+        self.turned = true;
         self.staged.clear();
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
@@ -728,6 +767,7 @@ impl Replica {
             let was_member = self.membership.get(self.node()).is_some();
             self.membership = membership;
             self.members_changed();
+            self.weigh_introductions();
             self.asks.applied_change(index, self.membership.is_joint());
             if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
                 self.stop_leading();
@@ -763,7 +803,7 @@ impl Replica {
     /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among
     /// the members.
     fn stop_leading(&mut self) {
-        if self.is_leader() {
+        if self.is_leader() && !planted!(26) {
             self.abdicate();
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, raft::INVALID_ID);
@@ -793,10 +833,19 @@ impl Replica {
         }
     }
 
+    /// Nobody will answer what the program asks.
+    pub(crate) fn fail_asks(&mut self, error: &Error) {
+        self.asks.fail_all(error);
+    }
+
     /// Ceasing to lead, and hearing of no other leader: nobody waits for ever.
     fn give_up_waiting(&mut self) {
         self.lost_lead = None;
         for w in self.waiting.drain(..) {
+            if planted!(27) {
+                w.promise.answer(Outcome::Failed(Error::new(ErrorKind::NotLeader, "refused")));
+                continue;
+            }
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
     }

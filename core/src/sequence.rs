@@ -159,6 +159,12 @@ impl Sequencer {
     }
 
     /// Raft's durable state, as of the last block.
+    /// The last entry known committed. Of a replay that began behind it what it led to is not known: then
+    /// [`Self::committed`] says less.
+    pub(crate) fn known_committed(&self) -> RaftIndex {
+        self.committed.raft.max(self.hard_state.commit.min(self.end.raft))
+    }
+
     pub(crate) fn hard_state(&self) -> HardState {
         self.hard_state
     }
@@ -218,10 +224,14 @@ impl Sequencer {
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
-            log_first: self.first_at_end(),
-            hard_state: HardState { commit: self.committed.raft, ..self.hard_state },
+            log_first: if planted!(30) { Index(1) } else { self.first_at_end() },
+            hard_state: HardState {
+                commit: self.committed.raft,
+                term: if planted!(21) { self.end.term } else { self.hard_state.term },
+                vote: if planted!(21) { 0 } else { self.hard_state.vote },
+            },
             configuration: self.membership_at_end().encode(),
-            sessions: self.sessions.encode(),
+            sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
         };
         self.position_block(Kind::Opening, opening.encode())
     }
@@ -307,7 +317,7 @@ impl Sequencer {
                 if fresh {
                     next = next.plus(u64::from(e.count));
                 }
-                (fresh, placed.map(|earlier| earlier.unwrap_or(here)))
+                (fresh, placed.map(|earlier| earlier.filter(|_| !planted!(23)).unwrap_or(here)))
             })
             .collect();
         let kept = || gathered.entries.iter().zip(&results).filter(|(_, (fresh, _))| *fresh).map(|(e, _)| e);
@@ -329,6 +339,9 @@ impl Sequencer {
             return Ok(None);
         }
         let earlier = self.sessions.check(stamp, at)?;
+        if planted!(10) && earlier.is_some() {
+            return Ok(None);
+        }
         if earlier.is_none() {
             self.sessions.apply(stamp, next, count, at)?;
         }
@@ -587,7 +600,12 @@ impl Sequencer {
         // What was discarded had been committed.
         (self.committed.raft, self.committed.next) = (self.end.raft, self.end.next);
         // The command that discarded it may stand behind the jump; nobody shall look for it here until it comes.
-        self.committed.first = self.committed.first.max(self.end.next);
+        if !planted!(18) {
+            self.committed.first = self.committed.first.max(self.end.next);
+        }
+        if planted!(17) {
+            self.sessions = Sessions::new(options.sessions_max, options.session_window);
+        }
         self.hard_state = HardState { term, vote, commit: self.end.raft };
         Ok(())
     }
@@ -608,8 +626,12 @@ impl Learn for Replayed<'_> {
         self.sequencer.committed().first
     }
 
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.sequencer.commit_to(raft);
+    }
+
     fn commit(&self) -> RaftIndex {
-        self.sequencer.committed().raft
+        self.sequencer.known_committed()
     }
 
     fn anew(&self) -> Box<dyn Learn + '_> {

@@ -33,6 +33,12 @@ pub struct Stats {
     pub sync_micros_max: u64,
     /// Segments begun.
     pub rolls: u64,
+    /// Bytes of blocks that the scrub has read and checked.
+    pub scrubbed_bytes: u64,
+    /// Places found where blocks are damaged; one that cannot be repaired counts each time it is found.
+    pub damaged: u64,
+    /// Such places that were repaired with what other replicas have.
+    pub repaired: u64,
     /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
 }
@@ -73,6 +79,9 @@ pub(crate) struct Counters {
     pub(crate) blocks: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) rolls: AtomicU64,
+    pub(crate) scrubbed: AtomicU64,
+    pub(crate) damaged: AtomicU64,
+    pub(crate) repaired: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -101,6 +110,9 @@ impl Counters {
             sync_micros_total: get(&self.sync_micros),
             sync_micros_max: get(&self.sync_micros_max),
             rolls: get(&self.rolls),
+            scrubbed_bytes: get(&self.scrubbed),
+            damaged: get(&self.damaged),
+            repaired: get(&self.repaired),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
         }
     }

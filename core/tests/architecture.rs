@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 /// Every module, lowest first. A new file gets its place here: as low as what it uses allows.
 const ORDER: &[&str] = &[
     // Values and bytes: no files, no threads.
+    "planted",
     "types",
     "error",
     "checksum",
@@ -53,6 +54,7 @@ const ORDER: &[&str] = &[
     "store::files",
     "store::walk",
     "store::follow",
+    "store::wound",
     "store::decision",
     "store::blocks",
     "store::cursor",
@@ -65,17 +67,23 @@ const ORDER: &[&str] = &[
     "gather",
     // The replica: orders, plans, writes.
     "raft_codec",
+    "fetch",
+    "mender",
     "sequence",
     "plan",
     "writing",
     "replica::storage",
     "replica::asks",
+    "replica::lend",
     "replica::peers",
     "replica",
     "stats",
+    "tend",
     "open",
     "node",
     "driver",
+    "repairing",
+    "rescue",
     // What a program holds.
     "reader",
     "log",
@@ -90,14 +98,27 @@ const ORDER: &[&str] = &[
     // The cluster simulated.
     "sim::clock",
     "sim::fault",
+    "sim::failover",
     "sim::story",
     "sim::history",
     "sim::linear",
+    "sim::network",
+    "sim::plan",
+    "sim::machine",
+    "sim::host",
+    "sim::oracle",
+    "sim::world",
+    "sim::world::admin",
+    "sim::world::client",
+    "sim::world::drill",
+    "sim::world::nemesis",
+    "sim::run",
+    "sim::bugs",
     "sim",
 ];
 
 /// Modules whose own files extend its type, and so name it: one state machine in several files.
-const PARTS_OF_ONE: &[&str] = &["replica"];
+const PARTS_OF_ONE: &[&str] = &["replica", "sim", "sim::world"];
 
 /// What may be named in a few files only, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[

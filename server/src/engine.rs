@@ -1,8 +1,9 @@
 //! How commands open a log: the one place that turns command-line options into the library's.
 
-use crate::failure::Result;
+use crate::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::human::parse_bytes;
-use chiplog::{Codec, Log, Options, SEGMENT_BYTES_MAX};
+use crate::locks::{self, Holder};
+use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -68,7 +69,31 @@ impl WriteOptions {
     }
 }
 
+/// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
+pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
+    let error = match Log::open(dir, options) {
+        Ok(log) => return Ok(log),
+        Err(error) => error,
+    };
+    match locks::holder(dir) {
+        Some(holder) if error.kind() == ErrorKind::Locked => Err(locked(dir, &holder)),
+        _ => Err(error.into()),
+    }
+}
+
+fn locked(dir: &Path, holder: &Holder) -> Failure {
+    let who = match (&holder.command, holder.pid) {
+        (_, 0) => "a process of another container".to_owned(),
+        (Some(command), pid) => format!("process {pid} ({command})"),
+        (None, pid) => format!("process {pid}"),
+    };
+    let message = format!("{} is open for writing already, by {who}{LOCKED_ADVICE}", dir.display());
+    let mut failure = Failure::new(ErrorKind::Locked, message);
+    failure.detail("writer", serde_json::to_value(holder).unwrap_or_default());
+    failure
+}
+
 /// Opens a log that is there, for writing.
 pub(crate) fn open_existing(dir: &Path) -> Result<Log> {
-    Ok(Log::open(dir, Options { create: false, ..Options::default() })?)
+    open(dir, Options { create: false, ..Options::default() })
 }

@@ -58,8 +58,13 @@ impl Failure {
     pub(crate) fn with_detail(mut self, words: &str, name: &str, value: Value) -> Self {
         self.message.push_str("; ");
         self.message.push_str(words);
-        self.details.insert(name.to_string(), value);
+        self.detail(name, value);
         self
+    }
+
+    /// Adds a named value to the JSON.
+    pub(crate) fn detail(&mut self, name: &str, value: Value) {
+        self.details.insert(name.to_string(), value);
     }
 
     pub(crate) fn exit(&self) -> Exit {
@@ -85,13 +90,14 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What to do when another program has the log open for writing.
+pub(crate) const LOCKED_ADVICE: &str = "; stop that one, or use `read` and `info`, which work beside it";
+
 impl From<chiplog::Error> for Failure {
     /// The library says what and where; the command line adds what to do.
     fn from(error: chiplog::Error) -> Self {
         let advice = match error.kind() {
-            ErrorKind::Locked => {
-                "; another program has it open for writing: stop that one, or use `read` and `info`, which work beside it"
-            }
+            ErrorKind::Locked => LOCKED_ADVICE,
             ErrorKind::Corrupt => {
                 "; `chiplog verify` lists all that is wrong, `chiplog read --salvage` gives all that is sound"
             }

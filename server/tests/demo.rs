@@ -41,3 +41,14 @@ fn the_story_is_told_on_a_text_of_ones_own_and_the_log_stays() {
     assert_eq!(again.status.code(), Some(2), "a directory that is not empty is refused");
     assert!(chiplog::Viewer::open(dir.path().join("log")).unwrap().info().last.get() >= 65_535);
 }
+
+#[test]
+fn a_wrong_file_name_leaves_no_directory_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    for arguments in [&["--file", "none"][..], &["log", "--file", "none"]] {
+        let output = demo(arguments, dir.path());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read none"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{arguments:?}");
+    }
+}

@@ -13,7 +13,7 @@ const SEEDS_FOR_ALL_FAULTS: u64 = 200;
 
 /// The sum of many runs.
 #[derive(Debug)]
-pub struct Figures {
+pub(crate) struct Figures {
     seeds: Range<u64>,
     threads: usize,
     real: Duration,
@@ -49,7 +49,7 @@ struct Json {
 
 impl Figures {
     /// Runs all seeds and sums up; `each` sees every report.
-    pub fn of(seeds: Range<u64>, threads: usize, mut each: impl FnMut(&Report)) -> Self {
+    pub(crate) fn of(seeds: Range<u64>, threads: usize, mut each: impl FnMut(&Report)) -> Self {
         let began = Instant::now();
         let mut sum = Self {
             seeds: seeds.clone(),
@@ -89,7 +89,7 @@ impl Figures {
     }
 
     /// Whether nothing was violated, and, of many runs, every fault has happened.
-    pub fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         let many = self.seeds.end - self.seeds.start >= SEEDS_FOR_ALL_FAULTS;
         self.violations.is_empty() && (!many || self.counts.missing().is_empty())
     }
@@ -119,13 +119,13 @@ impl Figures {
     }
 
     /// As one JSON object.
-    pub fn print_json(&self) -> Result<()> {
+    pub(crate) fn print_json(&self) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&self.json())?);
         Ok(())
     }
 
     /// As text.
-    pub fn print(&self) {
+    pub(crate) fn print(&self) {
         let j = self.json();
         println!("seeds {}..{} on {} threads", j.from, j.to, j.threads);
         println!(

@@ -7,12 +7,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 /// Processors that there are.
-pub fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs all seeds and hands over each report, in no order.
-pub fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
+pub(crate) fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
     let next = AtomicU64::new(seeds.start);
     thread::scope(|scope| {
         let (tx, rx) = channel();
@@ -34,7 +34,11 @@ pub fn each(seeds: Range<u64>, threads: usize, mut take: impl FnMut(Report)) {
 
 /// Runs seeds until `found` says something of one; the lowest such seed.
 #[cfg(feature = "planted-bugs")]
-pub fn first<T>(seeds: Range<u64>, threads: usize, found: impl Fn(&Report) -> Option<T>) -> Option<(u64, T)> {
+pub(crate) fn first<T>(
+    seeds: Range<u64>,
+    threads: usize,
+    found: impl Fn(&Report) -> Option<T>,
+) -> Option<(u64, T)> {
     for start in seeds.clone().step_by(threads.max(1)) {
         let mut best = None;
         each(start..seeds.end.min(start + threads as u64), threads, |report| {

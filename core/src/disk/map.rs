@@ -3,7 +3,10 @@
 //! Why it is sound to hand out `&[u8]` of a file that is being written:
 //!
 //! 1. No reference is made to bytes that can still change. [`Map::bytes`] is called for ranges that lie in
-//!    committed blocks only, and the writer never writes to a committed range again.
+//!    committed blocks only, and the writer never writes to a committed range again. A repair does (`store::wound`):
+//!    into blocks that fail their checksums, and of these only into sectors that are not as they should be. References
+//!    to such bytes live no longer than the check that they fail, and are never handed out; a check that runs beside
+//!    a repair sees old bytes or new ones, and what it accepts is what will stay.
 //! 2. A segment file keeps its length as long as it is mapped: it has its full size, blocks allocated, before
 //!    it is first mapped, and is only reused when no mapping is left (`store::prepared`).
 //! 3. Another process that shortens or overwrites the files breaks both. It must not; the directory is

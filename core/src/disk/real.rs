@@ -171,6 +171,11 @@ impl DiskFile for RealFile {
         let _ = fadvise(&self.file, range.start, length, Advice::WillNeed);
     }
 
+    fn forget(&self, range: Range<u64>) {
+        let length = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+        let _ = fadvise(&self.file, range.start, length, Advice::DontNeed);
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

@@ -33,12 +33,10 @@ pub(super) struct Asks {
     next: Vec<Barrier>,
     flying: Option<Flight>,
     /// Barriers that wait for this replica to be as far.
-    landed: Vec<(RaftIndex, Promise)>,
+    landed: Vec<(RaftIndex, Barrier)>,
     attempts: u64,
     changes: Vec<Pending>,
     transfer: Option<(NodeId, Moment, Promise)>,
-    /// When a landed barrier's patience ends.
-    landed_until: Moment,
 }
 
 struct Barrier {
@@ -63,26 +61,27 @@ struct Pending {
 }
 
 impl Asks {
-    pub(super) fn new(election_timeout: Duration) -> Self {
+    /// Questions are numbered from `first_attempt` on, which no earlier life of this replica shares: an answer that one
+    /// of them asked for can still be on its way.
+    pub(super) fn new(election_timeout: Duration, first_attempt: u64) -> Self {
         Self {
             retry: election_timeout / 2,
             next: Vec::new(),
             flying: None,
             landed: Vec::new(),
-            attempts: 0,
+            attempts: first_attempt,
             changes: Vec::new(),
             transfer: None,
-            landed_until: Moment(u64::MAX),
         }
     }
 
     /// When there is something to do without anything having come.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        let flight = self.flying.iter().map(|f| f.again);
+        let flight = self.flying.iter().flat_map(|f| f.barriers.iter().map(|b| b.until).chain([f.again]));
         let next = self.next.iter().map(|b| b.until);
         let changes = self.changes.iter().map(|c| c.until);
         let transfer = self.transfer.iter().map(|t| t.1);
-        let landed = (!self.landed.is_empty()).then_some(self.landed_until);
+        let landed = self.landed.iter().map(|(_, b)| b.until);
         flight.chain(next).chain(changes).chain(transfer).chain(landed).min()
     }
 
@@ -90,8 +89,12 @@ impl Asks {
     pub(super) fn read_state(&mut self, state: &ReadState) {
         let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::batch::u64_at(b, 0)) else { return };
         if let Some(flight) = self.flying.take_if(|f| f.attempt == attempt) {
-            self.landed_until = flight.barriers.iter().map(|b| b.until).fold(self.landed_until, Moment::min);
-            self.landed.extend(flight.barriers.into_iter().map(|b| (RaftIndex(state.index), b.promise)));
+            self.landed.extend(
+                flight
+                    .barriers
+                    .into_iter()
+                    .map(|b| (RaftIndex(if planted!(13) { 0 } else { state.index }), b)),
+            );
         }
     }
 
@@ -100,16 +103,18 @@ impl Asks {
         if self.landed.is_empty() {
             return;
         }
-        for (at, promise) in std::mem::take(&mut self.landed) {
+        for (at, barrier) in std::mem::take(&mut self.landed) {
             if at <= raft {
-                due.push((promise, Outcome::Placed { first: next.previous() }));
+                due.push((barrier.promise, Outcome::Placed { first: next.previous() }));
             } else {
-                self.landed.push((at, promise));
+                self.landed.push((at, barrier));
             }
         }
-        if self.landed.is_empty() {
-            self.landed_until = Moment(u64::MAX);
-        }
+    }
+
+    /// Whether changes of membership wait to be proposed, or to be in force.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// An entry that is no configuration was applied at `index`: if a change was proposed there, raft refused it.
@@ -135,6 +140,18 @@ impl Asks {
             } else {
                 self.changes.push(Pending { joint: pending.joint || ours, ..pending });
             }
+        }
+    }
+
+    /// Nothing more will come of any of them.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
+        let landed = self.landed.drain(..).map(|(_, b)| b);
+        let barriers = flying.chain(landed).chain(self.next.drain(..)).map(|b| b.promise);
+        let changes = self.changes.drain(..).map(|c| c.promise);
+        let transfer = self.transfer.take().map(|(_, _, promise)| promise);
+        for promise in barriers.chain(changes).chain(transfer) {
+            promise.answer(Outcome::Failed(error.clone()));
         }
     }
 
@@ -199,7 +216,9 @@ impl Replica {
             );
         }
         self.raw.transfer_leader(to.0);
-        self.asks.transfer = Some((to, until, promise));
+        if let Some((_, _, earlier)) = self.asks.transfer.replace((to, until, promise)) {
+            refuse(earlier, ErrorKind::Unavailable, format!("the lead was then asked to go to node {to}"));
+        }
     }
 
     /// Lets another lead, without anybody waiting for it.
@@ -210,39 +229,61 @@ impl Replica {
         }
     }
 
+    /// Answers who asked for a transfer, once somebody else leads or time is up.
+    fn answer_transfer(&mut self, now: Moment) {
+        let leader = self.leader().filter(|l| *l != self.node());
+        let over = |(_, until, _): &(NodeId, Moment, Promise)| leader.is_some() || *until <= now;
+        if !self.asks.transfer.as_ref().is_some_and(over) {
+            if let Some((to, ..)) = &self.asks.transfer
+                && self.is_leader()
+                && self.raw.raft.lead_transferee.is_none()
+                && self.raw.raft.prs().get(to.0).is_some_and(|p| p.recent_active)
+            {
+                // The message was lost, or came before the other was ready for it; raft gives up after a while. No
+                // appends are taken meanwhile: so not for one of whom nothing is heard.
+                self.raw.transfer_leader(to.0);
+            }
+            return;
+        }
+        let Some((to, _, promise)) = self.asks.transfer.take() else { return };
+        promise.answer(match leader {
+            Some(leader) if leader == to => Outcome::Placed { first: Index(0) },
+            Some(leader) => {
+                let what = format!("node {leader} leads now, not node {to}");
+                Outcome::Failed(Error::new(ErrorKind::Unavailable, what))
+            }
+            None => {
+                let what = format!("node {to} did not take the lead in time");
+                Outcome::Failed(Error::new(ErrorKind::Timeout, what))
+            }
+        });
+    }
+
     /// Sends barriers that were not sent, or not heard of.
     pub(super) fn ask_again(&mut self, now: Moment) {
-        if let Some((_, until, _)) = &self.asks.transfer {
-            let done = !self.is_leader();
-            let late = *until <= now;
-            if let Some((to, _, promise)) = self.asks.transfer.take_if(|_| done || late) {
-                promise.answer(if done {
-                    Outcome::Placed { first: Index(0) }
-                } else {
-                    let what = format!("node {to} did not take the lead in time");
-                    Outcome::Failed(Error::new(ErrorKind::Timeout, what))
-                });
-            }
-        }
+        self.answer_transfer(now);
         let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
-        if self.asks.landed_until <= now {
-            self.asks.landed_until = Moment(u64::MAX);
-            for (_, promise) in self.asks.landed.drain(..) {
-                promise.answer(late("this replica did not come as far as the leader in time"));
-            }
+        for (_, barrier) in self.asks.landed.extract_if(.., |(_, b)| b.until <= now) {
+            barrier.promise.answer(late("this replica did not come as far as the leader in time"));
         }
         if let Some(flight) = self.asks.flying.take_if(|f| f.again <= now) {
             self.asks.next.splice(0..0, flight.barriers);
         }
-        let (keep, over): (Vec<_>, Vec<_>) = self.asks.next.drain(..).partition(|b| b.until > now);
-        self.asks.next = keep;
-        for barrier in over {
-            barrier.promise.answer(late("no majority answered in time"));
+        let flying = self.asks.flying.iter_mut().map(|f| &mut f.barriers);
+        for waiting in flying.chain([&mut self.asks.next]) {
+            for barrier in waiting.extract_if(.., |b| b.until <= now) {
+                barrier.promise.answer(late("no majority answered in time"));
+            }
         }
         if self.asks.flying.is_some() || self.asks.next.is_empty() {
             return;
         }
-        self.asks.attempts += 1;
+        if planted!(12) {
+            let next = std::mem::take(&mut self.asks.next);
+            self.asks.landed.extend(next.into_iter().map(|b| (RaftIndex(0), b)));
+            return;
+        }
+        self.asks.attempts = self.asks.attempts.wrapping_add(1);
         let attempt = self.asks.attempts;
         let mut context = self.node().0.to_le_bytes().to_vec();
         context.extend_from_slice(&attempt.to_le_bytes());
@@ -271,7 +312,7 @@ impl Replica {
         let under_way = self.asks.changes.iter().any(|c| c.at.is_some()) || self.membership.is_joint();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
         // The first configuration in the log has to be one with a voter: this one.
-        if under_way || !in_step || !self.is_leader() || !self.knows_itself() {
+        if under_way || !in_step || !self.can_propose() || !self.knows_itself() {
             return;
         }
         let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
@@ -305,6 +346,11 @@ impl Replica {
         Ok(RaftIndex(self.raw.raft.raft_log.last_index()))
     }
 
+    /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
+    fn can_propose(&self) -> bool {
+        self.is_leader() && self.raw.raft.lead_transferee.is_none()
+    }
+
     /// Whether the membership has this replica as it is.
     fn knows_itself(&self) -> bool {
         let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
@@ -316,7 +362,7 @@ impl Replica {
     /// its own, a new cluster, or a node that moved.
     pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
-        if self.knows_itself() || !self.is_leader() || self.membership.is_joint() || !settled {
+        if self.knows_itself() || !self.can_propose() || self.membership.is_joint() || !settled {
             return Ok(());
         }
         let node = self.node();

@@ -5,9 +5,10 @@
 
 use super::Replica;
 use crate::batch::{Malformed, u64_at};
-use crate::membership::Member;
+use crate::membership::{Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, EntryKind, HeadKind};
+use crate::sequence::{Me, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::layout::digest_of_bytes;
 use crate::transport::Envelope;
@@ -15,7 +16,7 @@ use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
@@ -63,11 +64,11 @@ impl Replica {
         if to != self.node() || from == self.node() || from.is_none() {
             return Err("it is for another node");
         }
-        if to_directory.0 != 0 && to_directory != self.me.directory {
+        if to_directory.0 != 0 && to_directory != self.me.directory && !planted!(16) {
             return Err("it is for another directory: this node's disk was emptied or replaced");
         }
         let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
-        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) {
+        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16) {
             return Err("its sender's directory is not the one the cluster knows");
         }
         let stranger = known.is_none() && self.membership.get(self.node()).is_some();
@@ -77,9 +78,11 @@ impl Replica {
             HeadKind::Removed => return self.told_removed(&body, stranger),
             HeadKind::Hello => return self.greeted(from, from_directory, &body),
             HeadKind::Known => return self.introduced(from, &body),
-            HeadKind::Fetch | HeadKind::Blocks => {
-                return Err("message of a kind that is not for the log's order");
+            HeadKind::Fetch | HeadKind::Blocks if known.is_none() => {
+                return Err("entries for, or from, a node that is no member");
             }
+            HeadKind::Fetch => return self.lend(from, &body, now),
+            HeadKind::Blocks => return self.brought(&body, bodies),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -140,8 +143,16 @@ impl Replica {
                 Ok(())
             }
             MessageType::MsgSnapshot => {
-                let (_, opening) = parse_snapshot(message.get_snapshot())?;
-                crate::store::layout::Opening::parse(&opening).map(drop)
+                let (header, opening) = parse_snapshot(message.get_snapshot())?;
+                let me = Me::Node(self.node());
+                let mut there = Sequencer::new(me, Membership::default(), &self.options);
+                there.jump(&header, &opening, &self.options)?;
+                let state = raft_codec::conf_state(&there.committed().membership);
+                if *message.get_snapshot().get_metadata().get_conf_state() != state || state.voters.is_empty()
+                {
+                    return Err("snapshot's configuration is another than its opening block's");
+                }
+                Ok(())
             }
             MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
                 Err("asked to lead with entries that are not durable")
@@ -201,7 +212,7 @@ impl Replica {
         Ok(bodies)
     }
 
-    fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
+    pub(super) fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
         let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
         let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
         self.outgoing.push(Envelope {
@@ -263,8 +274,10 @@ impl Replica {
     pub(super) fn await_introduction(&mut self) {
         let node = self.node();
         let votes = |m: &Member| m.is_voter();
-        let others = self.membership.members().any(|m| votes(m) && m.node != node);
-        if others && self.membership.get(node).is_some_and(votes) {
+        // A voter for whose being one only the log speaks can have voted.
+        let here = |m: &Membership| m.get(node).is_some_and(votes) && !m.is_alone(node);
+        let is_voter = here(&self.membership) || here(self.sequencer.membership_at_end());
+        if is_voter && !self.membership.is_alone(node) {
             self.peers.introduced_by = Some(BTreeSet::new());
         }
     }
@@ -321,18 +334,25 @@ impl Replica {
         let known = Extent::parse(body)?;
         let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
         answered.insert(from);
-        let answers = answered.len();
         if known > self.extent() {
             self.leave(
                 "others remember that it had more than is on its disk: the disk was set back to an older state",
             );
             return Err("this replica's disk was set back");
         }
-        let voters = self.membership.members().filter(|m| m.is_voter()).count();
-        if answers + 1 > voters / 2 {
+        self.weigh_introductions();
+        Ok(())
+    }
+
+    /// Those who have answered are enough once they could elect a leader with this replica: in both halves of a joint
+    /// configuration.
+    pub(super) fn weigh_introductions(&mut self) {
+        let Some(answered) = &self.peers.introduced_by else { return };
+        let mut known: HashSet<u64, _> = answered.iter().map(|n| n.0).collect();
+        known.insert(self.node().0);
+        if self.raw.raft.prs().has_quorum(&known) {
             self.peers.introduced_by = None;
         }
-        Ok(())
     }
 
     /// How far the others are; of a leader only.

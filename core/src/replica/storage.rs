@@ -151,7 +151,13 @@ impl Entries {
         self.failure.borrow_mut().take()
     }
 
-    fn note(&self, error: Error) {
+    /// What is in the files.
+    pub(super) fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Remembers that something could not be read, for the node to act upon.
+    pub(super) fn note(&self, error: Error) {
         tracing::error!(%error, "an entry of the log cannot be read");
         self.failure.borrow_mut().get_or_insert(error);
     }
@@ -273,7 +279,7 @@ impl raft::Storage for Entries {
         let (state, membership) = &self.start;
         let hard_state = raft::eraftpb::HardState {
             term: state.term.0,
-            vote: state.vote,
+            vote: if planted!(28) { 0 } else { state.vote },
             commit: state.commit.0,
             ..Default::default()
         };

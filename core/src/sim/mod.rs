@@ -1,14 +1,38 @@
-//! sim
-mod admin;
-mod client;
+//! Simulated clusters: whole replicas, real but for their threads, over simulated disks, networks and clocks, in virtual
+//! time. A run is a function of its seed: what it finds, it finds again.
+//!
+//! ```
+//! let report = chiplog::sim::run(7);
+//! assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+//! println!("{} appends in {:?} of virtual time", report.acknowledged, report.simulated);
+//! ```
+//!
+//! What runs is what ships: the same nodes that `Log` drives with threads and a real disk, here driven call by
+//! call. Around them:
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `clock` | virtual time; what is to happen when |
+//! | `network` | loss, replay, reordering, damage, walls, bounded queues |
+//! | `host`, `machine` | a process on a simulated disk, with a clock and a power switch |
+//! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
+//! | `oracle` | what has to hold after every event |
+//! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
+//! | `plan`, `run` | what a seed stands for; from building the cluster to the verdict |
+//! | `story`, `fault` | a number and a text for what happened; what can happen |
+//!
+//! Whoever builds on the log can let a [`Plan`] of their own run, look at the [`History`] and the records of the
+//! [`Report`], and check what their program would have made of them.
+
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod clock;
-mod drill;
+mod failover;
 mod fault;
 mod history;
 mod host;
 mod linear;
 mod machine;
-mod nemesis;
 mod network;
 mod oracle;
 mod plan;
@@ -17,8 +41,9 @@ mod story;
 mod world;
 
 pub use crate::moment::Moment;
+pub use failover::FailOver;
 pub use fault::{Counts, Fault};
 pub use history::{Call, History, Seen, Told, What, When, number_of, record_of};
 pub use linear::check as check_history;
 pub use plan::Plan;
-pub use run::{FailOver, Report, Simulation, Violation, run};
+pub use run::{Report, Simulation, Violation, run};

@@ -17,7 +17,6 @@
 use super::history::number_of;
 use super::host::Host;
 use super::machine::Machine;
-use super::world::Check;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
@@ -26,6 +25,9 @@ use crate::store::block::{BlockHeader, Kind};
 use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What went wrong, in words.
+pub(super) type Check<T = ()> = Result<T, String>;
 
 /// Why an entry could not be looked at, or what is wrong with it.
 enum Trouble {

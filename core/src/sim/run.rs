@@ -1,14 +1,15 @@
 //! Run: a simulation from its beginning to the verdict: the cluster is built, trouble comes and ends, everything has to be well
 //! again in bounded time, and then all replicas and the whole history are checked.
 
-use super::admin::Task;
+use super::failover::FailOver;
 use super::fault::{Counts, Fault};
 use super::history::History;
 use super::host::State;
 use super::linear;
+use super::oracle::Check;
 use super::plan::Plan;
 use super::story::{Story, Teller};
-use super::world::{Check, Event, World};
+use super::world::{Event, Task, World};
 use crate::cluster::{Bootstrap, Role};
 use crate::moment::Moment;
 use crate::types::{Index, NodeId};
@@ -16,29 +17,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-
-/// How long it took until somebody acknowledged an append after a leader was lost.
-///
-/// ```
-/// use chiplog::sim::FailOver;
-/// use std::time::Duration;
-/// let failover = FailOver { took: Duration::from_secs(3), election_timeout: Duration::from_secs(1) };
-/// assert!(!failover.is_in_time());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailOver {
-    /// From the loss to the acknowledgement.
-    pub took: Duration,
-    /// The cluster's election time-out.
-    pub election_timeout: Duration,
-}
-
-impl FailOver {
-    /// Whether it took at most two election time-outs.
-    pub fn is_in_time(&self) -> bool {
-        self.took <= self.election_timeout * 2
-    }
-}
 
 /// Something that must never happen has happened.
 ///
@@ -256,7 +234,7 @@ impl World {
     }
 
     fn is_well(&mut self) -> bool {
-        self.clients.iter().all(super::client::Client::is_idle)
+        self.clients.iter().all(super::world::Client::is_idle)
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
     }
@@ -290,7 +268,7 @@ impl World {
             let glance = host.machine.as_ref().map(super::machine::Machine::glance);
             ails.push(format!("node {}: {:?} {glance:?}", host.node, host.state));
         }
-        ails.extend(self.clients.iter().filter(|c| !c.is_idle()).map(super::client::Client::waits_for));
+        ails.extend(self.clients.iter().filter(|c| !c.is_idle()).map(super::world::Client::waits_for));
         ails.extend(self.admin.tasks().iter().map(|t| format!("{t:?} to be done")));
         ails.join("; ")
     }

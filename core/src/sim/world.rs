@@ -11,19 +11,23 @@
 //!
 //! Invariant: nothing here depends on anything but the plan and its seed: no clock, no threads, no maps without order.
 
-use super::admin::Admin;
-use super::client::Client;
+mod admin;
+mod client;
+mod drill;
+mod nemesis;
+
+pub(super) use admin::Task;
+pub(super) use client::Client;
+
 use super::clock::Schedule;
-use super::drill::Drill;
+use super::failover::FailOver;
 use super::fault::{Counts, Fault};
 use super::history::History;
 use super::host::{Host, State};
 use super::machine::{Machine, Request};
-use super::nemesis::Nemesis;
 use super::network::Network;
-use super::oracle::Oracle;
+use super::oracle::{Check, Oracle};
 use super::plan::Plan;
-use super::run::FailOver;
 use super::story::Story;
 use crate::cluster::{Bootstrap, Role};
 use crate::completion::{Appended, Ticket};
@@ -32,11 +36,11 @@ use crate::error::Result as LogResult;
 use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::{LogId, NodeId};
+use admin::Admin;
+use drill::Drill;
+use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// What went wrong, in words.
-pub(super) type Check<T = ()> = Result<T, String>;
 
 /// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
 const TURN_DELAY_MAX: Duration = Duration::from_micros(100);

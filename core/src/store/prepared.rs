@@ -22,6 +22,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{LogId, SegmentId};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,6 +54,15 @@ pub(crate) enum Purpose {
     Metadata,
 }
 
+/// Work of others that must not be done on the writer's time, such as reading a segment to check it.
+pub(crate) struct Errand(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Errand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Errand")
+    }
+}
+
 /// The files ahead and the work behind; shared by the writer and the helper thread.
 #[derive(Debug)]
 pub(crate) struct Preparer {
@@ -77,6 +87,7 @@ struct State {
     spare: Vec<String>,
     seal: VecDeque<Arc<Segment>>,
     dropped: VecDeque<Arc<Segment>>,
+    errands: VecDeque<Errand>,
     /// Why the last attempt to prepare failed, and when; attempts pause until somebody asks or a file comes free.
     failed: Option<Error>,
     failed_at: Option<Instant>,
@@ -183,6 +194,18 @@ impl Preparer {
         self.work.notify_one();
     }
 
+    /// Runs `errand` on the helper thread, behind what is more urgent; at once if there is none. One that comes when
+    /// the log is being closed may never be run.
+    pub(crate) fn lend(&self, errand: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        state.errands.push_back(Errand(Box::new(errand)));
+        if state.unaided {
+            drop(state);
+            return self.help();
+        }
+        self.work.notify_one();
+    }
+
     /// Waits until nothing is left to seal or delete; prepares no more.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
@@ -274,6 +297,10 @@ impl Preparer {
                 Outcome::Nothing
             }
             Job::Drop(segment) => self.reuse_or_remove(segment),
+            Job::Errand(Errand(errand)) => {
+                errand();
+                Outcome::Nothing
+            }
         }
     }
 
@@ -311,7 +338,9 @@ impl Preparer {
             file.write_at(0, &[IoSlice::new(&header.encode())])?;
             file.sync()?;
             self.disk.rename(&tmp, &name)?;
-            self.disk.sync_dir()?;
+            if !planted!(5) {
+                self.disk.sync_dir()?;
+            }
             Ok(Prepared { number, id: header.id, bytes: header.bytes, file })
         };
         make().map_err(|e| {
@@ -411,6 +440,7 @@ enum Job {
     Prepare(u64, Option<String>),
     Seal(Arc<Segment>),
     Drop(Arc<Segment>),
+    Errand(Errand),
 }
 
 #[derive(Debug)]
@@ -422,7 +452,7 @@ enum Outcome {
 }
 
 impl State {
-    /// Footers first: they are short. Then discarded files, which make room. Then files ahead.
+    /// Footers first: they are short. Then discarded files, which make room. Then files ahead. Then errands.
     fn next_job(&mut self) -> Option<Job> {
         if let Some(segment) = self.seal.pop_front() {
             return Some(Job::Seal(segment));
@@ -431,7 +461,10 @@ impl State {
             return Some(Job::Drop(segment));
         }
         let wanted = self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
-        wanted.then(|| Job::Prepare(self.next_number, self.take_spare(self.next_number)))
+        if wanted {
+            return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
+        }
+        self.errands.pop_front().map(Job::Errand)
     }
 
     /// A file to make segment `number` of: the one that has its name already, if there is one, so that no

@@ -313,6 +313,7 @@ fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Prov
             format!("raft index {}: {why}; a later block says that it is committed", walk.end.raft.next());
         return Err(Error::corrupt(&opened.path, walk.at as u64, what));
     }
+    past.learner.commit_to(index);
     Ok((Proven { end: walk.end, first: past.learner.first() }, walk.at))
 }
 
@@ -332,6 +333,10 @@ impl Learn for Past<'_> {
 
     fn first(&self) -> Index {
         self.learner.first()
+    }
+
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.learner.commit_to(raft);
     }
 
     fn commit(&self) -> RaftIndex {
@@ -392,6 +397,8 @@ impl Learn for Chain {
     fn first(&self) -> Index {
         Index(0)
     }
+
+    fn commit_to(&mut self, _: RaftIndex) {}
 
     fn commit(&self) -> RaftIndex {
         RaftIndex(0)

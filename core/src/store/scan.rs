@@ -23,6 +23,7 @@ pub(crate) struct Scanner {
     limit: usize,
     window: Vec<u8>,
     window_at: usize,
+    chunk: usize,
 }
 
 /// What a scan finds at an offset.
@@ -48,7 +49,21 @@ pub(crate) struct Later {
 impl Scanner {
     /// A scanner over the segment file `file` of `bytes` bytes with the salt `id`.
     pub(crate) fn new(file: Arc<dyn DiskFile>, path: PathBuf, id: SegmentId, bytes: usize) -> Self {
-        Self { file, path, id, limit: data_limit(bytes), window: Vec::new(), window_at: 0 }
+        Self {
+            file,
+            path,
+            id,
+            limit: data_limit(bytes),
+            window: Vec::new(),
+            window_at: 0,
+            chunk: CHUNK_BYTES,
+        }
+    }
+
+    /// Reads at most so much at a time, a multiple of a block's header; larger blocks whole.
+    pub(crate) fn in_pieces_of(mut self, bytes: usize) -> Self {
+        self.chunk = bytes.max(BLOCK_HEADER_BYTES) & !(BLOCK_HEADER_BYTES - 1);
+        self
     }
 
     /// Where blocks end at the latest.
@@ -65,7 +80,7 @@ impl Scanner {
     pub(crate) fn bytes(&mut self, at: usize, length: usize) -> Result<&[u8]> {
         let inside = at >= self.window_at && at + length <= self.window_at + self.window.len();
         if !inside {
-            let want = length.max(CHUNK_BYTES).min(self.limit - at);
+            let want = length.max(self.chunk).min(self.limit - at);
             self.window.resize(want.max(length), 0);
             self.window_at = at;
             let read = self.file.read_at(at as u64, &mut self.window);

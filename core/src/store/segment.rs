@@ -18,7 +18,7 @@ use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -332,6 +332,8 @@ pub(crate) struct Segments {
     recent: Mutex<VecDeque<Arc<SegmentData>>>,
     /// What look-ups learnt of blocks.
     places: Mutex<Remembered>,
+    /// Numbers of segments in which somebody has met damage.
+    suspects: Mutex<BTreeSet<u64>>,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
@@ -346,6 +348,7 @@ impl Segments {
             removals: AtomicU64::new(0),
             recent: Mutex::default(),
             places: Mutex::default(),
+            suspects: Mutex::default(),
             disk,
             mode,
         }
@@ -479,6 +482,15 @@ impl Segments {
         self.read(|list| list.front().cloned())
     }
 
+    pub(crate) fn newest(&self) -> Option<Arc<Segment>> {
+        self.read(|list| list.back().cloned())
+    }
+
+    /// Whether a segment is one of the log's.
+    pub(crate) fn contains(&self, segment: &Arc<Segment>) -> bool {
+        self.read(|list| list.iter().any(|s| Arc::ptr_eq(s, segment)))
+    }
+
     /// Calls `look` until nothing leaves the log while it looks: files can be gone or used again then, and what
     /// it saw first need not belong to what it saw last.
     pub(crate) fn undisturbed<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
@@ -523,6 +535,19 @@ impl Segments {
             None => {}
         }
         Ok(data)
+    }
+
+    /// Notes where damage was met, if the error tells of any, for the scrub to look there first.
+    pub(crate) fn suspect(&self, error: &Error) {
+        let name = error.place().and_then(|(path, _)| path.file_name()?.to_str());
+        if let Some(number) = name.and_then(file_number) {
+            lock(&self.suspects).insert(number);
+        }
+    }
+
+    /// Where damage was met since the last time.
+    pub(crate) fn take_suspects(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut lock(&self.suspects))
     }
 
     /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.

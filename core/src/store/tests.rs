@@ -97,6 +97,8 @@ pub(super) struct Learnt {
     pub(super) commit: RaftIndex,
     pub(super) base: Base,
     pub(super) seen: Vec<(RaftIndex, Term)>,
+    /// Discards that are not known committed.
+    pending: Vec<(RaftIndex, Index)>,
 }
 
 impl Learn for Learnt {
@@ -109,7 +111,7 @@ impl Learn for Learnt {
                 first: opening.log_first,
                 commit: opening.hard_state.commit,
                 base,
-                seen: Vec::new(),
+                ..Self::default()
             };
             return Ok(base);
         }
@@ -122,11 +124,13 @@ impl Learn for Learnt {
             Kind::HardState => self.commit = HardState::parse(body)?.commit,
             // In these tests a command is a discard.
             Kind::Command => {
-                self.first = discard_of(body);
-                self.end.next = self.end.next.max(self.first);
+                let first = discard_of(body);
+                self.pending.push((header.raft_index, first));
+                self.end.next = self.end.next.max(first);
             }
             _ => {}
         }
+        self.commit_to(self.commit);
         if header.kind.is_entry() {
             self.seen.push((header.raft_index, header.term));
         }
@@ -135,6 +139,13 @@ impl Learn for Learnt {
 
     fn first(&self) -> Index {
         self.first
+    }
+
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.commit = self.commit.max(raft);
+        for (_, first) in self.pending.extract_if(.., |(at, _)| *at <= raft) {
+            self.first = self.first.max(first);
+        }
     }
 
     fn commit(&self) -> RaftIndex {
@@ -821,10 +832,10 @@ fn a_replay_leads_to_the_state_at_an_entry() {
         let mut learnt = Learnt::default();
         assert!(archive.replay(RaftIndex(to), RaftIndex(to), &mut learnt).unwrap());
         assert_eq!(learnt.end, rig.after(to));
-        assert_eq!(
-            (learnt.first, learnt.commit.0),
-            if to < 101 { (Index(1), 0) } else { (Index(7), if to > 101 { 50 } else { 0 }) }
-        );
+        // The discard is entry 101, and nothing says that so much is committed.
+        assert_eq!((learnt.first, learnt.commit.0), (Index(1), if to > 101 { 50 } else { 0 }));
+        learnt.commit_to(RaftIndex(to));
+        assert_eq!(learnt.first, if to < 101 { Index(1) } else { Index(7) });
         assert_eq!(learnt.seen.len() as u64, to - learnt.base.raft.0);
     }
     assert!(!archive.replay(RaftIndex(103), RaftIndex(103), &mut Learnt::default()).unwrap());

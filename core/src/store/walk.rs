@@ -16,8 +16,10 @@ use std::sync::Arc;
 pub(crate) trait Learn {
     /// Takes the next block; says what comes after it, or why it cannot follow.
     fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed>;
-    /// The log's first index as of the blocks learnt.
+    /// The log's first index as of what is known committed of the blocks learnt.
     fn first(&self) -> Index;
+    /// So much of what was learnt is known committed, by what stands elsewhere.
+    fn commit_to(&mut self, raft: RaftIndex);
     /// The last entry known committed as of the blocks learnt: of a log on its own, the last one.
     fn commit(&self) -> RaftIndex;
     /// Another one like it that has learnt nothing, to look at the log's past with.
@@ -137,7 +139,13 @@ impl Walk {
         };
         segment.grow(entry, header.stride(), end);
         if self.firsts.last().is_none_or(|(_, first)| *first != then.first) {
-            self.firsts.push((end.raft, then.first));
+            // A discard is in force as of what is known committed, which a later block can say. An opening block's
+            // holds as of where it stands: what led to it may not have been committed.
+            let opening = header.kind == Kind::Opening;
+            self.firsts.push((
+                if opening || planted!(20) { end.raft } else { end.raft.min(self.commit) },
+                then.first,
+            ));
         }
         while let Some(block) = self.unproven.front().filter(|u| u.to <= header.durable_upto as usize) {
             self.uncommitted.push_back(*block);

@@ -10,13 +10,13 @@
 mod input;
 mod pump;
 
-use crate::engine::{CodecName, WriteOptions};
+use crate::engine::{self, CodecName, WriteOptions};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::target::Target;
 use crate::ui::Ui;
-use chiplog::{BATCH_RECORDS_MAX, ErrorKind, Log};
+use chiplog::{BATCH_RECORDS_MAX, ErrorKind};
 use clap::Args;
 use input::{Framing, Input};
 use pump::{Plan, Tally};
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
         batch_bytes: options.batch_bytes_max.min(options.block_bytes_max) as usize,
         codec: args.codec.into(),
     };
-    let log = Log::open(dir, options)?;
+    let log = engine::open(dir, options)?;
     let progress = ui.progress(input.bytes_total(), "appending");
     let started = Instant::now();
     let (tally, ended) = pump::run(&log, input, plan, &progress)?;

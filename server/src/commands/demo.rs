@@ -130,8 +130,10 @@ pub(crate) fn run(args: &Demo, ui: &Ui) -> Result<Exit> {
         witness::child()?;
         return Ok(Exit::Ok);
     }
+    // The text first: a wrong file name leaves no directory behind.
+    let text = Text::load(args.file.as_deref())?;
     let (dir, made) = directory(args)?;
-    match play(args, &dir, ui) {
+    match play(args, &text, &dir, ui) {
         Ok(_) if made => fs::remove_dir_all(&dir).map_err(|e| Failure::io("remove", &dir, &e))?,
         Ok(story) => story.say(&format!("The log stays. Look around: chiplog info {}", dir.display()))?,
         Err(failure) => {
@@ -159,10 +161,9 @@ fn directory(args: &Demo) -> Result<(PathBuf, bool)> {
     Ok((dir, true))
 }
 
-fn play(args: &Demo, dir: &Path, ui: &Ui) -> Result<Story> {
+fn play(args: &Demo, text: &Text, dir: &Path, ui: &Ui) -> Result<Story> {
     let began = Instant::now();
-    let text = Text::load(args.file.as_deref())?;
-    let total = records_in(&text, args.size);
+    let total = records_in(text, args.size);
     let plan = Plan {
         dir: dir.to_owned(),
         file: args.file.clone(),
@@ -176,11 +177,11 @@ fn play(args: &Demo, dir: &Path, ui: &Ui) -> Result<Story> {
     let mut summary = Summary {
         directory: dir.to_owned(),
         records: total,
-        record_bytes: bytes_of(&text, total),
+        record_bytes: bytes_of(text, total),
         threads: args.threads,
         ..Summary::default()
     };
-    story.opening(args, &text, &summary)?;
+    story.opening(args, text, &summary)?;
     measure(&story, &mut summary, dir)?;
 
     let witness = Witness::new(plan);
@@ -192,12 +193,12 @@ fn play(args: &Demo, dir: &Path, ui: &Ui) -> Result<Story> {
         let mut child = witness.start(&program)?;
         wait_for(&witness, &mut child, 1, &mut || {})?;
         let spawn = |n: usize| {
-            let (witness, text, readers) = (&witness, &text, &readers);
+            let (witness, readers) = (&witness, &readers);
             scope.spawn(move || follow(witness, text, readers, n))
         };
         let threads = [spawn(0), spawn(1)];
         ingest_and_kill(&story, &mut summary, &witness, child, &readers)?;
-        recover(&story, &mut summary, &witness, &text)?;
+        recover(&story, &mut summary, &witness, text)?;
         let counters = go_on(&story, &mut summary, &witness, &program, &readers)?;
         compare_with_disk(&story, &mut summary, dir, counters)?;
         for (n, thread) in threads.into_iter().enumerate() {
@@ -207,7 +208,7 @@ fn play(args: &Demo, dir: &Path, ui: &Ui) -> Result<Story> {
         }
         story.readers(&summary)
     })?;
-    discard_and_verify(&story, &mut summary, &witness, &text)?;
+    discard_and_verify(&story, &mut summary, &witness, text)?;
     summary.seconds = began.elapsed().as_secs_f64();
     if ui.json {
         ui.json(&summary)?;

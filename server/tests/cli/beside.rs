@@ -55,7 +55,11 @@ fn a_second_appender_is_refused_and_readers_are_not() {
     is_error(&place.run("append", &["--json"]).fails(5), "locked", 11);
     is_error(&place.run("discard", &["1", "--json"]).fails(5), "locked", 11);
     let words = place.run("append", &[]).fails(5);
-    assert!(words.err.contains("open for writing"), "{}", words.err);
+    assert_eq!(words.err.matches("open").count(), 1, "said once: {}", words.err);
+    assert!(words.err.contains("open for writing already, by process"), "{}", words.err);
+    assert!(words.err.contains(&format!("process {} (chiplog)", appender.child.id())), "{}", words.err);
+    let writer = &place.run("append", &["--json"]).fails(5).error()["writer"];
+    assert_eq!(writer["pid"], appender.child.id());
     let info = place.run("info", &["--json"]).ok().json();
     has_fields(&info["writer"], &["pid", "command"]);
     assert_eq!(info["writer"]["pid"], appender.child.id());

@@ -3,16 +3,16 @@
 //! All trouble ends first; when every member is up, settled and in step the leader's power is cut, and somebody asks for an
 //! append of whoever leads until one is acknowledged. Meanwhile nothing else goes wrong.
 
-use super::fault::Fault;
-use super::history::What;
-use super::machine::Request;
-use super::run::FailOver;
-use super::world::{Asker, Check, Event, World};
+use super::{Asker, Check, Event, World};
 use crate::batch::BatchBuilder;
 use crate::completion::Appended;
 use crate::error::Result as LogResult;
 use crate::moment::Moment;
+use crate::sim::failover::FailOver;
+use crate::sim::fault::Fault;
+use crate::sim::history::What;
 use crate::sim::history::{Told, record_of};
+use crate::sim::machine::Request;
 use crate::types::NodeId;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(30);
 const PROBE: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct Drill {
+pub(in crate::sim) struct Drill {
     since: Moment,
     killed: Option<(NodeId, Moment)>,
     /// Since when all has been settled.
@@ -34,7 +34,7 @@ pub(super) struct Drill {
 
 impl World {
     /// Begins a drill, if there is somebody to take over.
-    pub(super) fn begin_drill(&mut self) -> Check {
+    pub(in crate::sim) fn begin_drill(&mut self) -> Check {
         let fit = self.nemesis.maimed.is_empty() && self.admin.is_idle();
         if self.voters().len() < 3 || !fit || self.drill.is_some() {
             return Ok(());
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Whether all members are up and in step with the leader.
-    pub(super) fn is_settled(&mut self) -> Option<NodeId> {
+    pub(in crate::sim) fn is_settled(&mut self) -> Option<NodeId> {
         let leader = self.leader()?;
         let voters = self.voters();
         let glance = self.machine(leader)?.glance();
@@ -65,7 +65,7 @@ impl World {
         Some(leader)
     }
 
-    pub(super) fn probe(&mut self) -> Check {
+    pub(in crate::sim) fn probe(&mut self) -> Check {
         let now = self.now();
         let Some(drill) = &self.drill else { return Ok(()) };
         let (since, killed, settled, asking) =
@@ -129,7 +129,7 @@ impl World {
         u64::from(PROBE) << 20 | self.next_probe
     }
 
-    pub(super) fn probe_hears(
+    pub(in crate::sim) fn probe_hears(
         &mut self,
         attempt: u64,
         result: Option<(NodeId, LogResult<Appended>)>,

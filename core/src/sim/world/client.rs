@@ -7,16 +7,16 @@
 //!
 //! What each error promises is taken at its word here: see [`verdict`].
 
-use super::history::{LARGE, Seen, Told, What, number_of, record_of};
-use super::machine::Request;
-use super::plan::Plan;
-use super::world::{Asker, Check, Event, World};
+use super::{Asker, Check, Event, World};
 use crate::batch::{Batch, BatchBuilder};
 use crate::codec::Codec;
 use crate::completion::Appended;
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
 use crate::moment::Moment;
+use crate::sim::history::{LARGE, Seen, Told, What, number_of, record_of};
+use crate::sim::machine::Request;
+use crate::sim::plan::Plan;
 use crate::types::{Index, NodeId, Sequence, SessionId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(30);
 
 /// A client.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(in crate::sim) struct Client {
     id: u32,
     rng: Rng,
     think: Duration,
@@ -104,7 +104,7 @@ fn verdict(kind: ErrorKind) -> Verdict {
 }
 
 impl Client {
-    pub(super) fn new(id: u32, in_session: bool, plan: &Plan, mut rng: Rng) -> Self {
+    pub(in crate::sim) fn new(id: u32, in_session: bool, plan: &Plan, mut rng: Rng) -> Self {
         let window = if in_session { rng.between(1, 4) } else { rng.between(1, 2) };
         Self {
             id,
@@ -121,12 +121,12 @@ impl Client {
     }
 
     /// Whether it waits for nothing.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::sim) fn is_idle(&self) -> bool {
         self.ops.is_empty()
     }
 
     /// What it waits for, in words.
-    pub(super) fn waits_for(&self) -> String {
+    pub(in crate::sim) fn waits_for(&self) -> String {
         format!("client {} (session {:?}) waits for {:?}", self.id, self.session, self.ops)
     }
 
@@ -160,7 +160,7 @@ impl Client {
 
 impl World {
     /// A client's turn: what has to be sent again, then something new.
-    pub(super) fn client_wakes(&mut self, n: usize) -> Check {
+    pub(in crate::sim) fn client_wakes(&mut self, n: usize) -> Check {
         self.send_again(n)?;
         let now = self.now();
         if !self.quiet && now >= self.clients[n].next_new {
@@ -369,7 +369,7 @@ impl World {
         client.target = hint.or(any).unwrap_or(target);
     }
 
-    pub(super) fn client_hears(
+    pub(in crate::sim) fn client_hears(
         &mut self,
         n: usize,
         attempt: u64,
@@ -469,7 +469,12 @@ impl World {
     }
 
     /// A leader has said that these records are in the log for good.
-    pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
+    pub(in crate::sim) fn acknowledged(
+        &mut self,
+        node: NodeId,
+        appended: Appended,
+        records: &[u64],
+    ) -> Check {
         let now = self.now();
         self.story.tell(now, || {
             format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)

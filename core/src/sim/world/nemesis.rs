@@ -5,15 +5,15 @@
 //! is in use nothing else happens, since what finds it out is the memory of the others.
 
 use super::admin::Task;
-use super::fault::Fault;
-use super::host::State;
-use super::network::Weather;
-use super::plan::Plan;
-use super::world::{Check, Event, World};
+use super::{Check, Event, World};
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{Call, Fault as DiskFault, Landed, Rng, SimDisk, Trouble as DiskTrouble};
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
+use crate::sim::fault::Fault;
+use crate::sim::host::State;
+use crate::sim::network::Weather;
+use crate::sim::plan::Plan;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,21 +29,21 @@ enum Trouble {
 }
 
 #[derive(Debug)]
-pub(super) struct Nemesis {
-    pub(super) rng: Rng,
+pub(in crate::sim) struct Nemesis {
+    pub(in crate::sim) rng: Rng,
     kinds: Vec<Fault>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
     /// No new trouble.
-    pub(super) over: bool,
+    pub(in crate::sim) over: bool,
     /// Members whose data was lost, until they are replaced.
-    pub(super) maimed: BTreeSet<NodeId>,
+    pub(in crate::sim) maimed: BTreeSet<NodeId>,
     /// Nothing else happens until this one has left.
     hold: Option<(NodeId, Moment)>,
 }
 
 impl Nemesis {
-    pub(super) fn new(plan: &Plan, rng: Rng) -> Self {
+    pub(in crate::sim) fn new(plan: &Plan, rng: Rng) -> Self {
         let by_itself = |f: &&Fault| {
             !matches!(
                 f,
@@ -69,7 +69,7 @@ impl Nemesis {
     }
 
     /// A member has left the cluster.
-    pub(super) fn left(&mut self, node: NodeId) {
+    pub(in crate::sim) fn left(&mut self, node: NodeId) {
         self.maimed.remove(&node);
         self.hold.take_if(|(held, _)| *held == node);
     }
@@ -83,7 +83,7 @@ impl Nemesis {
 const HOLD_MAX: Duration = Duration::from_secs(30);
 
 impl World {
-    pub(super) fn nemesis_wakes(&mut self) -> Check {
+    pub(in crate::sim) fn nemesis_wakes(&mut self) -> Check {
         if self.nemesis.over {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// A trouble is over.
-    pub(super) fn mend(&mut self, id: u64) -> Check {
+    pub(in crate::sim) fn mend(&mut self, id: u64) -> Check {
         let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
         let now = self.now();
         self.story.tell(now, || format!("{trouble:?} is over"));
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// Ends all trouble that lasts, and lets everything come back.
-    pub(super) fn mend_all(&mut self) {
+    pub(in crate::sim) fn mend_all(&mut self) {
         for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
             self.undo(trouble);
         }
@@ -446,7 +446,7 @@ impl World {
     }
 
     /// A host's log could not be opened.
-    pub(super) fn refused_to_start(&mut self, node: NodeId, error: &Error) -> Check {
+    pub(in crate::sim) fn refused_to_start(&mut self, node: NodeId, error: &Error) -> Check {
         let now = self.now();
         self.story.tell(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
@@ -467,7 +467,7 @@ impl World {
     }
 
     /// A host is taken away for good.
-    pub(super) fn retire(&mut self, node: NodeId) -> Check {
+    pub(in crate::sim) fn retire(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.state != State::Gone) else { return Ok(()) };
         let unanswered = host.retire();

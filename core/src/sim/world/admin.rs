@@ -1,14 +1,14 @@
 //! Admin: changes who belongs to the cluster, one thing after the other, as an operator would: asks who leads, tries
 //! again, looks whether it has happened.
 
-use super::fault::Fault;
-use super::host::State;
-use super::machine::Request;
-use super::world::{Asker, Check, Event, World};
+use super::{Asker, Check, Event, World};
 use crate::cluster::Bootstrap;
 use crate::completion::Appended;
 use crate::error::Result as LogResult;
 use crate::membership::Change;
+use crate::sim::fault::Fault;
+use crate::sim::host::State;
+use crate::sim::machine::Request;
 use crate::types::NodeId;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// One thing to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(in crate::sim) enum Task {
     Add(NodeId),
     Promote(NodeId),
     Demote(NodeId),
@@ -36,7 +36,7 @@ pub(super) enum Task {
 
 /// What an operator has to do.
 #[derive(Debug, Default)]
-pub(super) struct Admin {
+pub(in crate::sim) struct Admin {
     tasks: VecDeque<Task>,
     attempt: Option<u64>,
     tries: u32,
@@ -44,11 +44,11 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::sim) fn is_idle(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    pub(super) fn tasks(&self) -> &VecDeque<Task> {
+    pub(in crate::sim) fn tasks(&self) -> &VecDeque<Task> {
         &self.tasks
     }
 }
@@ -68,7 +68,7 @@ impl Task {
 
 impl World {
     /// Gives the operator something to do.
-    pub(super) fn order(&mut self, task: Task) {
+    pub(in crate::sim) fn order(&mut self, task: Task) {
         self.admin.tasks.push_back(task);
         if !std::mem::replace(&mut self.admin.awake, true) {
             self.schedule.after(RETRY_DELAY / 10, Event::Admin);
@@ -76,7 +76,7 @@ impl World {
     }
 
     /// Replaces a member that has lost its data by a new one.
-    pub(super) fn replace(&mut self, node: NodeId) -> Check {
+    pub(in crate::sim) fn replace(&mut self, node: NodeId) -> Check {
         let Some(log) = self.log else { return Ok(()) };
         let voted = self.is_voter(node);
         self.order(Task::Remove(node));
@@ -90,13 +90,13 @@ impl World {
     }
 
     /// Whether the leader, or failing that any replica, counts a node among the voters.
-    pub(super) fn is_voter(&mut self, node: NodeId) -> bool {
+    pub(in crate::sim) fn is_voter(&mut self, node: NodeId) -> bool {
         let voters = self.voters();
         voters.contains(&node)
     }
 
     /// The voters, as the leader knows them, or failing that any replica.
-    pub(super) fn voters(&mut self) -> Vec<NodeId> {
+    pub(in crate::sim) fn voters(&mut self) -> Vec<NodeId> {
         let who = self.leader().or_else(|| self.up().first().copied());
         let Some(machine) = who.and_then(|n| self.machine(n)) else { return Vec::new() };
         let (mut voters, outgoing) = machine.voters();
@@ -106,7 +106,7 @@ impl World {
         voters
     }
 
-    pub(super) fn admin_wakes(&mut self) -> Check {
+    pub(in crate::sim) fn admin_wakes(&mut self) -> Check {
         self.admin.awake = false;
         if self.admin.attempt.is_some() {
             return Ok(());
@@ -186,7 +186,7 @@ impl World {
         })
     }
 
-    pub(super) fn admin_hears(&mut self, attempt: u64, result: Option<LogResult<Appended>>) -> Check {
+    pub(in crate::sim) fn admin_hears(&mut self, attempt: u64, result: Option<LogResult<Appended>>) -> Check {
         if self.admin.attempt.take_if(|a| *a == attempt).is_none() {
             return Ok(());
         }

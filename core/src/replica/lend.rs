@@ -1,0 +1,102 @@
+//! Lending: what other replicas need to mend damage, and what they bring to mend ours.
+//!
+//! Every byte is checked before it leaves, by the archive, and when it arrives: damage does not travel.
+
+use super::Replica;
+use crate::batch::Malformed;
+use crate::fetch::{BLOCKS_MAX, Fetch, encode_blocks, parse_blocks};
+use crate::moment::Moment;
+use crate::raft_codec::body_bytes;
+use crate::store::archive::Archive;
+use crate::store::wound::Spare;
+use crate::types::NodeId;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// An answer costs as much as a message to a replica that catches up: a peer gets so many in a heartbeat.
+const ANSWERS_A_HEARTBEAT: u32 = 8;
+
+/// What is lent, and borrowed.
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    /// When a peer gets its next answer.
+    next: BTreeMap<NodeId, Moment>,
+    /// What came.
+    brought: Vec<Spare>,
+}
+
+impl Replica {
+    /// Whom this replica can ask.
+    pub(crate) fn others(&self) -> Vec<NodeId> {
+        let node = self.node();
+        self.membership.members().map(|m| m.node).filter(|n| *n != node).collect()
+    }
+
+    /// Asks another replica for entries.
+    pub(crate) fn borrow(&mut self, from: NodeId, fetch: &Fetch) {
+        self.post(from, fetch.encode(), Vec::new());
+    }
+
+    /// What other replicas have brought since the last time.
+    pub(crate) fn take_brought(&mut self) -> Vec<Spare> {
+        std::mem::take(&mut self.lending.brought)
+    }
+
+    /// Takes an answer.
+    pub(super) fn brought(&mut self, body: &[u8], bodies: Vec<Bytes>) -> Result<(), Malformed> {
+        let spares = parse_blocks(body, bodies)?;
+        if self.lending.brought.len() > BLOCKS_MAX {
+            return Err("more entries than anybody asked for");
+        }
+        self.lending.brought.extend(spares);
+        Ok(())
+    }
+
+    /// Answers another replica's question, as far as this one can stand for the answer.
+    pub(super) fn lend(&mut self, to: NodeId, body: &[u8], now: Moment) -> Result<(), Malformed> {
+        let fetch = Fetch::parse(body)?;
+        if self.lending.next.get(&to).is_some_and(|next| now < *next) {
+            return Err("a question too soon after the last one");
+        }
+        let archive = self.raw.store().archive();
+        let known = fetch.last <= self.sequencer.committed().raft
+            || archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
+        if !known {
+            return Err("a question for entries that are not known to be those of the log");
+        }
+        let bytes_max = fetch.bytes_max.min(self.cluster.message_bytes_max) as usize;
+        let found = collect(archive, &fetch, bytes_max);
+        if let Err(error) = &found.1 {
+            self.raw.store().note(error.clone());
+        }
+        if found.0.is_empty() {
+            return Err("a question for entries that are not here");
+        }
+        self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+        let head = encode_blocks(found.0.iter().map(|(header, _)| header));
+        let bodies = found.0.into_iter().flat_map(|(_, body)| body).collect();
+        self.post(to, head, bodies);
+        Ok(())
+    }
+}
+
+/// The entries asked for, as many as may go, and what stood in the way of more.
+fn collect(archive: &Archive, fetch: &Fetch, bytes_max: usize) -> (Vec<Spare>, crate::error::Result<()>) {
+    let mut spares: Vec<Spare> = Vec::new();
+    let mut bytes = 0;
+    let mut next = fetch.first;
+    while next <= fetch.last && spares.len() < BLOCKS_MAX {
+        let (header, body) = match archive.body(next) {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            Err(error) => return (spares, Err(error)),
+        };
+        bytes += body_bytes(&header);
+        if bytes > bytes_max && !spares.is_empty() {
+            break;
+        }
+        spares.push((header, if body.is_empty() { Vec::new() } else { vec![body] }));
+        next = next.next();
+    }
+    (spares, Ok(()))
+}

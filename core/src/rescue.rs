@@ -1,0 +1,158 @@
+//! Rescue: the life of the writer thread of a log that opens damaged: it repairs first, and then does what a writer
+//! thread does. The handle is the same before and after.
+//!
+//! Must not know: what is repaired how.
+
+use crate::completion::Outcome;
+use crate::config::Options;
+use crate::disk::Lock;
+use crate::driver::{Driver, Stopwatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gather::{Queue, Taken, Work};
+use crate::mail::Mail;
+use crate::node::{Node, Published, fail, poisoned};
+use crate::open::Opened;
+use crate::positions::{Positions, closed};
+use crate::repairing::Repairing;
+use crate::store::segment::Segments;
+use crate::transport::Envelope;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// What a log's threads share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) positions: Arc<Positions>,
+    pub(crate) published: Arc<Published>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) seed: u64,
+    pub(crate) watch: Stopwatch,
+}
+
+impl Shared {
+    /// Repairs the log, and lives on as its writer thread until the handle is closed.
+    pub(crate) fn rescue(self, mut repairing: Box<Repairing>) {
+        let cluster = repairing.damaged().cluster.clone();
+        let ended = match self.repair(&mut repairing) {
+            Ok(Some(opened)) => {
+                drop(repairing);
+                self.go_on(opened)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(cause) = ended {
+            tracing::error!(%cause, "the log could not be repaired");
+            let error = self.published.poison.get_or_init(|| poisoned(&cause)).clone();
+            self.queue.refuse(error);
+        }
+        cluster.transport.detach(cluster.node);
+        self.refuse_the_rest();
+        // The node's driver may have said why already.
+        self.positions.close(self.published.poison.get().cloned().unwrap_or_else(closed));
+    }
+
+    /// Until the log opens (then it is returned), or the handle is closed.
+    fn repair(&self, repairing: &mut Repairing) -> Result<Option<Opened>> {
+        let transport = repairing.damaged().cluster.transport.clone();
+        let mut work = Work::default();
+        loop {
+            let now = self.watch.now();
+            let messages = self.sort(work, &repairing.refusal());
+            let opened = repairing.turn(now, messages)?;
+            self.published.counters.repaired.store(repairing.repaired, Ordering::Relaxed);
+            self.published.counters.damaged.store(repairing.repaired + 1, Ordering::Relaxed);
+            if let Some(opened) = opened {
+                self.published.counters.damaged.store(repairing.repaired, Ordering::Relaxed);
+                return Ok(Some(opened));
+            }
+            self.published.show(repairing.status());
+            self.published.hold(Some(repairing.refusal()));
+            repairing.take_outgoing().into_iter().for_each(|envelope| transport.send(envelope));
+            let now = self.watch.now();
+            work = match self.queue.take(Some(repairing.deadline(now).since(now)), true) {
+                Taken::Work(work) => work,
+                Taken::Idle => Work::default(),
+                Taken::Closed => return Ok(None),
+            };
+        }
+    }
+
+    /// Refuses what can not be done now; what is left are messages.
+    fn sort(&self, work: Work, refusal: &Error) -> Vec<Envelope> {
+        for item in work.items {
+            fail(item, refusal);
+        }
+        let mut messages = Vec::new();
+        for mail in work.mail {
+            match mail {
+                Mail::Message(envelope) => messages.push(envelope),
+                Mail::Ask(_, _, promise) => promise.answer(Outcome::Failed(refusal.clone())),
+                Mail::Synced | Mail::Errand => {}
+            }
+        }
+        messages
+    }
+
+    /// The log is sound: from here on it is as if it had been so from the start.
+    fn go_on(&self, mut opened: Opened) -> Result<()> {
+        let lock: Arc<dyn Lock> = opened.take_lock().into();
+        let committed = opened.sequencer.committed();
+        let last = opened.sequencer.end().next.previous();
+        self.positions.discarded(committed.first);
+        self.positions.written(last);
+        self.positions.durable_to(last);
+        self.positions.commit_to(committed.next.previous().min(last));
+        self.queue.recount(self.segments.bytes_from(committed.first));
+        let preparer = opened.store.preparer.clone();
+        let cluster = opened.cluster.clone();
+        let helper = spawn("chiplog-helper", {
+            let (preparer, lock) = (preparer.clone(), lock.clone());
+            move || {
+                preparer.run();
+                drop(lock);
+            }
+        })?;
+        let node = Node::with(
+            opened,
+            self.options.clone(),
+            self.queue.clone(),
+            self.positions.clone(),
+            self.published.clone(),
+            self.seed,
+            self.watch.now(),
+        );
+        let ended = node.and_then(|node| {
+            let (driver, syncer) = Driver::new(node, cluster, self.watch, true);
+            let syncer = syncer.map(|s| spawn("chiplog-sync", move || s.run())).transpose()?;
+            self.published.hold(None);
+            self.positions.wake();
+            driver.run();
+            Ok(syncer)
+        });
+        preparer.stop();
+        let _ = helper.join();
+        drop(lock);
+        if let Some(syncer) = ended? {
+            let _ = syncer.join();
+        }
+        Ok(())
+    }
+
+    fn refuse_the_rest(&self) {
+        let why = self.published.poison.get().cloned().unwrap_or_else(closed);
+        self.queue.refuse(why.clone());
+        while let Taken::Work(work) = self.queue.take(Some(std::time::Duration::ZERO), true) {
+            self.sort(work, &why);
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    spawned.map_err(|e: io::Error| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")))
+}

@@ -1,0 +1,564 @@
+//! Wound: a hole in the chain of a segment's sound blocks: where it begins and ends, which entries are missing in it,
+//! and how they are put back, in place. Found by a [`Probe`], which goes along the blocks and checks every byte.
+//!
+//! ```text
+//!   ... | sound block | ???????????????????????? | sound block that follows | ...
+//!              before ^ range.start    range.end ^ after
+//! ```
+//!
+//! What is missing is known from both sides: the entries after `before`, up to the one that `after` follows; and their
+//! bytes must fill the hole, for an entry's block is the same on every replica but for the header's salt and
+//! `durable_upto`. Blocks that are no entries can have stood between: what they took is filled by a marker, behind the
+//! entries, or wherever the segment's block index says that a block begins.
+//!
+//! Writing in place is no danger to what is sound: only sectors that differ from what they should be are written, and
+//! a sector is written whole or not at all; a crash in the middle leaves a wound again, which is found again.
+//!
+//! Invariants:
+//! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
+//! - `durable_upto` of what is put back says no more than the block before it said: never more than was true.
+//!
+//! Must not know: who has the entries, what commands mean.
+
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use super::layout::{
+    FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, SEGMENT_HEADER_BYTES,
+    SegmentHeader, digest_of_bytes,
+};
+use super::scan::{Found, Scanner};
+use super::segment::{Base, file_name};
+use crate::batch::{Malformed, u32_at, u64_at};
+use crate::checksum::crc32c;
+use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
+use crate::error::{Error, Result};
+use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use bytes::Bytes;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An entry to be put back: its header as it travels, and its body in pieces, all of it checked.
+pub(crate) type Spare = (BlockHeader, Vec<Bytes>);
+
+/// What a hard state block takes in a file.
+const HARD_STATE_STRIDE: usize = padded(BLOCK_HEADER_BYTES + HARD_STATE_BYTES);
+
+/// Which file, and what is known of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) number: u64,
+    pub(crate) id: SegmentId,
+    pub(crate) bytes: u32,
+    /// What comes before its first block, if that is known from elsewhere.
+    pub(crate) base: Option<Base>,
+    /// Where its blocks end and what comes after them; of a segment that nothing follows, not known.
+    pub(crate) end: Option<(Option<usize>, Base)>,
+}
+
+/// What is known at a place between two blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) raft: RaftIndex,
+    pub(crate) term: Term,
+    /// The next record; behind a command at least that, for a discard can move it.
+    pub(crate) next: Index,
+    pub(crate) exact: bool,
+    timestamp: Timestamp,
+    durable_upto: u32,
+}
+
+/// A hole in a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Wound {
+    pub(crate) place: Place,
+    /// From where to where; to an unknown end when the segment's last blocks are gone with the footer.
+    pub(crate) from: usize,
+    pub(crate) to: Option<usize>,
+    before: Point,
+    /// The last entry that is missing; the one before the hole when none is.
+    pub(crate) upto: RaftIndex,
+    /// An entry at the end of the hole or just behind it, with its term: who has it too has the same entries before.
+    pub(crate) anchor: (RaftIndex, Term),
+    /// The next record behind the hole.
+    next: Index,
+    /// Where the block index says that blocks begin inside.
+    indexed: Vec<IndexEntry>,
+    pub(crate) why: Malformed,
+}
+
+/// Goes along a segment's blocks, a piece at a time.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) place: Place,
+    file: Arc<dyn DiskFile>,
+    scanner: Scanner,
+    pub(crate) at: usize,
+    before: Point,
+    piece: usize,
+    forgotten: usize,
+}
+
+/// How far a look got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// All was sound so far.
+    More,
+    /// The segment's blocks are sound to their end.
+    Sound,
+    /// The chain breaks at [`Probe::at`].
+    Broken(Malformed),
+}
+
+impl Probe {
+    /// A look at a segment from its first block on, in pieces of so many bytes.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn new(disk: &dyn Disk, place: Place, piece: usize) -> Result<Self> {
+        let name = file_name(place.number);
+        let path = disk.path().join(&name);
+        let file = disk.open(&name, false).map_err(|e| Error::io("open", &path, e))?;
+        let scanner = Scanner::new(file.clone(), path, place.id, place.bytes as usize).in_pieces_of(piece);
+        let base = place.base.unwrap_or_default();
+        let before = Point {
+            raft: base.raft,
+            term: base.term,
+            next: base.next,
+            exact: place.base.is_some(),
+            timestamp: Timestamp(0),
+            durable_upto: 0,
+        };
+        let (at, forgotten) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
+        Ok(Self { place, file, scanner, at, before, piece, forgotten })
+    }
+
+    /// Looks at about one piece more.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn look(&mut self) -> Result<Look> {
+        let stop = self.at + self.piece;
+        if self.forgotten < stop {
+            // What memory holds says nothing of the device.
+            self.file.forget(self.forgotten as u64..stop as u64);
+            self.forgotten = stop;
+        }
+        while self.at < stop {
+            if self.is_at_end() {
+                return Ok(Look::Sound);
+            }
+            match self.sound_block(self.at, self.before)? {
+                Ok((header, after)) => {
+                    self.at += header.stride();
+                    self.before = after;
+                }
+                Err(why) => return Ok(Look::Broken(why)),
+            }
+        }
+        Ok(Look::More)
+    }
+
+    /// Looks until something is to be said.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn look_on(&mut self) -> Result<Look> {
+        loop {
+            let look = self.look()?;
+            if look != Look::More {
+                return Ok(look);
+            }
+        }
+    }
+
+    /// Looks at the same place again: it was mended.
+    pub(crate) fn again(&mut self) {
+        self.scanner.refresh();
+        self.forgotten = self.at;
+    }
+
+    /// The file, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        &self.scanner.path
+    }
+
+    fn is_at_end(&self) -> bool {
+        match self.place.end {
+            Some((Some(data_end), _)) => self.at >= data_end,
+            Some((None, base)) => {
+                let here = self.before;
+                (here.raft, here.term) == (base.raft, base.term)
+                    && (here.next == base.next || !here.exact)
+                    && self.at > SEGMENT_HEADER_BYTES
+            }
+            None => false,
+        }
+    }
+
+    /// The block at `at`, if it is sound and follows `before`, and what is known behind it.
+    fn sound_block(
+        &mut self,
+        at: usize,
+        before: Point,
+    ) -> Result<std::result::Result<(BlockHeader, Point), Malformed>> {
+        let header = match self.scanner.block(at)? {
+            Found::Block(header, _) => header,
+            Found::Nothing(why) => return Ok(Err(why)),
+            Found::Limit => return Ok(Err("the segment ends before its last block")),
+        };
+        let beyond = matches!(self.place.end, Some((Some(end), _)) if at + header.stride() > end);
+        if beyond {
+            return Ok(Err("block runs over the end of what was written"));
+        }
+        let opens = header.kind == Kind::Opening;
+        if opens != (at == SEGMENT_HEADER_BYTES) {
+            return Ok(Err("opening block out of place"));
+        }
+        if !opens {
+            let raft = if header.kind.is_entry() { before.raft.next() } else { before.raft };
+            let term =
+                if header.kind.is_entry() { header.term >= before.term } else { header.term == before.term };
+            let first = if before.exact { header.first == before.next } else { header.first >= before.next };
+            if header.raft_index != raft || !term || !first {
+                return Ok(Err("block does not follow the one before"));
+            }
+        }
+        Ok(Ok((header, Point::behind(&header))))
+    }
+
+    /// What is wrong where [`Probe::look`] broke off. `None`: nothing sound stands behind, and nothing says that
+    /// anything did: it is the end of the log.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn wound(&mut self, why: Malformed) -> Result<Option<Wound>> {
+        let from = self.at;
+        let upper = match self.place.end {
+            Some((Some(end), _)) => end,
+            _ => self.scanner.limit(),
+        };
+        let mut at = from + BLOCK_HEADER_BYTES;
+        let mut sound = None;
+        while at + BLOCK_HEADER_BYTES <= upper && sound.is_none() {
+            if let Some(header) = self.candidate(at)? {
+                sound = Some((at, header));
+            }
+            at += BLOCK_HEADER_BYTES;
+        }
+        let (to, upto, anchor, next) = match (sound, self.place.end) {
+            (Some((at, h)), _) => {
+                let upto = if h.kind.is_entry() { RaftIndex(h.raft_index.0 - 1) } else { h.raft_index };
+                (Some(at), upto, (h.raft_index, h.term), h.first)
+            }
+            (None, Some((end, base))) => (end, base.raft, (base.raft, base.term), base.next),
+            (None, None) => return Ok(None),
+        };
+        if upto < self.before.raft {
+            return Ok(None);
+        }
+        if from == SEGMENT_HEADER_BYTES && self.place.base.is_none() {
+            // Only the opening block is gone, as far as can be told from here.
+            self.before = Point { raft: upto, ..self.before };
+        }
+        let mut indexed = self.index()?;
+        indexed.retain(|e| e.offset as usize > from && to.is_none_or(|to| (e.offset as usize) < to));
+        let (place, before) = (self.place.clone(), self.before);
+        Ok(Some(Wound { place, from, to, before, upto, anchor, next, indexed, why }))
+    }
+
+    /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
+    /// before, and something sound follows it, or nothing at all. (Sectors that were swapped hold sound blocks, too.)
+    fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
+        let id = self.place.id;
+        let head = self.scanner.bytes(at, BLOCK_HEADER_BYTES)?;
+        let Ok(header) = BlockHeader::parse(head, id) else { return Ok(None) };
+        let raft = if header.kind.is_entry() { self.before.raft.next() } else { self.before.raft };
+        if header.kind == Kind::Opening || header.raft_index < raft || header.term < self.before.term {
+            return Ok(None);
+        }
+        // Believed for its own place only.
+        let first =
+            if header.kind.is_entry() { RaftIndex(header.raft_index.0 - 1) } else { header.raft_index };
+        let assumed = Point { raft: first, term: Term(0), next: header.first, exact: true, ..self.before };
+        let assumed = if header.kind.is_entry() { assumed } else { Point { term: header.term, ..assumed } };
+        let Ok((header, after)) = self.sound_block(at, assumed)? else { return Ok(None) };
+        let behind = at + header.stride();
+        if let Some((Some(end), base)) = self.place.end
+            && behind >= end
+        {
+            return Ok(((after.raft, after.term) == (base.raft, base.term)).then_some(header));
+        }
+        let follows = self.sound_block(behind, after)?.is_ok();
+        Ok((follows || self.scanner.later(behind)?.end == 0).then_some(header))
+    }
+
+    /// Whether a sound hard state block stands behind `at`.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn state_follows(&mut self, at: usize) -> Result<bool> {
+        let (id, limit) = (self.place.id, self.scanner.limit());
+        let mut at = at.next_multiple_of(BLOCK_HEADER_BYTES);
+        while at + BLOCK_HEADER_BYTES <= limit {
+            if let Ok(header) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, id)
+                && header.kind == Kind::HardState
+                && matches!(self.scanner.block(at)?, Found::Block(..))
+            {
+                return Ok(true);
+            }
+            at += BLOCK_HEADER_BYTES;
+        }
+        Ok(false)
+    }
+
+    /// The block index that the file holds, if it does and it is sound.
+    fn index(&self) -> Result<Vec<IndexEntry>> {
+        let bytes = u64::from(self.place.bytes);
+        let io = |e| Error::io("read", &self.scanner.path, e);
+        let mut tail = [0; FOOTER_BYTES];
+        self.file.read_at(bytes - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
+        let footer = Footer::parse(&tail, self.place.number, self.place.id).ok();
+        let Some(footer) = footer.filter(|f| f.fits(bytes as usize)) else { return Ok(Vec::new()) };
+        let mut index = vec![0; footer.index_count as usize * INDEX_ENTRY_BYTES];
+        self.file.read_at(footer.index_offset.into(), &mut index).map_err(io)?;
+        if crc32c(&index) != footer.index_crc {
+            return Ok(Vec::new());
+        }
+        Ok(index.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().map(IndexEntry::parse).collect())
+    }
+}
+
+impl Point {
+    fn behind(header: &BlockHeader) -> Self {
+        Self {
+            raft: header.raft_index,
+            term: header.term,
+            next: header.next_record(),
+            exact: header.kind != Kind::Command,
+            timestamp: header.timestamp,
+            durable_upto: header.durable_upto,
+        }
+    }
+}
+
+impl Wound {
+    /// The path of the file, for messages.
+    pub(crate) fn path(&self, disk: &dyn Disk) -> PathBuf {
+        disk.path().join(file_name(self.place.number))
+    }
+
+    /// The damage, as an error.
+    pub(crate) fn error(&self, disk: &dyn Disk) -> Error {
+        Error::corrupt(&self.path(disk), self.from as u64, self.why)
+    }
+
+    /// Whether it is the segment's opening block that is gone.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.from == SEGMENT_HEADER_BYTES
+    }
+
+    /// The first entry that is missing; of one behind [`Self::upto`] there is nothing to fetch.
+    pub(crate) fn first(&self) -> RaftIndex {
+        self.before.raft.next()
+    }
+
+    /// The record that the log goes on with behind the hole, for messages.
+    pub(crate) fn records(&self) -> Range<Index> {
+        self.before.next..self.next
+    }
+
+    /// Whether a hard state block can have stood in the hole besides these entries.
+    pub(crate) fn may_hide_state(&self, spares: &[Spare]) -> bool {
+        let taken: usize = spares.iter().map(|(h, _)| h.stride()).sum();
+        self.is_opening() || self.to.is_some_and(|to| to - self.from >= taken + HARD_STATE_STRIDE)
+    }
+
+    /// The bytes that belong into the hole. `spares` are all entries from [`Self::first`] through `upto`, `opening` is
+    /// the segment's opening block if that is gone too; with `state`, a hard state block stands there as well if there
+    /// is room besides.
+    ///
+    /// # Errors
+    /// The entries are not those that stood there.
+    pub(crate) fn fill(
+        &self,
+        opening: Option<&Spare>,
+        spares: &[Spare],
+        state: Option<HardState>,
+    ) -> Result<Vec<u8>, Malformed> {
+        let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
+        if self.is_opening() {
+            let (header, body) = opening.ok_or("the opening block is missing")?;
+            if header.kind != Kind::Opening || header.raft_index != self.before.raft {
+                return Err("the opening block is not the one that stood there");
+            }
+            out.here.durable_upto = 0;
+            out.block(header, body);
+        }
+        let mut indexed = self.indexed.iter().peekable();
+        for (header, body) in spares {
+            if header.raft_index != out.here.raft.next() || !header.kind.is_entry() {
+                return Err("the entries do not follow each other");
+            }
+            if header.term < out.here.term || header.term > self.anchor.1 {
+                return Err("an entry's term does not lie between those of its neighbours");
+            }
+            let follows =
+                if out.here.exact { header.first == out.here.next } else { header.first >= out.here.next };
+            if !follows {
+                return Err("an entry's first record does not follow the one before");
+            }
+            // Where a block begins by the index, one has to: this one, or a marker before it.
+            while let Some(at) = indexed.next_if(|e| {
+                let at = e.offset as usize;
+                let is_this = (e.raft_index, e.first) == (header.raft_index, header.first);
+                at <= out.at() || is_this || e.raft_index < header.raft_index
+            }) {
+                out.here.next = header.first;
+                out.marker_up_to(at.offset as usize)?;
+            }
+            out.block(header, body);
+        }
+        out.here.next = self.next;
+        if out.here.raft != self.upto {
+            return Err("entries are missing");
+        }
+        if self.anchor.0 == self.upto && self.anchor.1 != out.here.term {
+            return Err("the last entry's term is not the one that the block behind it repeats");
+        }
+        let Some(to) = self.to else { return Ok(out.bytes) };
+        let room = to.checked_sub(out.at()).ok_or("the entries take more room than there is")?;
+        if let Some(state) = state.filter(|_| room >= HARD_STATE_STRIDE) {
+            let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
+            out.position(Kind::HardState, &body);
+        }
+        for entry in indexed {
+            out.marker_up_to(entry.offset as usize)?;
+        }
+        out.marker_up_to(to)?;
+        Ok(out.bytes)
+    }
+
+    /// Writes what belongs into the hole, makes it durable, and reads it back from the device.
+    ///
+    /// # Errors
+    /// `Io`; `Corrupt`: the device does not give back what was written.
+    pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
+        write_differing(disk, self.place.number, self.from, bytes)
+    }
+}
+
+/// Bytes of a hole as they come together.
+struct Filling<'a> {
+    wound: &'a Wound,
+    bytes: Vec<u8>,
+    here: Point,
+}
+
+impl Filling<'_> {
+    fn at(&self) -> usize {
+        self.wound.from + self.bytes.len()
+    }
+
+    fn block(&mut self, header: &BlockHeader, body: &[Bytes]) {
+        let durable_upto = self.here.durable_upto;
+        let header = BlockHeader { durable_upto, ..*header };
+        self.bytes.extend_from_slice(&header.encode(self.wound.place.id));
+        body.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
+        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK_HEADER_BYTES), 0);
+        self.here = Point { durable_upto, ..Point::behind(&header) };
+    }
+
+    fn position(&mut self, kind: Kind, body: &[u8]) {
+        let header = BlockHeader {
+            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+            batch_count: 0,
+            raft_index: self.here.raft,
+            term: self.here.term,
+            first: self.here.next,
+            timestamp: self.here.timestamp,
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: digest_of_bytes(&[body]),
+            kind,
+        };
+        self.block(&header, &[Bytes::copy_from_slice(body)]);
+    }
+
+    /// Fills up to an offset with a marker, if there is anything to fill.
+    fn marker_up_to(&mut self, to: usize) -> Result<(), Malformed> {
+        match to.checked_sub(self.at()) {
+            Some(0) => Ok(()),
+            Some(room) if room.is_multiple_of(BLOCK_HEADER_BYTES) => {
+                self.position(Kind::Marker, &vec![0; room - BLOCK_HEADER_BYTES]);
+                Ok(())
+            }
+            _ => Err("the entries take more room than there is"),
+        }
+    }
+}
+
+/// Puts back the fixed part of a segment file, if its name can still be told: the salt stands in the footer as well,
+/// and the blocks prove it.
+///
+/// # Errors
+/// `Corrupt`: it cannot; `Io`.
+pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
+    let name = file_name(number);
+    let path = disk.path().join(&name);
+    let io = |e| Error::io("read", &path, e);
+    let file = disk.open(&name, false).map_err(io)?;
+    let bytes = file.len().map_err(io)?;
+    let lost = || Error::corrupt(&path, 0, "the segment's header is lost, and nothing else tells its salt");
+    let bytes = u32::try_from(bytes).map_err(|_| lost())?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let mut tail = [0; FOOTER_BYTES];
+    if (bytes as usize) < SEGMENT_HEADER_BYTES + FOOTER_BYTES {
+        return Err(lost());
+    }
+    file.read_at(0, &mut head).map_err(io)?;
+    file.read_at(u64::from(bytes) - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
+    if SegmentHeader::parse(&head).is_ok() {
+        return Err(lost()); // it is something else
+    }
+    // The salt where it stands in the header, and where it stands in a footer.
+    for id in [u64_at(&head, 48), u64_at(&tail, 24)].map(SegmentId) {
+        let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
+        // That the file has its whole length is known from the one or the other.
+        let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
+        if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
+            let header = SegmentHeader { log, number, id, bytes };
+            return write_differing(disk, number, 0, &header.encode());
+        }
+    }
+    Err(lost())
+}
+
+/// Writes the sectors of a range that are not as they should be, syncs, and reads them back.
+fn write_differing(disk: &dyn Disk, number: u64, from: usize, wanted: &[u8]) -> Result<()> {
+    let name = file_name(number);
+    let path = disk.path().join(&name);
+    let io = |doing: &'static str| {
+        let path = path.clone();
+        move |e| Error::io(doing, &path, e)
+    };
+    let file = disk.open(&name, true).map_err(io("open"))?;
+    let mut there = vec![0; wanted.len()];
+    file.read_at(from as u64, &mut there).map_err(io("read"))?;
+    let mut at = 0;
+    while at < wanted.len() {
+        let end = ((from + at + 1).next_multiple_of(SECTOR_BYTES) - from).min(wanted.len());
+        if there[at..end] != wanted[at..end] {
+            let sector = [IoSlice::new(&wanted[at..end])];
+            file.write_at((from + at) as u64, &sector).map_err(io("repair"))?;
+        }
+        at = end;
+    }
+    file.sync().map_err(io("sync"))?;
+    file.forget(from as u64..(from + wanted.len()) as u64);
+    file.read_at(from as u64, &mut there).map_err(io("read"))?;
+    match there.iter().zip(wanted).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(n) => Err(Error::corrupt(&path, (from + n) as u64, "a repair did not reach the disk")),
+    }
+}

@@ -1,0 +1,108 @@
+//! Simulated clusters: thousands of seeds, each a run of its own with its own faults. What has to hold is checked after
+//! every event, and the whole history at the end.
+//!
+//! `CHIPLOG_SIM_SEEDS=n` runs so many seeds, `CHIPLOG_SIM_FROM=n` begins there. `make sim SEED=n` tells the story of one.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use chiplog::sim::{Counts, Plan, Report, Simulation, run};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+/// Seeds that the tests run if nobody says otherwise.
+const SEEDS: u64 = 2000;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
+}
+
+/// Runs seeds on all processors; hands over each report.
+fn each(from: u64, to: u64, mut take: impl FnMut(Report)) {
+    let next = AtomicU64::new(from);
+    std::thread::scope(|scope| {
+        let (tx, rx) = channel();
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            let (tx, next) = (tx.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= to || tx.send(run(seed)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tx);
+        rx.iter().for_each(&mut take);
+    });
+}
+
+#[test]
+fn nothing_that_must_not_happen_happens_and_every_fault_does() {
+    let (from, seeds) = (number("CHIPLOG_SIM_FROM", 0), number("CHIPLOG_SIM_SEEDS", SEEDS));
+    let began = Instant::now();
+    let (mut counts, mut violations, mut simulated) = (Counts::default(), Vec::new(), 0.0);
+    let (mut in_time, mut failovers, mut worst) = (0, 0, 0f64);
+    each(from, from + seeds, |report| {
+        counts.add_all(&report.counts);
+        simulated += report.simulated.as_secs_f64();
+        for failover in &report.failovers {
+            failovers += 1;
+            in_time += u64::from(failover.is_in_time());
+            worst = worst.max(failover.took.as_secs_f64() / failover.election_timeout.as_secs_f64());
+        }
+        violations.extend(report.violation);
+    });
+    println!(
+        "{seeds} seeds: {simulated:.0} s simulated in {:.1} s; {in_time} of {failovers} fail-overs within two election \
+         time-outs, the worst {worst:.2}",
+        began.elapsed().as_secs_f64()
+    );
+    violations.sort_by_key(|v| v.seed);
+    for violation in violations.iter().take(5) {
+        println!("{violation}\n");
+    }
+    let seen: Vec<u64> = violations.iter().map(|v| v.seed).collect();
+    assert!(seen.is_empty(), "seeds {seen:?}");
+    if seeds >= 500 {
+        assert!(counts.missing().is_empty(), "never happened: {:?}", counts.missing());
+    }
+}
+
+/// A seed stands for one run, on every machine and however often.
+#[test]
+fn a_seed_is_the_same_run_twice() {
+    for seed in 0..20 {
+        let (a, b) = (run(seed), run(seed));
+        assert_eq!(
+            (a.fingerprint, a.events, a.simulated, a.counts, a.history),
+            (b.fingerprint, b.events, b.simulated, b.counts, b.history),
+            "seed {seed}"
+        );
+    }
+}
+
+/// When nothing goes wrong everything goes well: one leader, and every call is answered.
+#[test]
+fn without_faults_nothing_is_lost_and_nobody_waits() {
+    for seed in 0..30 {
+        let report = Simulation::new(Plan::calm(seed)).run();
+        assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+        assert_eq!(report.leaders, 1, "seed {seed}");
+        assert!(report.acknowledged > 50, "seed {seed}: {} appends", report.acknowledged);
+        let refused =
+            report.history.calls.iter().filter(|c| matches!(c.told, chiplog::sim::Told::Nothing)).count();
+        assert_eq!(refused, 0, "seed {seed}");
+    }
+}
+
+/// The story that `make sim SEED=n` tells is that of the very run.
+#[test]
+fn telling_changes_nothing() {
+    let quiet = run(5);
+    let lines = std::rc::Rc::new(std::cell::Cell::new(0));
+    let counter = lines.clone();
+    let told = Simulation::new(Plan::of(5)).tell(move |_| counter.set(counter.get() + 1)).run();
+    assert_eq!((quiet.fingerprint, quiet.events), (told.fingerprint, told.events));
+    assert!(lines.get() > 100);
+}
