@@ -21,7 +21,7 @@ use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
-use crate::types::LogId;
+use crate::types::{Index, LogId};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -116,13 +116,13 @@ impl Inspector {
     /// wrote the files, `Io` when the directory cannot be listed.
     pub fn walk(&self, visit: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> Result<Report> {
         let found = self.survey()?;
-        let mut sink = Sink { visit, report: Report::default() };
+        let mut sink = Sink { visit, report: Report::default(), discarded: Index(0) };
+        let mut gaps = Vec::new();
         let mut chain = Chain::default();
         let mut before: Option<u64> = None;
         let (named, identity_fault) = self.identity()?;
         let log = named.or_else(|| found.iter().find_map(|f| Some(f.header?.log)));
         let dead = dead(&found);
-        let first = found.iter().zip(&dead).rev().filter(|(_, dead)| !**dead).find_map(|(f, _)| f.log_first);
         for (i, this) in found.iter().enumerate() {
             if self.only.is_some_and(|n| n != this.number) {
                 continue;
@@ -132,13 +132,15 @@ impl Inspector {
             let skips =
                 |last: &u64| this.number != last + 1 && !dead[i] && !chain.leads_to(this.opening.as_ref());
             if let Some(last) = before.filter(skips) {
-                let gap = !this.is_anew(first) && self.is_gap(last)?;
-                if gap && sink.fault(missing(last + 1, this, &chain)).is_break() {
-                    return Ok(sink.report);
+                if self.is_gap(last)? {
+                    gaps.push((this, missing(last + 1, this, &chain)));
                 }
                 chain = Chain::default();
             }
-            if !dead[i] && this.is_anew(this.log_first) && !chain.leads_to(this.opening.as_ref()) {
+            if !dead[i]
+                && this.is_anew(this.log_first.unwrap_or_default())
+                && !chain.leads_to(this.opening.as_ref())
+            {
                 chain = Chain::default();
             }
             match segment::walk(&*self.disk, this, log, (successor, dead[i]), &mut chain, &mut sink) {
@@ -146,6 +148,13 @@ impl Inspector {
                 Outcome::Done => before = Some(this.number),
                 Outcome::Vanished => (before, chain) = (None, Chain::default()),
                 Outcome::Stop => return Ok(sink.report),
+            }
+        }
+        // Of discarded segments any can be left after a crash.
+        let discarded = sink.discarded;
+        for (_, gap) in gaps.into_iter().filter(|(next, _)| !next.is_anew(discarded)) {
+            if sink.fault(gap).is_break() {
+                return Ok(sink.report);
             }
         }
         // A log that a crash left half made has no identity yet, and nothing but an opening block.

@@ -343,6 +343,8 @@ pub struct Report {
 pub(super) struct Sink<'v> {
     pub(super) visit: &'v mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     pub(super) report: Report,
+    /// Records below it are discarded, as far as the blocks so far say.
+    pub(super) discarded: Index,
 }
 
 impl Sink<'_> {

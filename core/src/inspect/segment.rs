@@ -69,8 +69,8 @@ impl Found {
     }
 
     /// Whether all records before it are discarded when those below `first` are: nothing older need lead to it then.
-    pub(super) fn is_anew(&self, first: Option<Index>) -> bool {
-        self.opening.is_some_and(|h| first.is_some_and(|first| h.first <= first))
+    pub(super) fn is_anew(&self, first: Index) -> bool {
+        self.opening.is_some_and(|h| h.first <= first)
     }
 }
 
@@ -222,7 +222,7 @@ pub(super) fn walk(
         id: SegmentId(0),
         chain: *chain,
         successor: successor.and_then(|s| s.opening),
-        anew: successor.is_some_and(|s| s.is_anew(s.log_first)),
+        anew: successor.is_some_and(|s| s.is_anew(s.log_first.unwrap_or_default())),
         adjoins: successor.is_some_and(|s| s.number == found.number + 1),
         dead,
         sink,
@@ -437,6 +437,9 @@ impl Walk<'_, '_, '_> {
             return Ok(false);
         }
         self.chain.advance(header, checked.is_ok().then_some(body));
+        if checked.is_ok() {
+            self.sink.discarded = self.sink.discarded.max(discarded_by(header, body));
+        }
         end.blocks += 1;
         let block =
             Block { header: *header, offset: at, body, fault: checked.as_ref().err().map(String::as_str) };
@@ -624,6 +627,18 @@ fn after_footer(footer: &Footer) -> BlockHeader {
         durable_upto: 0,
         body_digest: 0,
         kind: Kind::Opening,
+    }
+}
+
+/// The log's first index as a sound block says it, or 0.
+fn discarded_by(header: &BlockHeader, body: &[u8]) -> Index {
+    match header.kind {
+        Kind::Opening => Opening::parse(body).map_or(Index(0), |o| o.log_first),
+        Kind::Command => match parse_command(body) {
+            Ok(Command::Discard { first }) => first,
+            _ => Index(0),
+        },
+        _ => Index(0),
     }
 }
 

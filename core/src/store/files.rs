@@ -1,6 +1,6 @@
 //! The segment files of a directory, as recovery meets them: named, opened, their fixed parts checked.
 
-use super::block::Kind;
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::identity::{Identity, newer};
 use super::layout::{FOOTER_BYTES, Footer, HeaderFault, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::scan::{Found, Scanner};
@@ -117,6 +117,13 @@ impl Files<'_> {
 impl Opened {
     pub(crate) fn scanner(&self) -> Scanner {
         Scanner::new(self.file.clone(), self.path.clone(), self.header.id, self.header.bytes as usize)
+    }
+
+    /// Whether its first block's header is sound. Costs one small read; if not, it has not begun, or is damaged.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        let mut head = [0; BLOCK_HEADER_BYTES];
+        let read = self.file.read_at(SEGMENT_HEADER_BYTES as u64, &mut head);
+        read.is_ok() && BlockHeader::parse(&head, self.header.id).is_ok()
     }
 
     /// The entry that it begins behind, or why its opening block is not sound.

@@ -5,11 +5,12 @@ use super::files::{Files, Opened};
 use super::identity::Identity;
 use super::layout::SEGMENT_HEADER_BYTES;
 use super::scan::{Found, Scanner};
-use super::segment::Segment;
+use super::segment::{Segment, file_number};
 use super::walk::{Learn, Proven, Walk};
 use crate::batch::Malformed;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
+use crate::types::RaftIndex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,8 +19,9 @@ use std::sync::Arc;
 pub(crate) struct Follow {
     scanner: Scanner,
     walk: Walk,
-    /// Whether segments before this one hold blocks that were not known committed and are not shown.
-    hidden: bool,
+    /// If segments before this one hold blocks that were not known committed, and are not shown: what was known
+    /// committed then.
+    hidden: Option<RaftIndex>,
     /// Whether the log went on elsewhere than at the end that was followed.
     turned: bool,
 }
@@ -37,7 +39,7 @@ enum Successor {
 impl Follow {
     /// From where a survey's walk stopped.
     pub(crate) fn new(scanner: Scanner, walk: Walk) -> Self {
-        let hidden = walk.base().raft > walk.commit;
+        let hidden = Some(walk.commit).filter(|commit| *commit < walk.base().raft);
         Self { scanner, walk, hidden, turned: false }
     }
 
@@ -99,7 +101,7 @@ impl Follow {
         old.prove_all();
         if self.walk.base().raft > self.walk.commit {
             self.walk.proven = old.proven;
-            self.hidden = true;
+            self.hidden.get_or_insert(self.walk.commit);
         }
         Ok(self.walk.segment.clone())
     }
@@ -108,7 +110,7 @@ impl Follow {
     /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
     /// used its file again.
     pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
-        if self.turned || (self.hidden && self.walk.base().raft <= self.walk.commit) {
+        if self.turned || self.hidden.is_some_and(|commit| commit < self.walk.commit) {
             return true;
         }
         let files = Files { disk, identity, names: BTreeMap::new() };
@@ -116,21 +118,35 @@ impl Follow {
         !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
     }
 
+    /// Looks at the files above, lowest first. The next number can be missing: cut off and used again, when the log
+    /// has turned more than once since.
     fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Successor> {
         let files = Files { disk, identity, names: BTreeMap::new() };
-        let Ok(Some(opened)) = files.open(self.walk.header.number + 1, false) else {
-            return Ok(Successor::None);
-        };
+        let here = self.walk.header.number;
+        let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
+        let mut above: Vec<u64> =
+            names.iter().filter_map(|name| file_number(name)).filter(|n| *n > here).collect();
+        above.sort_unstable();
         let end = self.walk.end;
-        let mut scanner = opened.scanner();
-        Ok(match scanner.block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(h, _) if h.kind != Kind::Opening => Successor::None,
-            Found::Block(h, _) if (h.raft_index, h.term, h.first) == (end.raft, end.term, end.next) => {
-                Successor::Here(opened)
+        for number in above {
+            // Gone meanwhile, or under way.
+            let Ok(Some(opened)) = files.open(number, false) else { continue };
+            if !opened.may_have_begun() {
+                continue;
             }
-            Found::Block(..) => Successor::Elsewhere,
-            Found::Nothing(_) | Found::Limit => Successor::None,
-        })
+            let mut scanner = opened.scanner();
+            if let Found::Block(h, _) = scanner.block(SEGMENT_HEADER_BYTES)?
+                && h.kind == Kind::Opening
+            {
+                let adjoins = (h.raft_index, h.term, h.first) == (end.raft, end.term, end.next);
+                return Ok(if adjoins && number == here + 1 {
+                    Successor::Here(opened)
+                } else {
+                    Successor::Elsewhere
+                });
+            }
+        }
+        Ok(Successor::None)
     }
 
     /// Where nothing sound follows, there is either nothing yet or damage: a block that proves it tells.

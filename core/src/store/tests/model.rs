@@ -1,8 +1,9 @@
 //! Random lives of a store: whatever comes after whatever, it is what the plain list says, and after a power cut what
-//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried.
+//! was durable. `CHIPLOG_STORE_SEEDS` says how many lives are tried, `CHIPLOG_STORE_FROM` which one is the first.
 
 use super::*;
 use crate::disk::sim::Rng;
+use crate::store::follow::Follow;
 
 /// What happened in all lives together: what never happened was not tested.
 #[derive(Debug, Default)]
@@ -18,13 +19,16 @@ struct Happened {
     new_after_turn: usize,
     lost_unsynced: usize,
     written_beside_a_sync: usize,
+    looks: usize,
+    looks_anew: usize,
 }
 
 #[test]
 fn random_lives() {
+    let from = std::env::var("CHIPLOG_STORE_FROM").map_or(0, |n| n.parse().unwrap());
     let seeds = std::env::var("CHIPLOG_STORE_SEEDS").map_or(300, |n| n.parse().unwrap());
     let mut happened = Happened::default();
-    for seed in 0..seeds {
+    for seed in from..from + seeds {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &mut happened)));
         if let Err(panic) = outcome {
             eprintln!("seed {seed}");
@@ -44,6 +48,8 @@ fn random_lives() {
         new_after_turn,
         lost_unsynced,
         written_beside_a_sync,
+        looks,
+        looks_anew,
     } = happened;
     let counts = [
         appends,
@@ -57,6 +63,8 @@ fn random_lives() {
         new_after_turn,
         lost_unsynced,
         written_beside_a_sync,
+        looks,
+        looks_anew,
     ];
     assert!(seeds < 300 || counts.iter().all(|n| *n >= 20), "something hardly ever happened: {counts:?}");
 }
@@ -68,6 +76,7 @@ fn live(seed: u64, happened: &mut Happened) {
     disk.set_chance(seed);
     let mut rig = Rig::new(disk);
     let bytes = [200, 3000, 12_000][rng.below(3)];
+    let mut watcher = Watcher::new(&rig);
     for _ in 0..60 {
         match rng.below(20) {
             0..8 => append(&mut rig, &mut rng, bytes, happened),
@@ -108,6 +117,12 @@ fn live(seed: u64, happened: &mut Happened) {
                 rig.sync();
             }
             _ => crash(&mut rig, &mut rng, happened),
+        }
+        if watcher.disk.is_off() {
+            watcher = Watcher::new(&rig);
+        }
+        if rng.below(3) == 0 && !rig.store.has_pending() {
+            watcher.look(&rig, happened);
         }
         if !rig.store.has_pending() {
             rig.check();
@@ -203,4 +218,52 @@ fn crash(rig: &mut Rig, rng: &mut Rng, happened: &mut Happened) {
     }
     happened.lost_unsynced += usize::from(log.entries.len() < legal.now.entries.len());
     *rig = Rig::with(disk, store, log, rig.term, learnt.commit);
+}
+
+/// A read-only handle beside the store: what it shows is committed, and never taken back.
+struct Watcher {
+    disk: SimDisk,
+    segments: Arc<Segments>,
+    follow: Follow,
+    learnt: Learnt,
+    shown: RaftIndex,
+}
+
+impl Watcher {
+    fn new(rig: &Rig) -> Self {
+        let (disk, segments, mut learnt) = (rig.disk.clone(), segments_on(&rig.disk), Learnt::default());
+        let (list, follow) = survey(&disk, identity(), &mut learnt).unwrap().follow();
+        segments.replace(list);
+        let mut watcher = Self { disk, segments, follow, learnt, shown: RaftIndex(0) };
+        watcher.check(rig);
+        watcher
+    }
+
+    fn look(&mut self, rig: &Rig, happened: &mut Happened) {
+        happened.looks += 1;
+        let begun = self.follow.advance(&self.disk, identity(), &mut self.learnt);
+        if self.follow.is_lost(&self.disk, identity()) {
+            happened.looks_anew += 1;
+            let (list, follow) = survey(&self.disk, identity(), &mut self.learnt).unwrap().follow();
+            self.segments.replace(list);
+            self.follow = follow;
+        } else {
+            begun.unwrap().into_iter().for_each(|segment| self.segments.push(segment));
+        }
+        let proven = self.follow.proven();
+        drop(self.segments.drop_below(proven.first, proven.end.raft));
+        self.check(rig);
+    }
+
+    fn check(&mut self, rig: &Rig) {
+        let end = self.follow.proven().end;
+        assert!(end.raft >= self.shown, "what was shown is taken back: {end:?}");
+        assert!(end.raft <= rig.commit, "what is not committed is shown: {end:?}");
+        self.shown = end.raft;
+        let oldest = self.segments.oldest().unwrap().base;
+        let here = rig.now.entries.iter().filter(|e| e.raft > oldest.raft && e.raft <= end.raft);
+        let wanted: Vec<_> = here.filter(|e| e.kind == Kind::Data).map(|e| (e.raft, e.first)).collect();
+        let seen: Vec<_> = read(&self.segments).iter().map(|h| (h.raft_index, h.first)).collect();
+        assert_eq!(seen, wanted, "what a read-only handle shows");
+    }
 }
