@@ -158,13 +158,13 @@ impl Sequencer {
         &self.committed
     }
 
-    /// Raft's durable state, as of the last block.
     /// The last entry known committed. Of a replay that began behind it what it led to is not known: then
     /// [`Self::committed`] says less.
     pub(crate) fn known_committed(&self) -> RaftIndex {
         self.committed.raft.max(self.hard_state.commit.min(self.end.raft))
     }
 
+    /// Raft's durable state, as of the last block.
     pub(crate) fn hard_state(&self) -> HardState {
         self.hard_state
     }

@@ -67,6 +67,8 @@ pub(super) struct Host {
     /// Positions of this life, to see that they never go back.
     pub(super) committed: Index,
     pub(super) term: Term,
+    /// Its last entry, to see it jump.
+    pub(super) last_raft: RaftIndex,
     /// The last committed entry that was looked at.
     pub(super) checked: RaftIndex,
     /// The voters, before the step under way.
@@ -107,6 +109,7 @@ impl Host {
             attempts: Vec::new(),
             committed: Index(0),
             term: Term(0),
+            last_raft: RaftIndex(0),
             checked: RaftIndex(0),
             voters: Voters::default(),
             voters_before: Vec::new(),
@@ -145,6 +148,7 @@ impl Host {
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);
+        self.last_raft = machine.glance().last_raft;
         self.checked = RaftIndex(0);
         self.voters = machine.voters();
         self.voters_before.clear();

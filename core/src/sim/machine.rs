@@ -273,7 +273,7 @@ impl Machine {
             leader: replica.leader(),
             first,
             committed,
-            committed_raft: replica.sequencer.committed().raft,
+            committed_raft: replica.sequencer.committed().raft.min(self.node.writing.written().end.raft),
             last_raft: replica.sequencer.end().raft,
             base_raft: self.node.writing.archive.first().raft,
             written: self.node.writing.written().end.next.previous(),

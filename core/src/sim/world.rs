@@ -391,6 +391,13 @@ impl World {
                 });
             }
         }
+        if let Some(glance) = host.machine.as_ref().map(Machine::glance) {
+            let before = std::mem::replace(&mut host.last_raft, glance.last_raft);
+            if glance.base_raft > before {
+                self.counts.add(Fault::Jump);
+                self.story.tell(now, || format!("node {node}: jumps from entry {before} to {}", glance.base_raft));
+            }
+        }
         let news = self.oracle.look(host, now)?;
         if let Some(line) = news {
             self.story.tell(now, || format!("node {node}: {line}"));

@@ -113,7 +113,8 @@ impl World {
         }
         let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
         self.admin.tries += 1;
-        let may_give_up = !matches!(&task, Task::Remove(n) if self.nemesis.maimed.contains(n));
+        // Who comes and who goes has to be known for certain; what else was asked for may have happened or not.
+        let may_give_up = !matches!(task, Task::Add(_) | Task::Remove(_));
         if (may_give_up && self.admin.tries > TRIES_MAX) || self.is_void(&task) {
             return self.task_over(false);
         }
@@ -225,9 +226,6 @@ impl World {
                 self.left.insert(*out);
                 self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
             }
-        } else if let Task::Add(node) = &task {
-            // It was never let in: it goes.
-            self.schedule.after(Duration::ZERO, Event::Retire(*node));
         }
         self.admin_retries()
     }

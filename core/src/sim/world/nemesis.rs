@@ -7,7 +7,7 @@
 use super::admin::Task;
 use super::{Check, Event, World};
 use crate::cluster::Bootstrap;
-use crate::disk::sim::{Call, Fault as DiskFault, Landed, Rng, SimDisk, Trouble as DiskTrouble};
+use crate::disk::sim::{Call, Damage, Fault as DiskFault, Landed, Rng, SimDisk, Trouble as DiskTrouble};
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
 use crate::sim::fault::Fault;
@@ -387,9 +387,11 @@ impl World {
         let mut rng = self.nemesis.rng.fork();
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        // The first time a copy is made, the second time it is put back.
+        // The first time copies are made, the second time one is put back.
         let Some(old) = host.old.take() else {
-            host.old = Some(host.disk.state());
+            for host in self.hosts.values_mut().filter(|h| h.is_up()) {
+                host.old = Some(host.disk.state());
+            }
             return Ok(());
         };
         let disk = SimDisk::new(old.crash(|versions| rng.below(versions)));
@@ -407,8 +409,30 @@ impl World {
         self.replace(node)
     }
 
-    fn rot(&mut self, _node: NodeId) -> Check {
-        Ok(())
+    /// A bit turns over in a segment that does not grow any more. The replica may notice or not; what it must not do is
+    /// to serve it, or to lead others astray.
+    fn rot(&mut self, node: NodeId) -> Check {
+        let Some(host) = self.hosts.get(&node) else { return Ok(()) };
+        let mut segments: Vec<String> = host.disk.visible().names().map(str::to_owned).collect();
+        segments.retain(|name| name.ends_with(".seg"));
+        // The last ones grow, or are prepared and empty.
+        segments.truncate(segments.len().saturating_sub(4));
+        let Some(name) = self.nemesis.rng.pick(&segments).cloned() else { return Ok(()) };
+        if !self.may_maim(node) {
+            return Ok(());
+        }
+        let bit = self.nemesis.rng.between(0, 60_000 * 8);
+        self.on_disk(node, |disk| {
+            disk.damage(&name, &Damage::FlipBit { bit });
+        });
+        let now = self.now();
+        self.story.tell(now, || format!("TROUBLE rot at node {node}: bit {bit} of {name}"));
+        self.counts.add(Fault::Rot);
+        self.nemesis.maimed.insert(node);
+        if let Some(host) = self.hosts.get_mut(&node) {
+            host.maimed = true;
+        }
+        self.replace(node)
     }
 
     // ---- membership ----
@@ -451,8 +475,9 @@ impl World {
         self.story.tell(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let wiped = host.wiped && error.kind() == ErrorKind::NotFound;
+        let rotten = host.maimed && error.kind() == ErrorKind::Corrupt;
         let faulty = host.disk.faults_fired() > 0 || host.cramped;
-        if wiped {
+        if wiped || rotten {
             let unanswered = host.retire();
             return self.lost(unanswered);
         }
