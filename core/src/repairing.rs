@@ -288,7 +288,7 @@ impl Repairing {
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
             HeadKind::Blocks => self.treatment.mender.take(parse_blocks(&body, bodies)?),
-            HeadKind::Known if body.len() == 16 => {
+            HeadKind::Known if body.len() >= 16 => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
             }
             HeadKind::Raft => {

@@ -16,7 +16,7 @@ use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
@@ -26,8 +26,29 @@ pub(crate) struct Peers {
     /// What each directory was heard to have durably: a term, and how far its log reached in it.
     heard: BTreeMap<(NodeId, DirectoryId), Extent>,
     /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
-    introduced_by: Option<BTreeSet<NodeId>>,
+    introduced_by: Option<Introductions>,
 }
+
+/// The answers to a replica that has started.
+#[derive(Debug, Default)]
+struct Introductions {
+    by: BTreeSet<NodeId>,
+    /// The newest membership that they told of, as of which committed entry. Those this replica remembers may all be
+    /// gone.
+    newer: Option<(RaftIndex, Membership)>,
+}
+
+/// Whether these are a majority of the voters, in both halves of a joint configuration.
+fn is_majority(membership: &Membership, nodes: &BTreeSet<NodeId>) -> bool {
+    let of = |half: Vec<u64>| {
+        let there = half.iter().filter(|n| nodes.contains(&NodeId(**n))).count();
+        half.is_empty() || there * 2 > half.len()
+    };
+    of(membership.voters()) && of(membership.voters_outgoing())
+}
+
+/// Bytes of an [`Extent`].
+const EXTENT_BYTES: usize = 16;
 
 /// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
 /// and a term that was spoken of is durable.
@@ -38,15 +59,15 @@ struct Extent {
 }
 
 impl Extent {
-    fn encode(self) -> [u8; 16] {
-        let mut b = [0; 16];
+    fn encode(self) -> [u8; EXTENT_BYTES] {
+        let mut b = [0; EXTENT_BYTES];
         b[..8].copy_from_slice(&self.term.0.to_le_bytes());
         b[8..].copy_from_slice(&self.last.0.to_le_bytes());
         b
     }
 
     fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let body: &[u8; 16] = body.try_into().map_err(|_| "introduction has another length")?;
+        let body: &[u8; EXTENT_BYTES] = body.try_into().map_err(|_| "introduction has another length")?;
         Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
     }
 }
@@ -278,7 +299,7 @@ impl Replica {
         let here = |m: &Membership| m.get(node).is_some_and(votes) && !m.is_alone(node);
         let is_voter = here(&self.membership) || here(self.sequencer.membership_at_end());
         if is_voter && !self.membership.is_alone(node) {
-            self.peers.introduced_by = Some(BTreeSet::new());
+            self.peers.introduced_by = Some(Introductions::default());
         }
     }
 
@@ -291,8 +312,9 @@ impl Replica {
     pub(super) fn greet(&mut self) {
         let Some(answered) = &self.peers.introduced_by else { return };
         let node = self.node();
-        let voters = self.membership.members().filter(|m| m.is_voter() && m.node != node);
-        let silent: Vec<NodeId> = voters.map(|m| m.node).filter(|n| !answered.contains(n)).collect();
+        let newer = answered.newer.iter().flat_map(|(_, membership)| membership.members());
+        let voters = self.membership.members().chain(newer).filter(|m| m.is_voter() && m.node != node);
+        let silent: BTreeSet<NodeId> = voters.map(|m| m.node).filter(|n| !answered.by.contains(n)).collect();
         let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
         for to in silent {
             self.post(to, head.clone(), Vec::new());
@@ -325,32 +347,45 @@ impl Replica {
     fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
         Extent::parse(body)?;
         let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
-        self.post(from, raft_codec::head(HeadKind::Known, &known.encode()), Vec::new());
+        let committed = self.sequencer.committed();
+        let mut body = known.encode().to_vec();
+        body.extend_from_slice(&committed.raft.0.to_le_bytes());
+        body.extend_from_slice(&committed.membership.encode());
+        self.post(from, raft_codec::head(HeadKind::Known, &body), Vec::new());
         Ok(())
     }
 
-    /// Another replica has told what it knows of this one.
+    /// Another replica has told what it knows of this one, and who belongs to the cluster.
     fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let known = Extent::parse(body)?;
-        let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
-        answered.insert(from);
-        if known > self.extent() {
+        let (known, news) = body.split_at_checked(EXTENT_BYTES).ok_or("introduction is cut off")?;
+        let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
+        let (known, at) = (Extent::parse(known)?, RaftIndex(u64_at(at, 0)));
+        let membership = Membership::decode(membership)?;
+        if known > self.extent() && self.peers.introduced_by.is_some() {
             self.leave(
                 "others remember that it had more than is on its disk: the disk was set back to an older state",
             );
             return Err("this replica's disk was set back");
         }
+        let committed = self.sequencer.committed().raft;
+        let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
+        answered.by.insert(from);
+        let newest = answered.newer.as_ref().map_or(committed, |(at, _)| *at);
+        if at > newest {
+            answered.newer = Some((at, membership));
+        }
         self.weigh_introductions();
         Ok(())
     }
 
-    /// Those who have answered are enough once they could elect a leader with this replica: in both halves of a joint
-    /// configuration.
+    /// Those who have answered are enough once they could elect a leader with this replica, as far as it knows or as
+    /// they say.
     pub(super) fn weigh_introductions(&mut self) {
         let Some(answered) = &self.peers.introduced_by else { return };
-        let mut known: HashSet<u64, _> = answered.iter().map(|n| n.0).collect();
-        known.insert(self.node().0);
-        if self.raw.raft.prs().has_quorum(&known) {
+        let mut known = answered.by.clone();
+        known.insert(self.node());
+        let newer = answered.newer.as_ref().is_some_and(|(_, membership)| is_majority(membership, &known));
+        if newer || is_majority(&self.membership, &known) {
             self.peers.introduced_by = None;
         }
     }
