@@ -337,15 +337,26 @@ impl Replica {
         self.process(now, writing)
     }
 
+    /// How many ticks this voter lets others go first. Each has a place of its own, another one each term, so that two
+    /// rarely stand for election at once, and the first one does soon. Who does not know its place takes any.
+    fn patience(&mut self) -> usize {
+        let voters = self.membership.voters();
+        let Some(place) = voters.iter().position(|v| *v == self.node().0) else {
+            return self.ticks.chance.below(self.ticks.election);
+        };
+        let apart = (self.ticks.election * 3 / 5).div_ceil(voters.len()).max(1);
+        let place = (place as u64 + self.raw.raft.term) % voters.len() as u64;
+        (place as usize * apart).min(self.ticks.election - 1)
+    }
+
     /// Keeps the election time-out that our own seed gave: raft draws another one on every change.
     fn steady(&mut self) {
-        let raft = &mut self.raw.raft;
-        let now_for = (raft.term, raft.state);
+        let now_for = (self.raw.raft.term, self.raw.raft.state);
         if self.ticks.drawn_for != now_for {
             self.ticks.drawn_for = now_for;
-            self.ticks.timeout = self.ticks.election + self.ticks.chance.below(self.ticks.election);
+            self.ticks.timeout = self.ticks.election + self.patience();
         }
-        raft.set_randomized_election_timeout(self.ticks.timeout);
+        self.raw.raft.set_randomized_election_timeout(self.ticks.timeout);
     }
 
     /// Orders an appended block, or refuses it. Nothing of a refused one is in the log.

@@ -112,6 +112,9 @@ impl Replica {
         self.check_message(&message)?;
         self.hear(from, from_directory, &message);
         if self.peers.introduced_by.is_some() && is_about_votes(&message) {
+            // All that this replica remembers may be gone: who wants its vote can tell who belongs to the cluster.
+            let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+            self.post(from, hello, Vec::new());
             return Err("asked about votes before it is known that the disk is not an older one");
         }
         // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
