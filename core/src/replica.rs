@@ -99,8 +99,8 @@ struct Ticks {
     election: usize,
     chance: SplitMix,
     timeout: usize,
-    /// For which term and role the time-out was drawn.
-    drawn_for: (u64, StateRole),
+    /// For which term, role and number of voters the time-out was drawn.
+    drawn_for: (u64, StateRole, usize),
 }
 
 /// What is durable of what raft wanted so.
@@ -188,7 +188,7 @@ impl Replica {
             election,
             chance: SplitMix(seed),
             timeout: election,
-            drawn_for: (u64::MAX, StateRole::Follower),
+            drawn_for: (u64::MAX, StateRole::Follower, 0),
         };
         let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
         let mut replica = Self {
@@ -351,7 +351,8 @@ impl Replica {
 
     /// Keeps the election time-out that our own seed gave: raft draws another one on every change.
     fn steady(&mut self) {
-        let now_for = (self.raw.raft.term, self.raw.raft.state);
+        let voters = self.membership.members().filter(|m| m.is_voter()).count();
+        let now_for = (self.raw.raft.term, self.raw.raft.state, voters);
         if self.ticks.drawn_for != now_for {
             self.ticks.drawn_for = now_for;
             self.ticks.timeout = self.ticks.election + self.patience();
