@@ -27,6 +27,8 @@ pub(crate) struct Peers {
     heard: BTreeMap<(NodeId, DirectoryId), Extent>,
     /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
     introduced_by: Option<BTreeSet<NodeId>>,
+    /// How often it has asked.
+    greetings: usize,
 }
 
 /// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
@@ -290,6 +292,12 @@ impl Replica {
     /// Asks those who have not answered.
     pub(super) fn greet(&mut self) {
         let Some(answered) = &self.peers.introduced_by else { return };
+        self.peers.greetings += 1;
+        if self.peers.greetings > 2 * self.ticks.election && !answered.is_empty() {
+            // Its own membership can be an old one, of voters who are long gone: those who are there have to do.
+            self.peers.introduced_by = None;
+            return;
+        }
         let node = self.node();
         let voters = self.membership.members().filter(|m| m.is_voter() && m.node != node);
         let silent: Vec<NodeId> = voters.map(|m| m.node).filter(|n| !answered.contains(n)).collect();

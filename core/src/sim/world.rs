@@ -395,7 +395,8 @@ impl World {
             let before = std::mem::replace(&mut host.last_raft, glance.last_raft);
             if glance.base_raft > before {
                 self.counts.add(Fault::Jump);
-                self.story.tell(now, || format!("node {node}: jumps from entry {before} to {}", glance.base_raft));
+                self.story
+                    .tell(now, || format!("node {node}: jumps from entry {before} to {}", glance.base_raft));
             }
         }
         let news = self.oracle.look(host, now)?;
