@@ -93,6 +93,9 @@ impl Replica {
         self.check_message(&message)?;
         self.hear(from, from_directory, &message);
         if self.peers.introduced_by.is_some() && is_about_votes(&message) {
+            // It can be a voter that this replica has not heard of: then it is one to ask.
+            let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+            self.post(from, hello, Vec::new());
             return Err("asked about votes before it is known that the disk is not an older one");
         }
         // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
