@@ -123,8 +123,10 @@ impl Oracle {
         let (off, maimed) = (host.disk.is_off(), host.maimed);
         let unreadable =
             |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
-        // One that died in the midst of a write has decided more than it has written, and will not act on it.
-        if glance.committed_raft > host.checked && !machine.is_poisoned() {
+        if machine.is_poisoned() {
+            return Ok(news); // it has decided more than it has written, and will not act on it
+        }
+        if glance.committed_raft > host.checked {
             let from = host.checked.max(glance.base_raft);
             for index in from.0 + 1..=glance.committed_raft.0 {
                 match self.entry(node, machine, RaftIndex(index)) {

@@ -280,6 +280,7 @@ impl World {
         let Some(leader) = self.leader() else { return Err("nobody leads".to_owned()) };
         let mut nodes = self.voters();
         nodes.extend(self.machine(leader).map(|m| m.learners()).unwrap_or_default());
+        nodes.retain(|n| self.hosts.get(n).is_none_or(|h| h.state != State::Gone));
         let last = self.oracle.last();
         for node in nodes {
             let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };

@@ -344,7 +344,9 @@ impl World {
 
     /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
     fn may_maim(&mut self, node: NodeId) -> bool {
-        let voters = self.voters();
+        // Those that were taken away cannot stand in for it.
+        let present = self.present();
+        let voters: Vec<NodeId> = self.voters().into_iter().filter(|n| present.contains(n)).collect();
         self.nemesis.maimed.is_empty()
             && self.admin.is_idle()
             && (voters.len() >= 3 || !voters.contains(&node))
