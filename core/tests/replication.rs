@@ -274,6 +274,8 @@ fn a_change_waits_while_the_lead_is_handed_over() {
     std::thread::scope(|scope| {
         let promoted =
             scope.spawn(|| trio.log(leader).change_members(&[Change::Promote(NodeId(4))], PATIENCE));
+        // Asked while the lead is being handed over already, it would be refused.
+        std::thread::sleep(Duration::from_millis(200));
         trio.network.disconnect(NodeId(to));
         let handed = scope.spawn(|| trio.log(leader).transfer_leader(NodeId(to), Duration::from_millis(150)));
         std::thread::sleep(Duration::from_millis(20));

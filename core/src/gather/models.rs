@@ -5,6 +5,7 @@
 use super::*;
 use crate::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use loom::thread::{self, JoinHandle};
+use std::sync::Arc;
 
 const FOREVER: Patience = Patience::For(Duration::MAX);
 /// What a record of one byte takes.
@@ -186,7 +187,7 @@ fn loom_refuse_and_append() {
         queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
         drain(&queue);
         assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
-        assert!(matches!(queue.take(Some(Duration::ZERO)), Taken::Closed));
+        assert!(matches!(queue.take(Some(Duration::ZERO), true), Taken::Closed));
     });
 }
 
@@ -212,7 +213,7 @@ fn loom_account_and_append() {
     for (capacity, fits) in [(2 * ONE, true), (2 * ONE - 1, false)] {
         loom::model(move || {
             let capacity = Some(capacity as u64);
-            let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity };
+            let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity, mail_bytes: 0 };
             let queue = Arc::new(Queue::new(limits, 0));
             let _first = push(&queue, 1, Patience::None).unwrap();
             let caller = caller(&queue, |queue| push(queue, 2, Patience::None));
@@ -230,7 +231,13 @@ fn loom_account_and_append() {
 #[test]
 fn loom_recount_and_append() {
     loom::model(|| {
-        let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: Some(ONE as u64) };
+        let limits = QueueLimits {
+            block_bytes: 1000,
+            bytes: 1000,
+            appends: 10,
+            capacity: Some(ONE as u64),
+            mail_bytes: 0,
+        };
         let queue = Arc::new(Queue::new(limits, ONE as u64));
         let caller = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
         queue.recount(0);
