@@ -34,6 +34,9 @@ enum Command {
         /// Only the figures.
         #[arg(long)]
         quiet: bool,
+        /// With what the replicas log, among the story's lines.
+        #[arg(long)]
+        log: bool,
     },
     /// Runs a range of seeds, FROM..TO, on all processors, and prints figures.
     Range {
@@ -71,7 +74,12 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Run { seed, calm, quiet } => Ok(tell(seed, calm, quiet)),
+        Command::Run { seed, calm, quiet, log } => {
+            if log {
+                tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false).init();
+            }
+            Ok(tell(seed, calm, quiet))
+        }
         Command::Range { seeds, json, threads } => {
             let threads = threads.unwrap_or_else(many::processors);
             let figures = Figures::of(seeds, threads, |report| {

@@ -99,7 +99,8 @@ impl Replica {
             HeadKind::Removed => return self.told_removed(&body, stranger),
             HeadKind::Hello => return self.greeted(from, from_directory, &body),
             HeadKind::Known => return self.introduced(from, &body),
-            HeadKind::Fetch | HeadKind::Blocks if known.is_none() => {
+            // A leader that is on its way out is one until the others know that it is.
+            HeadKind::Fetch | HeadKind::Blocks if known.is_none() && from.0 != self.raw.raft.leader_id => {
                 return Err("entries for, or from, a node that is no member");
             }
             HeadKind::Fetch => return self.lend(from, &body, now),
@@ -217,8 +218,8 @@ impl Replica {
                         Err(why) => tracing::error!(why, "a message could not be encoded"),
                     }
                 }
-                // Raft sends again, and the node hears of what could not be read.
-                Err(error) => tracing::warn!(%error, to = message.to, "a message was not sent"),
+                // Raft sends again.
+                Err(error) => self.raw.store().note(error),
             }
         }
     }
