@@ -1,0 +1,13 @@
+//! chiplog over gRPC: the services of a server, the transport between replicas, and the client.
+//!
+//! Layers, each using only those above it in this list:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`proto`] | the messages and services as generated |
+//! | [`address`] | where a replica is reached: by its peers, by clients |
+//! | [`status`] | the log's errors as gRPC statuses, and back |
+
+pub mod address;
+pub mod proto;
+pub mod status;
