@@ -7,7 +7,9 @@
 //! | [`proto`] | the messages and services as generated |
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
+//! | [`host`] | the log that a server serves |
 
 pub mod address;
+pub mod host;
 pub mod proto;
 pub mod status;
