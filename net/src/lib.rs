@@ -8,8 +8,14 @@
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`host`] | the log that a server serves |
+//! | [`authority`] | what clients put where HTTP/2 wants a host's name |
+//! | [`listener`] | connections of clients, as the services want them |
+//! | [`logspec`] | the service that existing clients speak |
 
 pub mod address;
+pub mod authority;
 pub mod host;
+pub mod listener;
+pub mod logspec;
 pub mod proto;
 pub mod status;
