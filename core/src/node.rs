@@ -231,7 +231,7 @@ impl Node {
         self.items.extend(work.items);
         for mail in work.mail {
             match mail {
-                Mail::Message(envelope) => self.replica.receive(envelope, now),
+                Mail::Message(envelope) => self.replica.receive(envelope, now, &mut self.writing)?,
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }

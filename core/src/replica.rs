@@ -24,6 +24,7 @@
 mod asks;
 mod lend;
 mod peers;
+mod room;
 mod storage;
 
 use crate::cluster::{Cluster, Role};
@@ -52,6 +53,7 @@ use peers::Peers;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
+use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
@@ -81,6 +83,7 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    admission: Admission,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
     /// The term that it leads, as far as it was noted.
@@ -206,6 +209,7 @@ impl Replica {
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
+            admission: Admission::default(),
             turned: false,
             led: None,
             lending: lend::Lending::default(),
@@ -470,14 +474,20 @@ impl Replica {
     }
 
     /// Takes a message from another replica, or drops it.
-    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment) {
+    ///
+    /// # Errors
+    /// What the replica dies of. It is not the message's fault.
+    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writing: &mut Writing) -> Result<()> {
         if self.out.is_some() {
-            return;
+            return Ok(());
         }
-        if let Err(why) = self.open_envelope(envelope, now) {
-            tracing::debug!(node = %self.node(), why, "dropped a message");
+        match self.open_envelope(envelope, now) {
+            Ok(Some(checked)) => self.step(checked, now, writing)?,
+            Ok(None) => {}
+            Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
         }
         self.steady();
+        Ok(())
     }
 
     /// Ready `number` and all before are durable.
@@ -559,6 +569,7 @@ impl Replica {
             self.lost_lead = None;
         }
         self.arrived.clear();
+        self.admitted_is_planned();
         self.confirm_self(now, writing)
     }
 

@@ -75,6 +75,7 @@ const ORDER: &[&str] = &[
     "replica::storage",
     "replica::asks",
     "replica::lend",
+    "replica::room",
     "replica::peers",
     "replica",
     "stats",

@@ -300,3 +300,72 @@ fn the_status_of_a_log_at_rest_is_that_of_its_last_append() {
         std::thread::sleep(Duration::from_millis(u64::from(i)));
     }
 }
+
+/// A follower took data with the file that is kept for discards, then found no file at all and was poisoned; opened again
+/// it met the same entry before the discard that would have made room.
+#[cfg(feature = "sim")]
+#[test]
+fn a_follower_without_room_waits_for_it() {
+    use chiplog::disk::sim::SimDisk;
+    use std::sync::Arc;
+    let trio = Trio::new(2);
+    let leader = trio.leader(0);
+    let disk = SimDisk::default();
+    let open =
+        |bootstrap| Log::open_on(Arc::new(disk.clone()), options(3, bootstrap, &trio.network)).unwrap();
+    let third = open(Bootstrap::Join(trio.id));
+    let directory = third.info().directory;
+    let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    trio.log(leader).change_members(&[Change::Promote(NodeId(3))], PATIENCE).unwrap();
+    let append = |n: u32| (0..n).map(|_| trio.log(leader).append(&[3; 1000]).unwrap()).last().unwrap();
+    let before = append(300); // it knows by now that it will need files
+    third.wait_for(before, PATIENCE).unwrap();
+    disk.limit_space(Some(disk.space_used()));
+    append(2000);
+    std::thread::sleep(Duration::from_millis(600));
+    let follows = |log: &Log| log.poison_cause().is_none() && log.status().role == Role::Follower;
+    assert!(follows(&third), "{:?} {:?}", third.status(), third.poison_cause());
+    assert!(third.info().last < Index(2300));
+    // It hears the leader and is heard by it; closed and opened it is as before.
+    assert!(trio.log(leader).status().peers.iter().any(|p| p.node == NodeId(3) && p.active));
+    third.close().unwrap();
+    let third = open(Bootstrap::Existing);
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(third.poison_cause().is_none(), "{:?}", third.poison_cause());
+    // The others discard what it has and what it lacks: it makes room, and goes on from there.
+    trio.log(leader).discard(Index(2200)).unwrap();
+    let last = append(100);
+    third.wait_for(last, PATIENCE).unwrap();
+    assert!(follows(&third));
+    // The same once more, and room comes from elsewhere.
+    append(1500);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(third.info().last < Index(3900) && follows(&third), "{:?}", third.status());
+    disk.limit_space(None);
+    third.wait_for(Index(3900), PATIENCE).unwrap();
+}
+
+/// A follower whose segments are too small for a block was poisoned by it, each time it was opened.
+#[cfg(feature = "sim")]
+#[test]
+fn a_follower_with_small_segments_is_not_poisoned_by_a_large_block() {
+    let trio = Trio::new(2);
+    let leader = trio.leader(0);
+    let dir = tempfile::tempdir().unwrap();
+    let open = |bootstrap, bytes| {
+        let cluster = options(3, bootstrap, &trio.network).cluster;
+        let options = Options { cluster, ..Options::with_segment_bytes(bytes) };
+        Log::open(dir.path(), options).unwrap()
+    };
+    let third = open(Bootstrap::Join(trio.id), 64 << 10);
+    let directory = third.info().directory;
+    let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    trio.log(leader).append(&[3; 100_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(third.poison_cause().is_none(), "{:?}", third.poison_cause());
+    third.close().unwrap();
+    let third = open(Bootstrap::Existing, 256 << 10);
+    third.wait_for(Index(1), PATIENCE).unwrap();
+}

@@ -7,12 +7,13 @@ use super::Replica;
 use crate::batch::{Malformed, u64_at};
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
-use crate::raft_codec::{self, EntryKind, HeadKind};
+use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
 use crate::sequence::{Me, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::layout::digest_of_bytes;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::writing::Writing;
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
@@ -72,12 +73,15 @@ impl Extent {
     }
 }
 
+/// What of a message is for raft, with the bodies of its entries.
+pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
+
 /// Bytes of what stands before the opening in a snapshot.
 const SNAPSHOT_HEAD_BYTES: usize = 16;
 
 impl Replica {
-    /// Checks a message and hands it to raft.
-    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
+    /// Checks a message. What comes back is for raft.
+    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<ForRaft, Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies } = envelope;
         if log != self.me.log {
             return Err("it is of another log");
@@ -96,15 +100,15 @@ impl Replica {
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
             HeadKind::Raft => {}
-            HeadKind::Removed => return self.told_removed(&body, stranger),
-            HeadKind::Hello => return self.greeted(from, from_directory, &body),
-            HeadKind::Known => return self.introduced(from, &body),
+            HeadKind::Removed => return self.told_removed(&body, stranger).map(|()| None),
+            HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
+            HeadKind::Known => return self.introduced(from, &body).map(|()| None),
             // A leader that is on its way out is one until the others know that it is.
             HeadKind::Fetch | HeadKind::Blocks if known.is_none() && from.0 != self.raw.raft.leader_id => {
                 return Err("entries for, or from, a node that is no member");
             }
-            HeadKind::Fetch => return self.lend(from, &body, now),
-            HeadKind::Blocks => return self.brought(&body, bodies),
+            HeadKind::Fetch => return self.lend(from, &body, now).map(|()| None),
+            HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -124,14 +128,28 @@ impl Replica {
             self.tell_removed(from, from_directory);
             return Err("a node that is no member asks for votes");
         }
+        Ok(Some((message, arrived)))
+    }
+
+    /// Hands raft what passed its checks, as far as there is room for it.
+    ///
+    /// # Errors
+    /// What the replica dies of.
+    pub(super) fn step(
+        &mut self,
+        (mut message, arrived): (Message, Vec<Arrived>),
+        now: Moment,
+        writing: &mut Writing,
+    ) -> crate::error::Result<()> {
+        if !self.admit(&mut message, &arrived, now, writing)? || self.out.is_some() {
+            return Ok(());
+        }
         for (header, body) in arrived {
             self.arrived.insert((header.raft_index, header.term), body);
         }
-        let mut message = message;
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.admit_self(&mut message);
         }
-        let _ = now;
         // Stale and foreign ones are raft's to refuse.
         let _ = self.raw.step(message);
         Ok(())

@@ -296,9 +296,11 @@ impl Oracle {
 
     /// A process failed: something has to have been wrong with its disk.
     pub(super) fn may_fail(&self, host: &Host, error: &Error) -> Check {
-        let faulty = host.disk.faults_fired() > 0 || host.maimed || host.cramped;
+        let faulty = host.disk.faults_fired() > 0 || host.maimed;
         match error.kind() {
             _ if faulty => Ok(()),
+            // A full disk is no reason: there is a reserve for what cannot wait.
+            kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }
     }
