@@ -54,7 +54,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 use room::Admission;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
 
@@ -76,8 +76,10 @@ pub(crate) struct Replica {
     waiting: VecDeque<Waiting>,
     /// Blocks that this leader ordered and raft has not handed back yet.
     staged: VecDeque<NewBlock>,
-    /// Committed and durable here; from the first configuration on that is not in force.
+    /// Changes of membership that are committed and durable here and not in force.
     unapplied: VecDeque<Entry>,
+    /// The last entry that is committed and durable here.
+    settled: RaftIndex,
     /// Bodies that came with messages of this step.
     arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
@@ -205,6 +207,7 @@ impl Replica {
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
             unapplied: VecDeque::new(),
+            settled: state.commit,
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
@@ -274,6 +277,12 @@ impl Replica {
         raft: RaftIndex,
     ) -> Option<(crate::store::block::BlockHeader, Option<Vec<Bytes>>)> {
         self.raw.store().in_memory(raft)
+    }
+
+    /// Entries that are committed and wait to come into force.
+    #[cfg(feature = "sim")]
+    pub(crate) fn changes_not_in_force(&self) -> usize {
+        self.unapplied.len()
     }
 
     /// Messages that may leave now.
@@ -653,7 +662,12 @@ impl Replica {
                 self.durability.held.push_back((number, held));
             }
         }
-        self.unapplied.extend(committed);
+        if let Some(last) = committed.last() {
+            self.settled = RaftIndex(last.index);
+        }
+        // All else has its effect through the sequencer: of many that wait for one nothing is kept.
+        let changes = committed.into_iter().filter(|e| e.get_entry_type() == EntryType::EntryConfChangeV2);
+        self.unapplied.extend(changes);
         Ok(())
     }
 
@@ -754,66 +768,99 @@ impl Replica {
     /// who is told that a voter has left may take it away, and the others must not wait for its vote then. True if
     /// anything was applied.
     fn apply(&mut self) -> Result<bool> {
-        let mut applied = None;
-        while let Some(entry) = self.unapplied.front() {
-            let index = RaftIndex(entry.index);
-            if entry.get_entry_type() != EntryType::EntryConfChangeV2 {
-                self.asks.applied_other(index);
-                applied = Some(index);
-                self.unapplied.pop_front();
-                continue;
+        let before = self.raw.raft.raft_log.applied;
+        let mut applied = before;
+        loop {
+            let change = self.unapplied.front().map(|e| RaftIndex(e.index));
+            let others = change.map_or(self.settled, |c| RaftIndex(c.0 - 1));
+            if others.0 > applied {
+                applied = others.0;
+                self.asks.applied_others(others);
             }
-            let wrong = |why: String| Error::new(ErrorKind::Corrupt, format!("configuration {index}: {why}"));
-            let change = ConfChangeV2::parse_from_bytes(&entry.data).map_err(|e| wrong(e.to_string()))?;
-            let membership = if entry.data.is_empty() {
-                self.membership.left()
-            } else {
-                raft_codec::membership_of_change(&entry.data).map_err(|e| wrong(e.to_owned()))?
-            };
+            let Some(index) = change else { break };
+            let membership = self.membership_of(&self.unapplied[0])?;
             if self.is_leader() && !self.is_known(index, &membership) {
                 break;
             }
-            self.unapplied.pop_front();
-            applied = Some(index);
-            let state = self.raw.apply_conf_change(&change).map_err(|e| wrong(e.to_string()))?;
-            let wanted = raft_codec::conf_state(&membership);
-            let sorted = |mut v: Vec<u64>| {
-                v.sort_unstable();
-                v
-            };
-            if sorted(state.voters) != wanted.voters
-                || sorted(state.voters_outgoing) != wanted.voters_outgoing
-            {
-                return Err(wrong("raft and the log disagree about the voters".to_owned()));
-            }
-            tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
-            let was_member = self.membership.get(self.node()).is_some();
-            self.membership = membership;
-            self.members_changed();
-            self.weigh_introductions();
-            self.asks.applied_change(index, self.membership.is_joint());
-            if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
-                self.stop_leading();
-            }
-            if was_member && self.membership.get(self.node()).is_none() {
-                self.leave("it was removed from the cluster");
+            if let Some(entry) = self.unapplied.pop_front() {
+                self.bring_into_force(&entry, membership)?;
+                applied = index.0;
             }
         }
-        if let Some(last) = applied {
-            self.raw.advance_apply_to(last.0);
+        if applied > before {
+            self.raw.advance_apply_to(applied);
         }
-        Ok(applied.is_some())
+        Ok(applied > before)
+    }
+
+    /// The membership that a change leads to.
+    fn membership_of(&self, change: &Entry) -> Result<Membership> {
+        if change.data.is_empty() {
+            return Ok(self.membership.left());
+        }
+        raft_codec::membership_of_change(&change.data).map_err(|e| wrong_change(change, e))
+    }
+
+    fn bring_into_force(&mut self, entry: &Entry, membership: Membership) -> Result<()> {
+        let index = RaftIndex(entry.index);
+        let change =
+            ConfChangeV2::parse_from_bytes(&entry.data).map_err(|e| wrong_change(entry, &e.to_string()))?;
+        let state = self.raw.apply_conf_change(&change).map_err(|e| wrong_change(entry, &e.to_string()))?;
+        let wanted = raft_codec::conf_state(&membership);
+        let sorted = |mut v: Vec<u64>| {
+            v.sort_unstable();
+            v
+        };
+        if sorted(state.voters) != wanted.voters || sorted(state.voters_outgoing) != wanted.voters_outgoing {
+            return Err(wrong_change(entry, "raft and the log disagree about the voters"));
+        }
+        tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
+        let was_member = self.membership.get(self.node()).is_some();
+        self.membership = membership;
+        self.members_changed();
+        self.weigh_introductions();
+        self.asks.applied_change(index, self.membership.is_joint());
+        if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
+            self.stop_leading();
+        }
+        if was_member && self.membership.get(self.node()).is_none() {
+            self.leave("it was removed from the cluster");
+        }
+        Ok(())
     }
 
     /// Whether a majority of the voters of `membership`, of each half of a joint one, knows that `index` is committed.
     fn is_known(&self, index: RaftIndex, membership: &Membership) -> bool {
-        let knows = |node: &&u64| {
-            let progress = || self.raw.raft.prs().get(**node).is_some_and(|p| p.committed_index >= index.0);
-            **node == self.node().0 || progress()
+        let ignorant = self.ignorant(index, membership);
+        let majority = |voters: Vec<u64>| {
+            voters.iter().filter(|n| !ignorant.contains(&NodeId(**n))).count() > voters.len() / 2
         };
-        let majority = |voters: Vec<u64>| voters.iter().filter(knows).count() > voters.len() / 2;
         let outgoing = membership.voters_outgoing();
         majority(membership.voters()) && (outgoing.is_empty() || majority(outgoing))
+    }
+
+    /// The voters of `membership` that are not known to know that `index` is committed.
+    fn ignorant(&self, index: RaftIndex, membership: &Membership) -> BTreeSet<NodeId> {
+        let knows = |node: u64| {
+            let progress = || self.raw.raft.prs().get(node).is_some_and(|p| p.committed_index >= index.0);
+            node == self.node().0 || progress()
+        };
+        let voters = membership.voters().into_iter().chain(membership.voters_outgoing());
+        voters.filter(|n| !knows(*n)).map(NodeId).collect()
+    }
+
+    /// What a change that is committed waits for before it comes into force, in words.
+    fn awaited(&self) -> Option<String> {
+        let change = self.unapplied.front()?;
+        let membership = self.membership_of(change).ok()?;
+        let nodes: Vec<String> =
+            self.ignorant(RaftIndex(change.index), &membership).iter().map(NodeId::to_string).collect();
+        Some(format!(
+            "the change of entry {} is committed, and comes into force once a majority of the voters that it leads \
+             to knows so; nothing was heard of node {}; no other change can be made before",
+            change.index,
+            nodes.join(" and node ")
+        ))
     }
 
     fn members_changed(&mut self) {
@@ -872,6 +919,10 @@ impl Replica {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }
     }
+}
+
+fn wrong_change(entry: &Entry, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("configuration {}: {why}", entry.index))
 }
 
 /// A leader was lost before it was known what became of an append.

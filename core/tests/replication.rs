@@ -369,3 +369,33 @@ fn a_follower_with_small_segments_is_not_poisoned_by_a_large_block() {
     let third = open(Bootstrap::Existing, 256 << 10);
     third.wait_for(Index(1), PATIENCE).unwrap();
 }
+
+/// A new voter died right after its promotion: the change was committed, could not come into force, and the caller was told
+/// nothing of why; each entry behind it was kept in memory.
+#[test]
+fn a_change_that_waits_for_its_new_voter_says_so() {
+    let trio = Trio::new(1);
+    let dir = tempfile::tempdir().unwrap();
+    let second = Log::open(dir.path(), options(2, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let directory = second.info().directory;
+    let add = |node, directory| Change::AddLearner { node: NodeId(node), directory, address: String::new() };
+    trio.log(1).change_members(&[add(2, directory)], PATIENCE).unwrap();
+    let first = trio.log(1).append(b"with a learner").unwrap();
+    second.wait_for(first, PATIENCE).unwrap();
+    while trio.log(1).status().peers.iter().all(|p| p.lag > 0) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    trio.network.disconnect(NodeId(2));
+    let patience = Duration::from_millis(300);
+    for change in [Change::Promote(NodeId(2)), add(3, chiplog::DirectoryId::default())] {
+        let error = trio.log(1).change_members(&[change], patience).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.to_string().contains("nothing was heard of node 2"), "{error}");
+    }
+    let last = (0..50).map(|_| trio.log(1).append(b"it leads").unwrap()).last().unwrap();
+    trio.network.connect(NodeId(2));
+    second.wait_for(last, PATIENCE).unwrap();
+    trio.log(1).change_members(&[add(3, chiplog::DirectoryId::default())], PATIENCE).unwrap();
+    trio.log(1).append(b"the status is not older than this").unwrap();
+    assert!(trio.log(1).status().members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
+}
