@@ -27,7 +27,7 @@ use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::open::Opened;
 use crate::plan::Room;
-use crate::positions::Positions;
+use crate::positions::{Positions, closed};
 use crate::promise::Promise;
 use crate::replica::{COMMAND_BODY_BYTES, Replica};
 use crate::stats::Counters;
@@ -557,9 +557,19 @@ impl Node {
             .then_some(first)
     }
 
-    /// Whether anything is under way: appends not answered, or blocks not synced.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.items.is_empty() || !self.writing.is_settled() || self.replica.has_waiting()
+    /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
+    pub(crate) fn is_busy(&self, now: Moment) -> bool {
+        let waits = !self.items.is_empty() || self.replica.has_waiting();
+        !self.writing.is_settled() || (waits && self.replica.can_commit(now))
+    }
+
+    /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
+    pub(crate) fn end(&mut self) {
+        let what = "outcome unknown: the log was closed before a majority had the append for certain";
+        self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
+        for item in self.items.drain(..) {
+            fail(item, &closed());
+        }
     }
 
     /// Whether the tail wants a proof before the log is closed.

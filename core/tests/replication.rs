@@ -399,3 +399,33 @@ fn a_change_that_waits_for_its_new_voter_says_so() {
     trio.log(1).append(b"the status is not older than this").unwrap();
     assert!(trio.log(1).status().members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
 }
+
+/// Closing a leader that was cut off waited two election time-outs for a majority that did not come.
+#[test]
+fn a_leader_that_is_cut_off_is_closed_at_once() {
+    let mut trio = Trio::new(3);
+    let leader = trio.leader(0);
+    trio.stop(leader);
+    let mut patient = options(leader, Bootstrap::Existing, &trio.network);
+    patient.cluster.as_mut().unwrap().election_timeout = Duration::from_secs(5);
+    let log = Log::open(trio.dirs[leader as usize - 1].path(), patient).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while trio.log(trio.leader(leader)).transfer_leader(NodeId(leader), PATIENCE).is_err() {
+        assert!(Instant::now() < end);
+    }
+    log.append(b"with all").unwrap();
+    trio.network.disconnect(NodeId(leader));
+    std::thread::scope(|scope| {
+        let waits = log.submit(b"lost, or not").unwrap();
+        let directory = chiplog::DirectoryId::default();
+        let add = Change::AddLearner { node: NodeId(8), directory, address: String::new() };
+        let change = scope.spawn(|| log.change_members(&[add], PATIENCE));
+        std::thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        log.close().unwrap();
+        assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
+        let error = waits.wait().unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("unknown"), "{error}");
+        assert_eq!(change.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    });
+}

@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Peers {
     /// Snapshots on their way, and until when they may be.
     snapshots: BTreeMap<u64, Moment>,
+    /// When each was last heard.
+    heard_at: BTreeMap<NodeId, Moment>,
     /// What each directory was heard to have durably: a term, and how far its log reached in it.
     heard: BTreeMap<(NodeId, DirectoryId), Extent>,
     /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
@@ -47,6 +49,9 @@ fn is_majority(membership: &Membership, nodes: &BTreeSet<NodeId>) -> bool {
     };
     of(membership.voters()) && of(membership.voters_outgoing())
 }
+
+/// Who has said nothing for so long is not waited for when the log is closed.
+const HEARTBEATS_OF_SILENCE: u32 = 3;
 
 /// Bytes of an [`Extent`].
 const EXTENT_BYTES: usize = 16;
@@ -115,6 +120,7 @@ impl Replica {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
+        self.peers.heard_at.insert(from, now);
         self.hear(from, from_directory, &message);
         if self.peers.introduced_by.is_some() && is_about_votes(&message) {
             // All that this replica remembers may be gone: who wants its vote can tell who belongs to the cluster.
@@ -328,6 +334,13 @@ impl Replica {
     /// Whether it waits for others to tell what they know of it.
     pub(super) fn is_introduced(&self) -> bool {
         self.peers.introduced_by.is_none()
+    }
+
+    /// Whether this replica leads and has lately heard so many that what it orders can still be committed.
+    pub(crate) fn can_commit(&self, now: Moment) -> bool {
+        let lately = |at: &Moment| now.since(*at) <= self.cluster.heartbeat * HEARTBEATS_OF_SILENCE;
+        let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
+        self.is_leader() && is_majority(&self.membership, &heard.chain([self.node()]).collect())
     }
 
     /// Asks those who have not answered.
