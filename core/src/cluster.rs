@@ -132,7 +132,8 @@ pub enum Role {
     Learner,
     /// Fetches blocks that were found damaged; takes no part until it has them.
     Repairing,
-    /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows.
+    /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows. An append is told
+    /// which.
     Removed,
 }
 

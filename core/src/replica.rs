@@ -95,6 +95,8 @@ pub(crate) struct Replica {
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
     out: Option<Error>,
+    /// Why it takes no part as long as the cluster takes another directory for this node's.
+    misplaced: Option<Error>,
 }
 
 /// Raft's clock.
@@ -218,6 +220,7 @@ impl Replica {
             lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
+            misplaced: None,
             cluster,
         };
         replica.members_changed();
@@ -246,7 +249,7 @@ impl Replica {
 
     pub(crate) fn role(&self) -> Role {
         match self.raw.raft.state {
-            _ if self.out.is_some() => Role::Removed,
+            _ if self.exclusion().is_some() => Role::Removed,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
             StateRole::Follower if self.membership.get(self.node()).is_some_and(Member::is_voter) => {
@@ -254,6 +257,11 @@ impl Replica {
             }
             StateRole::Follower => Role::Learner,
         }
+    }
+
+    /// Why it takes no part.
+    fn exclusion(&self) -> Option<&Error> {
+        self.out.as_ref().or(self.misplaced.as_ref())
     }
 
     pub(crate) fn membership(&self) -> &Membership {
@@ -335,6 +343,7 @@ impl Replica {
 
     fn tick(&mut self) {
         self.greet();
+        self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
         // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
         if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
@@ -433,11 +442,16 @@ impl Replica {
 
     /// Why this replica orders nothing now.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        if let Some(out) = &self.out {
-            return Some(out.clone());
+        if let Some(why) = self.exclusion() {
+            return Some(why.clone());
         }
-        if self.is_leader() && self.raw.raft.lead_transferee.is_none() {
-            return None;
+        if self.is_leader() {
+            let to = self.raw.raft.lead_transferee?;
+            let what = format!(
+                "node {} hands over the lead to node {to}; try again; the append is not in the log",
+                self.node()
+            );
+            return Some(Error::new(ErrorKind::NotLeader, what));
         }
         let who = match self.leader().filter(|l| *l != self.node()) {
             Some(leader) => match self.membership.get(leader) {
@@ -815,7 +829,9 @@ impl Replica {
             return Err(wrong_change(entry, "raft and the log disagree about the voters"));
         }
         tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
-        let was_member = self.membership.get(self.node()).is_some();
+        // What comes from before its time may speak of the directory that was there before it.
+        let is_it = |m: &Member| m.directory.0 == 0 || m.directory == self.me.directory;
+        let was_member = self.membership.get(self.node()).is_some_and(is_it);
         self.membership = membership;
         self.members_changed();
         self.weigh_introductions();
@@ -950,3 +966,6 @@ impl slog::Drain for ToTracing {
         Ok(())
     }
 }
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests;

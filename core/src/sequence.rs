@@ -186,6 +186,12 @@ impl Sequencer {
         pending.unwrap_or(&self.committed.membership)
     }
 
+    /// The last entry that changes the membership, if it is not known committed.
+    pub(crate) fn pending_membership(&self) -> Option<RaftIndex> {
+        let changes = |p: &&Pending| matches!(p.effect, Some(Effect::Membership(_)));
+        self.pending.iter().rev().find(changes).map(|p| p.raft)
+    }
+
     /// The first index that the last block leads to.
     fn first_at_end(&self) -> Index {
         let discards = self.pending.iter().filter_map(|p| match p.effect {

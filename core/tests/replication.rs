@@ -429,3 +429,73 @@ fn a_leader_that_is_cut_off_is_closed_at_once() {
         assert_eq!(change.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     });
 }
+
+/// A node whose disk was emptied joined again under its old number: both sides dropped what came, and it took itself for a
+/// learner.
+#[test]
+fn a_node_that_lost_its_directory_is_told() {
+    let mut trio = Trio::new(3);
+    let leader = trio.leader(0);
+    let lost = (1..=3).find(|n| *n != leader).unwrap();
+    trio.stop(lost);
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options(lost, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let is_in = |log: &Log, role| {
+        let end = Instant::now() + PATIENCE;
+        while log.status().role != role {
+            assert!(Instant::now() < end, "{:?}", log.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    is_in(&log, Role::Removed);
+    let error = log.append(b"no").unwrap_err();
+    assert!(error.kind() == ErrorKind::Removed && error.to_string().contains("emptied"), "{error}");
+    assert_eq!(log.barrier(PATIENCE).unwrap_err().kind(), ErrorKind::Removed);
+    // Removed and added again, it is a member.
+    trio.log(leader).change_members(&[Change::Remove(NodeId(lost))], PATIENCE).unwrap();
+    let directory = log.info().directory;
+    let add = Change::AddLearner { node: NodeId(lost), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    is_in(&log, Role::Learner);
+    let last = trio.log(leader).append(b"for all").unwrap();
+    log.wait_for(last, PATIENCE).unwrap();
+    log.close().unwrap();
+    // Whoever brings back the old directory then is told as well.
+    trio.start(lost);
+    is_in(trio.log(lost), Role::Removed);
+}
+
+/// A learner that was removed while it was away never learnt of it: it asks nobody for votes.
+#[test]
+fn a_learner_that_was_removed_while_it_was_away_is_told() {
+    let trio = Trio::new(1);
+    let dir = tempfile::tempdir().unwrap();
+    let open = |bootstrap| Log::open(dir.path(), options(2, bootstrap, &trio.network)).unwrap();
+    let second = open(Bootstrap::Join(trio.id));
+    let directory = second.info().directory;
+    let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
+    trio.log(1).change_members(&[add], PATIENCE).unwrap();
+    let last = trio.log(1).append(b"to a learner").unwrap();
+    second.wait_for(last, PATIENCE).unwrap();
+    second.close().unwrap();
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    let second = open(Bootstrap::Existing);
+    let end = Instant::now() + PATIENCE;
+    while second.status().role != Role::Removed {
+        assert!(Instant::now() < end, "{:?}", second.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A log that was on its own is that of node 1. As another node's it opened, and followed nobody for ever.
+#[test]
+fn a_log_that_was_on_its_own_is_that_of_node_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = MemoryNetwork::new();
+    Log::open(dir.path(), Options::with_segment_bytes(256 << 10)).unwrap().append(b"alone").unwrap();
+    let error = Log::open(dir.path(), options(2, Bootstrap::Existing, &network)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("node 1"), "{error}");
+    let log = Log::open(dir.path(), options(1, Bootstrap::Existing, &network)).unwrap();
+    assert_eq!(log.append(b"in a cluster").unwrap(), Index(2));
+}

@@ -171,8 +171,8 @@ impl Replica {
         let until = now.plus(patience);
         match ask {
             Ask::Barrier => {
-                if let Some(out) = self.out.clone() {
-                    promise.answer(Outcome::Failed(out));
+                if let Some(why) = self.exclusion().cloned() {
+                    promise.answer(Outcome::Failed(why));
                     return Ok(());
                 }
                 self.asks.next.push(Barrier { until, promise });

@@ -5,6 +5,7 @@
 
 use super::Replica;
 use crate::batch::{Malformed, u64_at};
+use crate::error::{Error, ErrorKind};
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
@@ -15,6 +16,7 @@ use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use bytes::Bytes;
+use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +51,9 @@ fn is_majority(membership: &Membership, nodes: &BTreeSet<NodeId>) -> bool {
     };
     of(membership.voters()) && of(membership.voters_outgoing())
 }
+
+/// No log is so long. Places in a message are added to.
+const POSITION_MAX: u64 = u64::MAX >> 1;
 
 /// Who has said nothing for so long is not waited for when the log is closed.
 const HEARTBEATS_OF_SILENCE: u32 = 3;
@@ -94,14 +99,21 @@ impl Replica {
         if to != self.node() || from == self.node() || from.is_none() {
             return Err("it is for another node");
         }
-        if to_directory.0 != 0 && to_directory != self.me.directory && !planted!(16) {
-            return Err("it is for another directory: this node's disk was emptied or replaced");
-        }
         let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
-        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16) {
+        let is_impostor =
+            known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16);
+        let is_member = known.is_some();
+        let stranger = !is_member && self.membership.get(self.node()).is_some();
+        if is_impostor {
+            self.tell_impostor(from, from_directory, &head);
             return Err("its sender's directory is not the one the cluster knows");
         }
-        let stranger = known.is_none() && self.membership.get(self.node()).is_some();
+        if to_directory.0 != 0 && !planted!(16) {
+            self.learn_place(&head, to_directory);
+            if to_directory != self.me.directory {
+                return Err("it is for another directory: this node's disk was emptied or replaced");
+            }
+        }
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
             HeadKind::Raft => {}
@@ -109,7 +121,7 @@ impl Replica {
             HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
             HeadKind::Known => return self.introduced(from, &body).map(|()| None),
             // A leader that is on its way out is one until the others know that it is.
-            HeadKind::Fetch | HeadKind::Blocks if known.is_none() && from.0 != self.raw.raft.leader_id => {
+            HeadKind::Fetch | HeadKind::Blocks if !is_member && from.0 != self.raw.raft.leader_id => {
                 return Err("entries for, or from, a node that is no member");
             }
             HeadKind::Fetch => return self.lend(from, &body, now).map(|()| None),
@@ -161,9 +173,48 @@ impl Replica {
         Ok(())
     }
 
+    /// A leader's message says which directory the cluster takes for this node's: if it is another one, this replica
+    /// takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
+    fn learn_place(&mut self, head: &Bytes, directory: DirectoryId) {
+        let right = directory == self.me.directory;
+        if right == self.misplaced.is_none() {
+            return;
+        }
+        let message = raft_message(head);
+        if !message.is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term) {
+            return;
+        }
+        if right {
+            tracing::info!(node = %self.node(), "the cluster knows this directory");
+            self.misplaced = None;
+            return;
+        }
+        let node = self.node();
+        let what = format!(
+            "node {node} takes no part: the cluster knows it with directory {directory}, and this one is {}: its disk was \
+             emptied or replaced; remove node {node} from the cluster and add a new one",
+            self.me.directory
+        );
+        tracing::warn!("{what}");
+        self.misplaced = Some(Error::new(ErrorKind::Removed, what));
+    }
+
+    /// A node whose directory the cluster does not know any more asks for votes: it can stop.
+    fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
+        let there = |m: &Member| m.directory == directory;
+        let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
+        if !may_come && raft_message(head).is_some_and(|m| is_candidates(&m)) {
+            self.tell_removed(from, directory);
+        }
+    }
+
     /// What raft would assert, or what only this process may say.
     fn check_message(&mut self, message: &Message) -> Result<(), Malformed> {
         let log = &self.raw.raft.raft_log;
+        if message.index > POSITION_MAX || message.commit > POSITION_MAX || message.reject_hint > POSITION_MAX
+        {
+            return Err("it tells of an entry beyond any log");
+        }
         match message.get_msg_type() {
             MessageType::MsgHup
             | MessageType::MsgBeat
@@ -182,6 +233,10 @@ impl Replica {
                 Err("the leader knows more of this log than there is")
             }
             MessageType::MsgAppend => {
+                let begins = log.term(log.first_index() - 1).unwrap_or_default();
+                if message.index >= log.committed && message.log_term < begins {
+                    return Err("entries follow one of an older term than this log begins with");
+                }
                 let mut next = message.index;
                 for entry in message.get_entries() {
                     next += 1;
@@ -291,7 +346,7 @@ impl Replica {
         }
     }
 
-    /// Tells a node that asks for votes and is no member that it can stop.
+    /// Tells a node that is no member that it can stop.
     fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -310,11 +365,15 @@ impl Replica {
 
     fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
         let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
-        // Who knows less than we do cannot know that.
-        if stranger || committed < self.committed().0 || self.is_leader() {
+        // Who knows less than we do cannot know that. What is committed is not always remembered, what was in the log is.
+        let least =
+            self.sequencer.pending_membership().map_or(self.committed(), |at| at.max(self.committed()));
+        if stranger || committed < least.0 || self.is_leader() {
             return Err("a notice of removal from somebody who cannot know");
         }
-        self.leave("the leader says that it was removed from the cluster");
+        self.leave(
+            "the leader says that it was removed from the cluster, or another directory put in its place",
+        );
         Ok(())
     }
 
@@ -356,6 +415,18 @@ impl Replica {
         }
     }
 
+    /// A learner asks for no votes. If it hears of no leader for long, it asks whether it is a member still.
+    pub(super) fn ask_whether_removed(&mut self) {
+        let silence = self.raw.raft.election_elapsed;
+        let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
+        if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
+            let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+            for to in self.others() {
+                self.post(to, head.clone(), Vec::new());
+            }
+        }
+    }
+
     /// How far this replica is, durably: it has spoken of no more.
     fn extent(&self) -> Extent {
         let log = &self.raw.raft.raft_log;
@@ -378,9 +449,14 @@ impl Replica {
         *heard = (*heard).max(Extent { term: Term(message.term), last });
     }
 
-    /// Another replica has started: tells it what is known of it.
+    /// Another replica has started, or hears of no leader: tells it what is known of it.
     fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
         Extent::parse(body)?;
+        let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
+        if known.is_none() && self.is_leader() {
+            self.tell_removed(from, directory);
+            return Err("a node that is no member asks what is known of it");
+        }
         let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
         let committed = self.sequencer.committed();
         let mut body = known.encode().to_vec();
@@ -479,6 +555,18 @@ pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
         }
     }
     kept
+}
+
+/// The message of raft's that a head is.
+fn raft_message(head: &Bytes) -> Option<Message> {
+    let (kind, body) = raft_codec::parse_head(head).ok()?;
+    (kind == HeadKind::Raft).then(|| Message::parse_from_bytes(&body).ok())?
+}
+
+/// Whether only a leader sends such a message.
+fn is_leaders(message: &Message) -> bool {
+    let kind = message.get_msg_type();
+    matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
 }
 
 /// Whether a message may make this replica vote or stand for election.
