@@ -23,6 +23,7 @@ use crate::completion::Outcome;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Item, Queue, Work};
+use crate::limping::Limping;
 use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::open::Opened;
@@ -47,8 +48,6 @@ use std::time::Duration;
 const MARKER_DELAY: Duration = Duration::from_millis(10);
 /// Retention that found no room for its discard tries again after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// A leader whose disk limps does not step aside more often than this.
-const STEP_ASIDE_DELAY: Duration = Duration::from_secs(10);
 
 /// What a node shares with handles.
 #[derive(Default)]
@@ -109,9 +108,7 @@ pub(crate) struct Node {
     prove_at: Option<Moment>,
     retain_at: Moment,
     sync_began: Moment,
-    /// The weight of syncs' time, slowly moving.
-    sync_time: Duration,
-    stepped_aside: Option<Moment>,
+    limping: Limping,
     shown: Option<(Shown, Upto, Moment)>,
     tending: Tending,
 }
@@ -155,6 +152,7 @@ impl Node {
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        let limping = Limping::new(cluster.limping_sync);
         let mut node = Self {
             replica,
             writing,
@@ -172,8 +170,7 @@ impl Node {
             prove_at: None,
             retain_at: now,
             sync_began: now,
-            sync_time: Duration::ZERO,
-            stepped_aside: None,
+            limping,
             shown: None,
             tending,
         };
@@ -354,7 +351,7 @@ impl Node {
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.synced(took);
-        self.sync_time = (self.sync_time * 7 + took) / 8;
+        self.limping.synced(took);
         self.writing.end_sync(job);
         let synced = self.writing.synced();
         self.positions.durable_to(synced.end.next.previous());
@@ -367,10 +364,7 @@ impl Node {
 
     /// A leader whose disk is slow lets another lead.
     fn mind_the_disk(&mut self, now: Moment) {
-        let limping = self.cluster.limping_sync.is_some_and(|limit| self.sync_time > limit);
-        let lately = self.stepped_aside.is_some_and(|at| now < at.plus(STEP_ASIDE_DELAY));
-        if limping && !lately && self.replica.is_leader() {
-            self.stepped_aside = Some(now);
+        if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
             self.replica.step_aside();
         }
     }

@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "promise",
     "positions",
     "moment",
+    "limping",
     // What is done once only; and the bytes of the files.
     "session",
     "store::block",

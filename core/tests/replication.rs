@@ -279,6 +279,8 @@ fn a_change_waits_while_the_lead_is_handed_over() {
         trio.network.disconnect(NodeId(to));
         let handed = scope.spawn(|| trio.log(leader).transfer_leader(NodeId(to), Duration::from_millis(150)));
         std::thread::sleep(Duration::from_millis(20));
+        let error = trio.log(leader).append(b"not now").unwrap_err();
+        assert!(error.to_string().contains(&format!("hands over the lead to node {to}")), "{error}");
         trio.network.connect(NodeId(4));
         assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
         promoted.join().unwrap().unwrap();
