@@ -78,6 +78,44 @@ impl ErrorKind {
         self as u32
     }
 
+    /// The kind of a number; None for one of a later version.
+    ///
+    /// ```
+    /// use chiplog::ErrorKind;
+    /// assert_eq!(ErrorKind::from_code(4), Some(ErrorKind::Full));
+    /// assert_eq!(ErrorKind::from_code(0), None);
+    /// ```
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.code() == code)
+    }
+
+    /// All kinds, by their numbers.
+    const ALL: &[Self] = &[
+        Self::Io,
+        Self::Corrupt,
+        Self::Poisoned,
+        Self::Full,
+        Self::Busy,
+        Self::Timeout,
+        Self::Discarded,
+        Self::OutOfRange,
+        Self::InvalidArgument,
+        Self::TooLarge,
+        Self::Locked,
+        Self::Closed,
+        Self::Forked,
+        Self::NotFound,
+        Self::Unsupported,
+        Self::SessionExpired,
+        Self::SequenceGap,
+        Self::SequenceForgotten,
+        Self::TooManySessions,
+        Self::NotLeader,
+        Self::Unavailable,
+        Self::Removed,
+        Self::Membership,
+    ];
+
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -164,7 +202,15 @@ enum Source {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// With a message that says what, where and what to do. For code around the log that shares its kinds: the
+    /// network's client, a transport, a binding.
+    ///
+    /// ```
+    /// use chiplog::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, "no server answered within 5 s");
+    /// assert!(error.is_retryable());
+    /// ```
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner { kind, message: message.into(), source: None, place: None }))
     }
 
@@ -239,5 +285,19 @@ impl std::error::Error for Error {
             Source::System(error) => Some(error),
             Source::Earlier(error) => Some(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_its_number() {
+        for (n, kind) in ErrorKind::ALL.iter().enumerate() {
+            assert_eq!(kind.code() as usize, n + 1);
+            assert_eq!(ErrorKind::from_code(kind.code()), Some(*kind));
+        }
+        assert_eq!(ErrorKind::from_code(ErrorKind::ALL.len() as u32 + 1), None);
     }
 }

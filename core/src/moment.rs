@@ -22,6 +22,7 @@ pub struct Moment(pub u64);
 
 #[cfg_attr(not(feature = "sim"), expect(unreachable_pub, reason = "only the simulator shows it"))]
 impl Moment {
+    #[cfg(any(test, feature = "sim"))]
     /// The beginning.
     pub const START: Self = Self(0);
 

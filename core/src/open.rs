@@ -86,6 +86,7 @@ impl Damaged {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
 /// Opens or makes the log on `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
     match open_or_find_damage(disk, options)? {

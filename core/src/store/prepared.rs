@@ -239,6 +239,7 @@ impl Preparer {
 
     /// From now on there is no helper thread, and everything happens on the thread of who calls: the same calls
     /// lead to the same files in the same order. For whoever drives the log without threads.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn go_unaided(&self) {
         self.lock().unaided = true;
     }

@@ -1,0 +1,67 @@
+//! Host: the log that a server serves, and what its services have in common.
+
+use crate::address::Address;
+use crate::status::to_status;
+use chiplog::{Error, ErrorKind, Log};
+use std::sync::{Arc, OnceLock};
+use tonic::Status;
+
+/// The one log that a server has for now.
+pub const DEFAULT_LOG: &str = "default";
+
+/// The log that a server serves, once there is one. `Send + Sync`, shared by all services.
+///
+/// ```
+/// use chiplog_net::host::Host;
+/// let dir = tempfile::tempdir()?;
+/// let host = Host::new();
+/// assert!(host.log("default").is_err(), "not yet");
+/// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
+/// assert!(host.log("").is_ok() && host.log("other").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Host {
+    log: OnceLock<Log>,
+}
+
+impl Host {
+    /// Without a log: every call is answered that the server is not part of a cluster yet.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// From now on this log is served. The first one stays.
+    pub fn open(&self, log: Log) {
+        let _ = self.log.set(log);
+    }
+
+    /// The log of this name, as a request names it.
+    ///
+    /// # Errors
+    /// NOT_FOUND for another name than "default" or none; UNAVAILABLE before there is a log.
+    pub fn log(&self, name: &str) -> Result<&Log, Status> {
+        if !name.is_empty() && name != DEFAULT_LOG {
+            let what = format!("there is no log {name:?} on this server; its only one is {DEFAULT_LOG:?}");
+            return Err(to_status(&Error::new(ErrorKind::NotFound, what), None));
+        }
+        self.log.get().ok_or_else(|| {
+            let what = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
+            to_status(&Error::new(ErrorKind::Unavailable, what), None)
+        })
+    }
+
+    /// Where the leader serves clients, if one is known. Takes a moment: not for the path of every append.
+    pub fn leader(&self) -> Option<String> {
+        let status = self.log.get()?.status();
+        let leader = status.leader?;
+        let member = status.members.into_iter().find(|m| m.node == leader)?;
+        member.address.parse().ok().map(|a: Address| a.client)
+    }
+
+    /// The log's error as a status, with the leader where that is what the caller needs.
+    pub fn status_of(&self, error: &Error) -> Status {
+        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.leader()).flatten();
+        to_status(error, leader.as_deref())
+    }
+}

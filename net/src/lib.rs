@@ -1,0 +1,15 @@
+//! chiplog over gRPC: the services of a server, the transport between replicas, and the client.
+//!
+//! Layers, each using only those above it in this list:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`proto`] | the messages and services as generated |
+//! | [`address`] | where a replica is reached: by its peers, by clients |
+//! | [`status`] | the log's errors as gRPC statuses, and back |
+//! | [`host`] | the log that a server serves |
+
+pub mod address;
+pub mod host;
+pub mod proto;
+pub mod status;

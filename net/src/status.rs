@@ -1,0 +1,98 @@
+//! Status: the log's errors as gRPC statuses, and back. A status' code is for every gRPC client; the kind's number in
+//! its metadata is for ours.
+
+use chiplog::{Error, ErrorKind};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+/// Metadata of a failed call: the number of the error kind.
+pub const KIND: &str = "chiplog-kind";
+/// Metadata of a failed call: where the leader serves clients, `host:port`.
+pub const LEADER: &str = "chiplog-leader";
+/// Metadata of a read below the log's first record: the index of that.
+pub const FIRST: &str = "chiplog-first";
+
+/// The gRPC code for a kind of error.
+pub fn code_of(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::Corrupt => Code::DataLoss,
+        ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions => Code::ResourceExhausted,
+        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Discarded | ErrorKind::OutOfRange => Code::OutOfRange,
+        ErrorKind::InvalidArgument | ErrorKind::TooLarge => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::SessionExpired
+        | ErrorKind::SequenceGap
+        | ErrorKind::SequenceForgotten
+        | ErrorKind::NotLeader
+        | ErrorKind::Removed
+        | ErrorKind::Membership
+        | ErrorKind::Locked => Code::FailedPrecondition,
+        ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
+        _ => Code::Internal,
+    }
+}
+
+/// The error as a status; with the leader's client address, where that is wanted and known.
+///
+/// ```
+/// use chiplog::{Error, ErrorKind};
+/// use chiplog_net::status::{from_status, to_status};
+/// let status = to_status(&Error::new(ErrorKind::Full, "capacity is used up"), None);
+/// assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+/// assert_eq!(from_status(&status).kind(), ErrorKind::Full);
+/// ```
+pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
+    let mut status = Status::new(code_of(error.kind()), error.to_string());
+    let metadata = status.metadata_mut();
+    metadata.insert(KIND, MetadataValue::from(error.kind().code()));
+    if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
+        metadata.insert(LEADER, leader);
+    }
+    status
+}
+
+/// The status as the log's error. Statuses of other origin, such as those of a broken connection, are mapped by code.
+pub fn from_status(status: &Status) -> Error {
+    let told = status.metadata().get(KIND).and_then(|v| v.to_str().ok()?.parse().ok());
+    let kind = told.and_then(ErrorKind::from_code).unwrap_or(match status.code() {
+        Code::InvalidArgument => ErrorKind::InvalidArgument,
+        Code::NotFound => ErrorKind::NotFound,
+        Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Timeout,
+        Code::ResourceExhausted => ErrorKind::Busy,
+        Code::OutOfRange => ErrorKind::OutOfRange,
+        Code::Unimplemented => ErrorKind::Unsupported,
+        Code::DataLoss => ErrorKind::Corrupt,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::InvalidArgument,
+        _ => ErrorKind::Unavailable,
+    });
+    let message = status.message();
+    Error::new(kind, if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() })
+}
+
+/// Where the leader serves clients, if the status tells.
+pub fn leader_of(status: &Status) -> Option<String> {
+    status.metadata().get(LEADER)?.to_str().ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_the_wire() {
+        for kind in (1..).map_while(ErrorKind::from_code) {
+            let status = to_status(&Error::new(kind, "what, where"), Some("a:1"));
+            let back = from_status(&status);
+            assert_eq!((back.kind(), back.to_string().as_str()), (kind, "what, where"));
+            assert_eq!(leader_of(&status).as_deref(), Some("a:1"));
+        }
+    }
+
+    #[test]
+    fn a_status_of_another_origin_has_a_kind() {
+        assert_eq!(from_status(&Status::unavailable("refused")).kind(), ErrorKind::Unavailable);
+        assert_eq!(from_status(&Status::unknown("")).kind(), ErrorKind::Unavailable);
+    }
+}
