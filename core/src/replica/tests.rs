@@ -1,13 +1,18 @@
-use super::*;
-use crate::cluster::Bootstrap;
+use crate::cluster::{Bootstrap, Cluster, Role};
+use crate::config::Options;
 use crate::disk::sim::SimDisk;
 use crate::gather::{Queue, QueueLimits};
+use crate::membership::{Change, Member, Membership};
+use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
 use crate::positions::Positions;
-use crate::raft_codec::HeadKind;
-use crate::transport::MemoryNetwork;
-use crate::types::{DirectoryId, Index, LogId};
+use crate::raft_codec::{self, HeadKind};
+use crate::transport::{Envelope, MemoryNetwork};
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
 
 const LOG: LogId = LogId(7);
@@ -86,7 +91,7 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
     let directory = node.status().directory;
     let membership = Membership::of([member(1, DIRECTORY), member(2, directory)]);
-    let change = raft_codec::conf_change(&[crate::membership::Change::Promote(NodeId(2))], &membership);
+    let change = raft_codec::conf_change(&[Change::Promote(NodeId(2))], &membership);
     let mut promotion = entry_at(2);
     promotion.set_entry_type(EntryType::EntryConfChangeV2);
     promotion.data = change.write_to_bytes().unwrap().into();
