@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
