@@ -501,3 +501,36 @@ fn a_log_that_was_on_its_own_is_that_of_node_1() {
     let log = Log::open(dir.path(), options(1, Bootstrap::Existing, &network)).unwrap();
     assert_eq!(log.append(b"in a cluster").unwrap(), Index(2));
 }
+
+/// A discard that made no room took the last file on a full disk, and records filled it up: the next discard found no place.
+#[cfg(feature = "sim")]
+#[test]
+fn records_leave_the_last_file_to_discards() {
+    use chiplog::disk::sim::SimDisk;
+    let disk = SimDisk::default();
+    let log = Log::open_on(std::sync::Arc::new(disk.clone()), Options::with_segment_bytes(64 << 10)).unwrap();
+    let fill = || {
+        let mut last = Index(0);
+        loop {
+            match log.append(&[5; 100]) {
+                Ok(index) => last = index,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                    return last;
+                }
+            }
+        }
+    };
+    for _ in 0..400 {
+        log.append(&[5; 100]).unwrap();
+    }
+    disk.limit_space(Some(disk.space_used()));
+    let last = fill();
+    // None of these makes room; those that need one go into the last file.
+    for first in 2..200 {
+        log.discard(Index(first)).unwrap();
+        assert_eq!(log.append(&[5; 100]).unwrap_err().kind(), ErrorKind::Full);
+    }
+    log.discard(last).unwrap();
+    assert!(fill() > last);
+}
