@@ -9,6 +9,7 @@
 //! Invariants:
 //! - an answer says ok only when every batch of its request is durable;
 //! - after a redirect, a full or an error the stream ends, and nothing more is submitted;
+//! - a log that was closed ends its streams, also idle ones;
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
 
 use super::leader::{Answered, leads};
@@ -18,11 +19,15 @@ use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
 use chiplog::{Error, ErrorKind, Log, Ticket};
 use futures_util::stream;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::{Request, Status, Streaming};
 
 /// Bytes under way are counted in pieces of this size.
 const PIECE_BYTES: usize = 1024;
+
+/// How often an idle stream looks whether the log was closed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A request that was taken, as it stands in line.
 enum Turn {
@@ -75,9 +80,11 @@ impl Taker {
     /// Until the client has sent all, or something is wrong, or nobody waits for answers any more.
     async fn run(self, mut requests: Streaming<AppendRequest>) {
         let gone = self.line.clone();
+        let log = self.log.clone();
         tokio::select! {
             () = gone.closed() => {}
             () = self.take_all(&mut requests) => {}
+            error = end_of(&log) => drop(gone.send(Turn::Refused(error)).await),
         }
     }
 
@@ -141,6 +148,17 @@ impl Taker {
             return Err(Turn::Refused(Error::new(ErrorKind::TooLarge, what)));
         }
         Ok(())
+    }
+}
+
+/// Waits until the log takes nothing more, and tells why.
+async fn end_of(log: &Log) -> Error {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        match log.check_room(0) {
+            Err(error) if error.kind() != ErrorKind::Full => return error,
+            _ => {}
+        }
     }
 }
 

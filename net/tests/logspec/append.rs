@@ -3,8 +3,8 @@
 use crate::support::{Appender, PATIENCE, info, one, small};
 use chiplog::{Index, Options, Start};
 use chiplog_net::logspec::{AppendRequest, Limits};
-use chiplog_net::proto::logspec::DiscardRequest;
 use chiplog_net::proto::logspec::append_reply::Reply;
+use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest};
 use std::time::Duration;
 use tonic::Code;
 
@@ -227,4 +227,22 @@ async fn a_client_that_reads_no_answers_is_slowed_and_blocks_nobody() {
     assert_eq!(server.appender().await.append(["other"]).await.len(), 1);
     assert_eq!(Appender::new(&mut client).await.append(["same connection"]).await.len(), 1);
     drop(unread);
+}
+
+/// A server that ends closes its log first: no stream keeps it from ending, idle as it may be.
+#[tokio::test]
+async fn closing_the_log_ends_all_streams() {
+    let server = small().await;
+    let mut appender = server.appender().await;
+    appender.append(["x"]).await;
+    let mut client = server.client().await;
+    let mut tail = client.read(ReadRequest { next_index: 2 }).await.unwrap().into_inner();
+    let mut watch = client.info_stream(InfoRequest { allow_stale: true }).await.unwrap().into_inner();
+    watch.message().await.unwrap();
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || log.close()).await.unwrap().unwrap();
+    assert_eq!(appender.reply().await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(tail.message().await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(watch.message().await.unwrap_err().code(), Code::Unavailable);
+    server.shut_down().await;
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -22,8 +23,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Served {
     pub(crate) address: String,
     pub(crate) log: Log,
-    _stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
     _dir: Option<TempDir>,
+    serving: JoinHandle<()>,
 }
 
 /// Serves `log` at `listener`.
@@ -33,12 +35,12 @@ pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
     let address = listener.local_addr().unwrap().to_string();
     let (stop, stopped) = oneshot::channel::<()>();
     let service = LogspecService::new(host, limits).into_server();
-    tokio::spawn(async move {
+    let serving = tokio::spawn(async move {
         let connections = listener::incoming(listener);
         let server = listener::server().add_service(service);
         server.serve_with_incoming_shutdown(connections, async { drop(stopped.await) }).await.unwrap();
     });
-    Served { address, log, _stop: stop, _dir: None }
+    Served { address, log, stop, _dir: None, serving }
 }
 
 /// A new log on its own, served.
@@ -58,6 +60,12 @@ impl Served {
     pub(crate) async fn client(&self) -> LogClient<Channel> {
         let client = LogClient::connect(format!("http://{}", self.address)).await.unwrap();
         client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
+    }
+
+    /// Lets the connections end, and waits until they have.
+    pub(crate) async fn shut_down(self) {
+        drop(self.stop);
+        tokio::time::timeout(PATIENCE, self.serving).await.expect("a stream does not end").unwrap();
     }
 
     pub(crate) async fn appender(&self) -> Appender {
