@@ -10,7 +10,7 @@
 use super::Replica;
 use super::checking::parse_snapshot;
 use super::ordering::unknown_outcome;
-use super::peers::one_acknowledgement;
+use super::peers::{is_aside, one_acknowledgement};
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
@@ -162,7 +162,11 @@ impl Replica {
             writing.plan.ready(number);
         }
         let free = ready.take_messages();
-        let held = ready.take_persisted_messages();
+        // Questions before an election, and the answers, promise nothing but the term that they are asked in.
+        let is_told = self.durability.term == self.term();
+        let (asides, held): (Vec<Message>, Vec<Message>) =
+            ready.take_persisted_messages().into_iter().partition(|m| is_told && is_aside(m));
+        self.send(asides);
         for state in ready.take_read_states() {
             self.asks.read_state(&state);
         }
