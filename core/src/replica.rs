@@ -30,6 +30,7 @@ mod peers;
 mod readies;
 mod room;
 mod storage;
+mod ticking;
 
 use crate::cluster::{Cluster, Role};
 use crate::config::Options;
@@ -54,8 +55,8 @@ use raft::{RawNode, StateRole};
 use readies::Durability;
 use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 pub(crate) use storage::Entries;
+use ticking::{SplitMix, Ticks};
 
 /// The replica's state.
 pub(crate) struct Replica {
@@ -95,34 +96,6 @@ pub(crate) struct Replica {
     misplaced: Option<Error>,
 }
 
-/// Raft's clock.
-struct Ticks {
-    next: Moment,
-    interval: Duration,
-    election: usize,
-    chance: SplitMix,
-    timeout: usize,
-    /// For which term, role and place among the voters the time-out was drawn.
-    drawn_for: (u64, StateRole, (usize, usize)),
-}
-
-/// A sequence of numbers from a seed. Sebastiano Vigna's SplitMix64.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
 impl Replica {
     /// A replica as its log's blocks leave it.
     ///
@@ -159,14 +132,7 @@ impl Replica {
         };
         let raw = RawNode::new(&config, entries, &logger())
             .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
-        let ticks = Ticks {
-            next: now.plus(cluster.heartbeat),
-            interval: cluster.heartbeat,
-            election,
-            chance: SplitMix(seed),
-            timeout: election,
-            drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
-        };
+        let ticks = Ticks::new(now, &cluster, election, seed);
         let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
         let mut replica = Self {
             raw,
@@ -309,53 +275,6 @@ impl Replica {
             self.give_up_waiting();
         }
         self.process(now, writing)
-    }
-
-    fn tick(&mut self) {
-        self.greet();
-        self.ask_whether_removed();
-        let log = &self.raw.raft.raft_log;
-        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
-        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
-            self.raw.tick();
-            self.steady();
-        }
-    }
-
-    /// Stands for election at once: the only voter.
-    pub(crate) fn campaign(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
-        self.raw.campaign().map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-        self.steady();
-        self.process(now, writing)
-    }
-
-    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
-    fn place(&self) -> (usize, usize) {
-        let voters = self.membership.voters();
-        let place = voters.iter().position(|v| *v == self.node().0);
-        place.map_or((0, 0), |place| (place, voters.len()))
-    }
-
-    /// How many ticks this voter lets others go first. Each has a place of its own, another one each term, so that two
-    /// rarely stand for election at once, and the first one does soon. Who has no place waits for as long as chance says.
-    fn patience(&mut self, (place, voters): (usize, usize)) -> usize {
-        if voters == 0 {
-            return self.ticks.chance.below(self.ticks.election);
-        }
-        let apart = (self.ticks.election * 3 / 5).div_ceil(voters).max(1);
-        let turn = (place as u64 + self.raw.raft.term) % voters as u64;
-        (turn as usize * apart).min(self.ticks.election - 1)
-    }
-
-    /// Keeps the election time-out of our own: raft draws another one on every change.
-    fn steady(&mut self) {
-        let place = self.place();
-        let now_for = (self.raw.raft.term, self.raw.raft.state, place);
-        if self.ticks.drawn_for != now_for {
-            self.ticks.drawn_for = now_for;
-            self.ticks.timeout = self.ticks.election + self.patience(place);
-        }
-        self.raw.raft.set_randomized_election_timeout(self.ticks.timeout);
     }
 
     /// Takes a message from another replica, or drops it.
