@@ -10,8 +10,10 @@
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
 //! | [`host`] | the log that a server serves |
 //! | [`peer`] | the transport between replicas |
+//! | [`admin`] | looking after a cluster: the service |
 
 pub mod address;
+pub mod admin;
 pub mod host;
 pub mod ids;
 pub mod peer;
