@@ -10,6 +10,7 @@ mod exit;
 mod failure;
 mod human;
 mod locks;
+mod serve;
 mod signals;
 mod target;
 mod ui;

@@ -9,6 +9,7 @@ use clap::Subcommand;
 mod append;
 mod bench;
 mod completions;
+mod config;
 mod demo;
 mod discard;
 mod doctor;
@@ -16,6 +17,7 @@ mod dump;
 mod info;
 mod man;
 mod read;
+mod serve;
 mod verify;
 
 /// What to do.
@@ -29,6 +31,8 @@ pub(crate) enum Command {
     Dump(dump::Dump),
     Doctor(doctor::Doctor),
     Bench(Box<bench::Bench>),
+    Serve(Box<serve::Serve>),
+    Config(config::ConfigCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
@@ -45,6 +49,8 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
         Command::Bench(args) => bench::run(*args),
+        Command::Serve(args) => serve::run(&args, ui),
+        Command::Config(args) => config::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),
         Command::Man(args) => man::run(&args, ui),
