@@ -4,6 +4,7 @@
 //! goes to standard error. Must not know: what any command does.
 
 mod args;
+mod cluster;
 mod commands;
 mod engine;
 mod exit;

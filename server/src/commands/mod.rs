@@ -11,13 +11,16 @@ mod bench;
 mod completions;
 mod config;
 mod demo;
+mod dev;
 mod discard;
 mod doctor;
 mod dump;
 mod info;
 mod man;
+mod member;
 mod read;
 mod serve;
+mod status;
 mod verify;
 
 /// What to do.
@@ -32,6 +35,10 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     Bench(Box<bench::Bench>),
     Serve(Box<serve::Serve>),
+    Dev(dev::Dev),
+    Status(status::Status),
+    Member(Box<member::MemberCommand>),
+    TransferLeader(Box<member::TransferLeader>),
     Config(config::ConfigCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
@@ -50,6 +57,10 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Doctor(args) => doctor::run(&args, ui),
         Command::Bench(args) => bench::run(*args),
         Command::Serve(args) => serve::run(&args, ui),
+        Command::Dev(args) => dev::run(&args, ui),
+        Command::Status(args) => status::run(&args, ui),
+        Command::Member(args) => member::run(&args, ui),
+        Command::TransferLeader(args) => member::transfer(&args, ui),
         Command::Config(args) => config::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),

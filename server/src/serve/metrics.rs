@@ -89,7 +89,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
     page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
     page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
-    let bound = |n: usize| if n + 1 == SYNC_BUCKETS { f64::MAX } else { (2_u64 << n) as f64 / 1e6 };
+    let bound = |n: usize| if n + 1 == SYNC_BUCKETS { f64::INFINITY } else { (2_u64 << n) as f64 / 1e6 };
     let buckets: Vec<(f64, u64)> =
         stats.sync_micros_buckets.iter().enumerate().map(|(n, count)| (bound(n), *count)).collect();
     let (sum, count) = (stats.sync_micros_total as f64 / 1e6, stats.sync_micros_buckets.iter().sum());

@@ -263,18 +263,27 @@ async fn opened(founder: &Founder, bootstrap: Bootstrap) -> Result<chiplog::Resu
 
 /// Lets another voter lead, if this one does and there is one.
 fn hand_over(log: &Log, patience: Duration) {
-    let status = log.status();
-    if status.role != Role::Leader {
-        return;
-    }
-    let votes = |node| status.members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
-    let Some(next) = status.peers.iter().filter(|p| p.active && votes(p.node)).max_by_key(|p| p.matched)
-    else {
-        return;
-    };
-    match log.transfer_leader(next.node, patience) {
-        Ok(()) => tracing::info!(to = %next.node, "another replica leads"),
-        Err(error) => tracing::warn!(%error, "leading could not be handed over"),
+    let begun = Instant::now();
+    loop {
+        let status = log.status();
+        let votes = |node| status.members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
+        let others = || status.peers.iter().filter(|p| votes(p.node));
+        if status.role != Role::Leader || others().next().is_none() {
+            return;
+        }
+        if let Some(next) = others().filter(|p| p.active).max_by_key(|p| p.matched) {
+            match log.transfer_leader(next.node, patience) {
+                Ok(()) => tracing::info!(to = %next.node, "another replica leads"),
+                Err(error) => tracing::warn!(%error, "leading could not be handed over"),
+            }
+            return;
+        }
+        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        if begun.elapsed() > patience / 3 {
+            tracing::warn!("leading is handed over to nobody: no other voter answers");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
