@@ -99,8 +99,8 @@ struct Ticks {
     election: usize,
     chance: SplitMix,
     timeout: usize,
-    /// For which term, role and number of voters the time-out was drawn.
-    drawn_for: (u64, StateRole, usize),
+    /// For which term, role and place among the voters the time-out was drawn.
+    drawn_for: (u64, StateRole, (usize, usize)),
 }
 
 /// What is durable of what raft wanted so.
@@ -188,7 +188,7 @@ impl Replica {
             election,
             chance: SplitMix(seed),
             timeout: election,
-            drawn_for: (u64::MAX, StateRole::Follower, 0),
+            drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
         };
         let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
         let mut replica = Self {
@@ -337,25 +337,31 @@ impl Replica {
         self.process(now, writing)
     }
 
-    /// How many ticks this voter lets others go first. Each has a place of its own, another one each term, so that two
-    /// rarely stand for election at once, and the first one does soon. Who does not know its place takes any.
-    fn patience(&mut self) -> usize {
+    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
+    fn place(&self) -> (usize, usize) {
         let voters = self.membership.voters();
-        let Some(place) = voters.iter().position(|v| *v == self.node().0) else {
-            return self.ticks.chance.below(self.ticks.election);
-        };
-        let apart = (self.ticks.election * 3 / 5).div_ceil(voters.len()).max(1);
-        let place = (place as u64 + self.raw.raft.term) % voters.len() as u64;
-        (place as usize * apart).min(self.ticks.election - 1)
+        let place = voters.iter().position(|v| *v == self.node().0);
+        place.map_or((0, 0), |place| (place, voters.len()))
     }
 
-    /// Keeps the election time-out that our own seed gave: raft draws another one on every change.
+    /// How many ticks this voter lets others go first. Each has a place of its own, another one each term, so that two
+    /// rarely stand for election at once, and the first one does soon. Who has no place waits for as long as chance says.
+    fn patience(&mut self, (place, voters): (usize, usize)) -> usize {
+        if voters == 0 {
+            return self.ticks.chance.below(self.ticks.election);
+        }
+        let apart = (self.ticks.election * 3 / 5).div_ceil(voters).max(1);
+        let turn = (place as u64 + self.raw.raft.term) % voters as u64;
+        (turn as usize * apart).min(self.ticks.election - 1)
+    }
+
+    /// Keeps the election time-out of our own: raft draws another one on every change.
     fn steady(&mut self) {
-        let voters = self.membership.members().filter(|m| m.is_voter()).count();
-        let now_for = (self.raw.raft.term, self.raw.raft.state, voters);
+        let place = self.place();
+        let now_for = (self.raw.raft.term, self.raw.raft.state, place);
         if self.ticks.drawn_for != now_for {
             self.ticks.drawn_for = now_for;
-            self.ticks.timeout = self.ticks.election + self.patience();
+            self.ticks.timeout = self.ticks.election + self.patience(place);
         }
         self.raw.raft.set_randomized_election_timeout(self.ticks.timeout);
     }
@@ -621,7 +627,11 @@ impl Replica {
             writing.plan.ready(number);
         }
         let free = ready.take_messages();
-        let held = ready.take_persisted_messages();
+        // Questions before an election, and the answers, promise nothing but the term that they are asked in.
+        let is_told = self.durability.term == self.term();
+        let (asides, held): (Vec<Message>, Vec<Message>) =
+            ready.take_persisted_messages().into_iter().partition(|m| is_told && peers::is_aside(m));
+        self.send(asides);
         for state in ready.take_read_states() {
             self.asks.read_state(&state);
         }

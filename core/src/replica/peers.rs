@@ -334,11 +334,7 @@ impl Replica {
     /// Remembers how far another replica is.
     fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
         // A candidate asks the others in the name of a term that it has not begun yet.
-        let asks = matches!(
-            message.get_msg_type(),
-            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse
-        );
-        if asks || message.term == 0 || self.membership.get(from).is_none() {
+        if is_aside(message) || message.term == 0 || self.membership.get(from).is_none() {
             return;
         }
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
@@ -453,6 +449,11 @@ pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
 /// Whether a message may make this replica vote or stand for election.
 fn is_about_votes(message: &Message) -> bool {
     is_candidates(message) || message.get_msg_type() == MessageType::MsgTimeoutNow
+}
+
+/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
+pub(super) fn is_aside(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
 }
 
 /// Whether a message asks for votes.

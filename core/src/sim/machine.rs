@@ -84,6 +84,8 @@ pub(super) struct Glance {
     pub(super) committed: Index,
     pub(super) committed_raft: RaftIndex,
     pub(super) last_raft: RaftIndex,
+    /// The last durable entry.
+    pub(super) durable_raft: RaftIndex,
     /// The entry before the first one it has.
     pub(super) base_raft: RaftIndex,
     /// The last record in the files, synced or not.
@@ -275,6 +277,7 @@ impl Machine {
             committed,
             committed_raft: replica.sequencer.committed().raft.min(self.node.writing.written().end.raft),
             last_raft: replica.sequencer.end().raft,
+            durable_raft: self.node.writing.synced().end.raft,
             base_raft: self.node.writing.archive.first().raft,
             written: self.node.writing.written().end.next.previous(),
         }

@@ -16,7 +16,8 @@
 
 use super::history::number_of;
 use super::host::Host;
-use super::machine::Machine;
+use super::machine::{Kept, Machine};
+use super::plan::Plan;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
@@ -281,10 +282,15 @@ impl Oracle {
     }
 
     /// A message leaves: it must not tell of a term or a vote that a power cut would take back.
-    pub(super) fn leaves(&self, host: &Host, envelope: &Envelope) -> Check {
+    pub(super) fn leaves(&self, host: &Host, plan: &Plan, envelope: &Envelope) -> Check {
         let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
-        let kept = host.kept;
-        if kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote)) {
+        let goes_beyond =
+            |kept: Kept| kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote));
+        if !goes_beyond(host.kept) {
+            return Ok(());
+        }
+        let kept = host.kept_in_truth(plan).unwrap_or_default();
+        if goes_beyond(kept) {
             let node = host.node;
             return Err(format!(
                 "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
