@@ -11,11 +11,17 @@
 //! | [`host`] | the log that a server serves |
 //! | [`peer`] | the transport between replicas |
 //! | [`admin`] | looking after a cluster: the service |
+//! | [`authority`] | what clients put where HTTP/2 wants a host's name |
+//! | [`listener`] | connections of clients, as the services want them |
+//! | [`logspec`] | the service that existing clients speak |
 
 pub mod address;
 pub mod admin;
+pub mod authority;
 pub mod host;
 pub mod ids;
+pub mod listener;
+pub mod logspec;
 pub mod peer;
 pub mod proto;
 pub mod status;

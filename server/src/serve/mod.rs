@@ -26,6 +26,7 @@ use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Options, Role};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
 use chiplog_net::host::Host;
+use chiplog_net::listener;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use metrics::Metrics;
 use ready::not_ready;
@@ -160,21 +161,26 @@ impl Server {
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
         let (routes, reporter) = router::routes(&self.host, admin)?;
-        let mut server = tonic::transport::Server::builder()
-            .tcp_nodelay(true)
+        let mut server = listener::server()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-            .max_concurrent_streams(1024)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(16 << 20);
-        if let Some(tls) = client_tls(&self.config)? {
+            .http2_keepalive_timeout(Some(Duration::from_secs(20)));
+        let tls = client_tls(&self.config)?;
+        let secret = tls.is_some();
+        if let Some(tls) = tls {
             server = server.tls_config(tls).map_err(|e| Failure::usage(format!("tls: {e}")))?;
         }
-        let incoming = TcpListenerStream::new(listening(listener)?);
+        let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
         self.services.push(tokio::spawn(async move {
-            let served = server.add_routes(routes).serve_with_incoming_shutdown(incoming, until).await;
+            let router = server.add_routes(routes);
+            let served = if secret {
+                // Names are mended in plain bytes only.
+                let incoming = TcpListenerStream::new(listener);
+                router.serve_with_incoming_shutdown(incoming, until).await
+            } else {
+                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
+            };
             if let Err(error) = served {
                 tracing::error!(%error, "the listener for clients ended");
             }

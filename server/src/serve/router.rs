@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::admin::AdminService;
 use chiplog_net::host::Host;
+use chiplog_net::logspec::{Limits, LogspecService};
 use chiplog_net::proto::DESCRIPTORS;
 use chiplog_net::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
@@ -32,6 +33,6 @@ pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Resu
 }
 
 /// The services of the log itself.
-fn log_services(routes: Routes, _host: &Arc<Host>) -> Routes {
-    routes
+fn log_services(routes: Routes, host: &Arc<Host>) -> Routes {
+    routes.add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
 }
