@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
         let _ = stopped.await;
         let mut ended = Ok(());
         for server in servers {
-            ended = ended.and(server.shutdown().await);
+            ended = ended.and(server.shutdown(false).await);
         }
         ended
     });

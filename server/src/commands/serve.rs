@@ -153,7 +153,7 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         tracing::info!("ends");
-        server.shutdown().await
+        server.shutdown(true).await
     });
     // A call that still blocks does not hold up the end.
     runtime.shutdown_background();

@@ -202,16 +202,16 @@ impl Server {
         Ok(())
     }
 
-    /// Ends in order, within the configured time.
+    /// Ends in order, within the configured time. `others` go on: one of them should lead.
     ///
     /// # Errors
     /// The log's, or that time was up.
-    pub(crate) async fn shutdown(self) -> Result<()> {
+    pub(crate) async fn shutdown(self, others: bool) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.config.shutdown_millis);
         let left = || deadline.saturating_duration_since(Instant::now());
         self.host.drain();
         let log = self.host.opened().cloned();
-        if let Some(log) = log.clone() {
+        if let Some(log) = log.clone().filter(|_| others) {
             let patience = (left() / 3).min(Duration::from_secs(3));
             let _ = tokio::task::spawn_blocking(move || hand_over(&log, patience)).await;
         }
