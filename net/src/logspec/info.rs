@@ -13,6 +13,9 @@ use tonic::Status;
 /// What changes without a record being added is looked for so often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The bytes used have changed if they did by so much.
+const NEWS_BYTES: u64 = 64 << 10;
+
 impl LogspecService {
     /// How the log stands; unless `stale`, as of a moment after the call.
     pub(super) async fn info_now(&self, log: &Log, stale: bool) -> Result<InfoReply, Status> {
@@ -50,6 +53,12 @@ impl LogspecService {
 /// Room on the log's disk; of a log without a limit of its own.
 fn free_bytes(log: &Log) -> u64 {
     rustix::fs::statvfs(log.path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Whether that is worth telling: bytes are approximate, and what others write to the disk is no news of the log.
+fn is_news(told: &Stand, now: &Stand) -> bool {
+    let range = |stand: &Stand| (stand.first_index, stand.last_index);
+    range(told) != range(now) || told.bytes_used.abs_diff(now.bytes_used) >= NEWS_BYTES
 }
 
 /// The stream of how the log stands, first now and then whenever that changes.
@@ -90,9 +99,7 @@ impl Watch {
         tokio::time::sleep(self.service.limits.info_interval).await;
         loop {
             let stand = self.service.stand(&self.log)?;
-            // What others write to the disk is no news of the log.
-            let told = self.told.map(|told| Stand { bytes_total: stand.bytes_total, ..told });
-            if told != Some(stand) {
+            if self.told.is_none_or(|told| is_news(&told, &stand)) {
                 return Ok(InfoReply { reply: Some(Reply::Ok(stand)) });
             }
             let more = self.more().await.map_err(|error| self.service.host.status_of(&error))?;
