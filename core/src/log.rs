@@ -27,7 +27,8 @@ use crate::node::{Node, Published};
 use crate::open::{Directory, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
-use crate::reader::{OwnedRecord, Reader, Shelf, Start};
+use crate::reader::{Reader, Shelf, Start};
+use crate::records::OwnedRecord;
 use crate::repairing::{Begun, Repairing};
 use crate::rescue::Shared;
 use crate::stats::Stats;
@@ -381,6 +382,11 @@ impl Log {
 
     pub(crate) fn session_window(&self) -> u16 {
         self.inner.options.session_window
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
     }
 
     /// How the log stands now. Never blocks.
