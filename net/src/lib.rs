@@ -14,14 +14,18 @@
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
 //! | [`listener`] | connections of clients, as the services want them |
 //! | [`logspec`] | the service that existing clients speak |
+//! | [`native`] | the service `chiplog.v1.Log` |
+//! | [`client`] | the log over the network: producers, readers |
 
 pub mod address;
 pub mod admin;
 pub mod authority;
+pub mod client;
 pub mod host;
 pub mod ids;
 pub mod listener;
 pub mod logspec;
+pub mod native;
 pub mod peer;
 pub mod proto;
 pub mod status;

@@ -5,6 +5,7 @@ use chiplog::ErrorKind;
 use chiplog_net::admin::AdminService;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
+use chiplog_net::native::Native;
 use chiplog_net::proto::DESCRIPTORS;
 use chiplog_net::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
@@ -34,5 +35,7 @@ pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Resu
 
 /// The services of the log itself.
 fn log_services(routes: Routes, host: &Arc<Host>) -> Routes {
-    routes.add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
+    routes
+        .add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
+        .add_service(Native::new(host.clone()).into_service())
 }

@@ -110,10 +110,16 @@ impl Server {
         command
     }
 
-    pub(crate) fn start(&mut self, more: &[&str]) {
+    /// Starts it and does not look whether it answers.
+    pub(crate) fn spawn(&mut self, more: &[&str]) {
         let log = fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
         let child = self.command().args(more).stdin(Stdio::null()).stderr(log).stdout(Stdio::null()).spawn();
         self.child = Some(child.unwrap());
+    }
+
+    /// Starts it, and waits until it answers.
+    pub(crate) fn start(&mut self, more: &[&str]) {
+        self.spawn(more);
         wait("the server answers", || {
             assert!(self.child.as_mut().unwrap().try_wait().unwrap().is_none(), "{}", self.said());
             (run(&["status", &self.client, "--json"]).json()["replicas"][0]["role"] != "unreachable")

@@ -5,3 +5,4 @@ mod configuration;
 mod harness;
 mod one;
 mod three;
+mod tls;
