@@ -9,10 +9,10 @@
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
 //! | [`host`] | the log that a server serves |
-//! | [`peer`] | the transport between replicas |
 //! | [`admin`] | looking after a cluster: the service |
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
-//! | [`listener`] | connections of clients, as the services want them |
+//! | [`listener`] | connections, as the services want them |
+//! | [`peer`] | the transport between replicas |
 //! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
 //! | [`client`] | the log over the network: producers, readers |

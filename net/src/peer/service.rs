@@ -2,6 +2,7 @@
 
 use super::{IDLE, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
 use crate::ids;
+use crate::listener;
 use crate::proto::v1::peer_server::{Peer, PeerServer};
 use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use chiplog::transport::{Envelope, Inbox};
@@ -9,14 +10,13 @@ use chiplog::{DirectoryId, LogId, MEMBERS_MAX, NodeId};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 /// A server with the options that all streams get.
 pub(super) fn server(shared: &Shared) -> Result<Server, tonic::transport::Error> {
     let mut server = Server::builder()
-        .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .max_concurrent_streams(8)
@@ -35,7 +35,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut server: Server, listener: Tcp
         .max_decoding_message_size(shared.message_bytes_max);
     let mut closing = shared.closing.subscribe();
     let serving = async {
-        let ended = server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)).await;
+        let ended = server.add_service(service).serve_with_incoming(listener::plain(listener)).await;
         if let Err(error) = ended {
             tracing::error!(%error, "the listener for peers ended");
         }

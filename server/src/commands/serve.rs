@@ -135,7 +135,22 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
         .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))
 }
 
+/// Variables that look like ours and mean nothing: most likely a slip.
+fn unknown_variables(set: impl Iterator<Item = String>) -> Vec<String> {
+    fn known(command: &clap::Command, name: &str) -> bool {
+        command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
+            || command.get_subcommands().any(|c| known(c, name))
+    }
+    let command = crate::args::command();
+    // Kubernetes sets these for a service called chiplog.
+    let foreign = |name: &str| name.starts_with("CHIPLOG_PORT") || name.contains("_SERVICE_");
+    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !known(&command, n)).collect()
+}
+
 pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
+    for name in unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+        tracing::warn!(name, "an environment variable that means nothing to chiplog");
+    }
     let config = args.settings.load()?;
     let first = match (args.init, args.join) {
         (true, _) => First::Init,
@@ -175,4 +190,22 @@ fn announce(server: &Server, ui: &Ui) {
     };
     let node = server.config.node;
     eprintln!("chiplog: node {node} serves clients at {}, peers at {}; {what}", address.client, address.peer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_in_the_environment_are_found() {
+        let set = [
+            "CHIPLOG_NODE",
+            "CHIPLOG_NODES",
+            "CHIPLOG_LOG",
+            "CHIPLOG_SERVICE_HOST",
+            "CHIPLOG_PORT_7411_TCP",
+            "HOME",
+        ];
+        assert_eq!(unknown_variables(set.iter().map(ToString::to_string)), ["CHIPLOG_NODES"]);
+    }
 }

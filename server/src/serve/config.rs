@@ -214,7 +214,9 @@ impl Config {
         for (key, value) in over {
             set(&mut table, key, value)?;
         }
-        let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(e.message()))?;
+        // It names the key on a line of its own.
+        let wrong = |e: toml::de::Error| Failure::usage(e.to_string().trim().replace('\n', " "));
+        let config: Self = table.try_into().map_err(wrong)?;
         config.check()?;
         Ok(config)
     }

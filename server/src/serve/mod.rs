@@ -37,7 +37,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -176,8 +175,7 @@ impl Server {
             let router = server.add_routes(routes);
             let served = if secret {
                 // Names are mended in plain bytes only.
-                let incoming = TcpListenerStream::new(listener);
-                router.serve_with_incoming_shutdown(incoming, until).await
+                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
             } else {
                 router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
             };

@@ -1,6 +1,6 @@
 //! One server.
 
-use crate::harness::{Appender, Server, chiplog, run, status, wait};
+use crate::harness::{Appender, PATIENCE, Server, chiplog, run, status, wait};
 use chiplog_net::proto::v1::ScrubRequest;
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use std::io::{BufRead, BufReader};
@@ -149,4 +149,30 @@ fn who_is_not_there_is_said_to_be_so() {
     waits.start(&[]);
     assert_eq!(status(&[&waits])["leader"], serde_json::Value::Null);
     assert_eq!(waits.stop(), Some(0));
+}
+
+/// What systemd hears of a server.
+#[test]
+fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = |word: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let bytes = socket.recv(&mut buffer).unwrap();
+            if String::from_utf8_lossy(&buffer[..bytes]).contains(word) {
+                return;
+            }
+        }
+    };
+    let server = Server::new(1, dir.path());
+    let mut child = server.command().arg("--init").env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    hear("READY=1");
+    assert_ne!(run(&["status", &server.client, "--json"]).json()["log_id"], serde_json::Value::Null);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    hear("STOPPING=1");
+    assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
 }

@@ -31,19 +31,17 @@ impl Authority {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What a server says to use its certificates for everything.
-    fn settings(&self) -> Vec<String> {
+    /// What a server says to use its certificates for clients, and those of `peers` between replicas.
+    fn settings(&self, peers: &Self) -> Vec<String> {
         let keys = [
-            ("tls.certificate", "leaf.pem"),
-            ("tls.key", "leaf.key"),
-            ("tls.client_authority", "authority.pem"),
-            ("tls.peer_certificate", "leaf.pem"),
-            ("tls.peer_key", "leaf.key"),
-            ("tls.peer_authority", "authority.pem"),
+            ("tls.certificate", self.file("leaf.pem")),
+            ("tls.key", self.file("leaf.key")),
+            ("tls.client_authority", self.file("authority.pem")),
+            ("tls.peer_certificate", peers.file("leaf.pem")),
+            ("tls.peer_key", peers.file("leaf.key")),
+            ("tls.peer_authority", peers.file("authority.pem")),
         ];
-        keys.iter()
-            .flat_map(|(key, file)| ["--set".to_owned(), format!("{key}={}", self.file(file))])
-            .collect()
+        keys.iter().flat_map(|(key, file)| ["--set".to_owned(), format!("{key}={file}")]).collect()
     }
 
     /// What a client says.
@@ -70,14 +68,12 @@ fn only_those_with_certificates_get_in() {
     };
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     for (n, server) in servers.iter_mut().enumerate() {
-        // The third has certificates that the others do not trust.
-        let authority = if n == 2 { &other } else { &ours };
-        let settings = authority.settings();
+        // Of the third, the other replicas do not trust the certificate.
+        let settings = ours.settings(if n == 2 { &other } else { &ours });
         server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
         wait("the server answers", || {
-            (with(authority, &["status", &server.client, "--json"]).json()["replicas"][0]["role"]
-                == "waiting")
-                .then_some(())
+            let shown = with(&ours, &["status", &server.client, "--json"]).json();
+            (shown["replicas"][0]["role"] == "waiting").then_some(())
         });
     }
     let [first, second, third] = &servers[..] else { unreachable!() };
@@ -94,10 +90,10 @@ fn only_those_with_certificates_get_in() {
     let foreign = with(&other, &["status", &first.client, "--json"]).json();
     assert_eq!(foreign["replicas"][0]["role"], "unreachable");
 
-    // A peer that is not trusted gets nothing, even when it was added.
-    let log_id = shown["log_id"].as_str().unwrap();
-    let joined = with(&other, &["status", &third.client, "--json"]).json();
-    assert_eq!(joined["replicas"][0]["role"], "waiting", "{joined} {log_id}");
-    let refused = with(&ours, &["member", "add", &third.client, "--cluster", &first.client]);
-    assert_ne!(refused.code, 0, "{}", refused.out);
+    // A peer that is not trusted gets nothing: it does not catch up, and cannot vote.
+    with(&ours, &["member", "add", &third.client, "--cluster", &first.client]).ok();
+    let refused = with(&ours, &["member", "promote", "3", "--cluster", &first.client, "--timeout", "2"]);
+    assert_eq!(refused.code, 5, "{}", refused.err);
+    let shown = with(&ours, &["status", &third.client, "--json"]).json();
+    assert_eq!(shown["replicas"][0]["last_raft"], 0, "{shown}");
 }
