@@ -283,6 +283,11 @@ impl Machine {
         }
     }
 
+    /// Entries that are committed and wait to come into force.
+    pub(super) fn changes_not_in_force(&self) -> usize {
+        self.node.replica.changes_not_in_force()
+    }
+
     /// What is written, and will be durable once a sync that begins now is done.
     pub(super) fn writes(&self) -> Kept {
         let state = self.node.replica.sequencer.hard_state();

@@ -10,6 +10,7 @@
 //! | positions never go back, a term neither | `look` |
 //! | an acknowledged record is committed, and durable on a majority of the voters of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message tells of them | `leaves` |
+//! | what is committed and not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
 //!
 //! Must not know: how the replicas do it.
@@ -29,6 +30,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What went wrong, in words.
 pub(super) type Check<T = ()> = Result<T, String>;
+
+/// Changes of membership that can wait to come into force: one, and what leaves its joint configuration, for each of a few
+/// leaders that came and went.
+const CHANGES_WAITING_MAX: usize = 8;
 
 /// Why an entry could not be looked at, or what is wrong with it.
 enum Trouble {
@@ -119,6 +124,9 @@ impl Oracle {
         if glance.committed < host.committed {
             let (before, after) = (host.committed, glance.committed);
             return Err(format!("node {node}: its committed index went back from {before} to {after}"));
+        }
+        if machine.changes_not_in_force() > CHANGES_WAITING_MAX {
+            return Err(format!("node {node}: keeps entries that are committed and not in force"));
         }
         // A disk that is off, or was damaged, need not be readable.
         let (off, maimed) = (host.disk.is_off(), host.maimed);
@@ -302,9 +310,11 @@ impl Oracle {
 
     /// A process failed: something has to have been wrong with its disk.
     pub(super) fn may_fail(&self, host: &Host, error: &Error) -> Check {
-        let faulty = host.disk.faults_fired() > 0 || host.maimed || host.cramped;
+        let faulty = host.disk.faults_fired() > 0 || host.maimed;
         match error.kind() {
             _ if faulty => Ok(()),
+            // A full disk is no reason: there is a reserve for what cannot wait.
+            kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }
     }
