@@ -6,6 +6,7 @@
 //! | `append` | requests in, answers out, in order |
 //! | `read` | committed records, pushed |
 //! | `info` | how the log stands, once or whenever it changes |
+//! | `fullness` | what a full log refused, for those who ask whether there is room |
 //! | `leader` | where to send a client that should ask another |
 //! | `budget` | the memory that requests may take, taken before they come |
 //!
@@ -16,6 +17,7 @@
 
 mod append;
 mod budget;
+mod fullness;
 mod info;
 mod leader;
 mod read;
@@ -28,6 +30,7 @@ use crate::host::Host;
 use crate::proto::logspec as proto;
 use crate::proto::logspec::log_server::LogServer;
 use chiplog::{ErrorKind, Index, Log};
+use fullness::Fullness;
 use leader::Answered;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -103,6 +106,7 @@ impl Default for Limits {
 pub struct LogspecService {
     host: Arc<Host>,
     limits: Arc<Limits>,
+    fullness: Arc<Fullness>,
 }
 
 /// What a server-streaming method gives.
@@ -111,7 +115,7 @@ type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl LogspecService {
     /// The service over the log of `host`.
     pub fn new(host: Arc<Host>, limits: Limits) -> Self {
-        Self { host, limits: Arc::new(limits) }
+        Self { host, limits: Arc::new(limits), fullness: Arc::default() }
     }
 
     /// As a service of a tonic server. Replies are never compressed; requests may be as large as the limits say.

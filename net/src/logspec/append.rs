@@ -11,7 +11,7 @@
 //! - after a redirect, a full or an error the stream ends, and nothing more is submitted;
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
 
-use super::leader::Answered;
+use super::leader::{Answered, leads};
 use super::{AppendRequest, LogspecService, Replies, budget, within};
 use crate::proto::logspec::AppendReply;
 use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
@@ -115,7 +115,7 @@ impl Taker {
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
         let room = self.room.clone().acquire_many_owned(pieces as u32).await;
         let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
-        self.log.check_room(request.stored_bytes()).map_err(Turn::Refused)?;
+        self.service.fullness.check(&self.log, request.stored_bytes()).map_err(Turn::Refused)?;
         let options = self.log.options();
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
@@ -160,9 +160,14 @@ impl Answerer {
         let error = match self.turns.recv().await? {
             Turn::Appended { sequence, count, tickets, _room } => match await_all(tickets, count).await {
                 Ok(indexes) => return Some(Ok(ok(sequence, indexes))),
-                Err(error) => error,
+                Err(error) => {
+                    if error.kind() == ErrorKind::Full {
+                        self.service.fullness.disk_is_full(); // the capacity had room
+                    }
+                    error
+                }
             },
-            Turn::Probe { sequence } => match self.probe().await {
+            Turn::Probe { sequence } => match self.probe() {
                 Ok(()) => return Some(Ok(ok(sequence, Vec::new()))),
                 Err(error) => error,
             },
@@ -183,12 +188,11 @@ impl Answerer {
     }
 
     /// Whether an append would be taken.
-    async fn probe(&self) -> chiplog::Result<()> {
-        let status = self.log.status();
-        if status.leader != Some(status.node) {
+    fn probe(&self) -> chiplog::Result<()> {
+        if !leads(&self.log) {
             return Err(Error::new(ErrorKind::NotLeader, "this replica does not lead"));
         }
-        self.log.check_room(1)
+        self.service.fullness.probe(&self.log)
     }
 }
 

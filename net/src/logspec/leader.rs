@@ -21,6 +21,12 @@ pub(super) enum Answered {
     Failed(Status),
 }
 
+/// Whether this replica leads, as far as it knows.
+pub(super) fn leads(log: &Log) -> bool {
+    let status = log.status();
+    status.leader == Some(status.node)
+}
+
 impl LogspecService {
     /// The leader, if one is known, and where it serves clients, if that can be said.
     fn leader(log: &Log) -> Option<(NodeId, Option<String>)> {
@@ -46,8 +52,10 @@ impl LogspecService {
     /// What to say when the log refused with `error`.
     pub(super) async fn answer_to(&self, log: &Log, error: &Error) -> Answered {
         match error.kind() {
-            ErrorKind::Full => Answered::Full(self.host.status_of(error)),
-            ErrorKind::NotLeader | ErrorKind::Removed => match self.await_leader(log).await {
+            // Whether there is room is the leader's to say.
+            ErrorKind::Full if leads(log) => Answered::Full(self.host.status_of(error)),
+            ErrorKind::NotLeader | ErrorKind::Removed | ErrorKind::Full => match self.await_leader(log).await
+            {
                 Some((_, Some(host))) => Answered::Redirect(Redirect { host }),
                 _ => {
                     let what = format!("{error}; there is nobody to redirect to yet, try again");

@@ -132,6 +132,11 @@ async fn a_full_log_says_so_and_has_room_after_a_discard() {
             other => panic!("{other:?}"),
         }
     }
+    for _ in 0..2 {
+        let mut appender = server.appender().await;
+        appender.send([""; 0]).await;
+        assert_eq!(appender.reply().await.unwrap(), Some(Reply::Full(true)));
+    }
     let mut appender = server.appender().await;
     appender.send([""; 0]).await;
     assert_eq!(appender.reply().await.unwrap(), Some(Reply::Full(true)));
@@ -151,6 +156,32 @@ async fn a_full_log_says_so_and_has_room_after_a_discard() {
     };
     tokio::time::timeout(PATIENCE, room).await.expect("space comes back soon");
     assert_eq!(server.appender().await.append([&value]).await, [before.last_index + 1]);
+}
+
+/// Requests wait for the memory that they take; all are answered in the end.
+#[tokio::test]
+async fn memory_is_shared_by_all_streams() {
+    let limits = Limits { message_bytes_max: 1 << 20, memory_bytes_max: 1 << 20, ..Limits::default() };
+    let server = one(Options::with_segment_bytes(4 << 20), limits).await;
+    let streams: Vec<_> = (0..12usize)
+        .map(|k| {
+            let client = server.client();
+            async move {
+                let mut client = client.await;
+                let requests = (1..=20u64)
+                    .map(move |n| AppendRequest::new(n, [vec![k as u8; 40_000 * ((k + n as usize) % 20)]]));
+                let request = tokio_stream::iter(requests);
+                let mut replies = client.append(request).await.unwrap().into_inner();
+                for n in 1..=20 {
+                    let reply = tokio::time::timeout(PATIENCE, replies.message()).await.expect("no reply");
+                    let Some(Reply::Ok(ok)) = reply.unwrap().unwrap().reply else { panic!() };
+                    assert_eq!((ok.sequence, ok.indexes.len()), (n, 1));
+                }
+            }
+        })
+        .collect();
+    let together = futures_util::future::join_all(streams);
+    tokio::time::timeout(PATIENCE * 2, together).await.expect("they wait for each other");
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &st
     cluster.heartbeat = Duration::from_millis(50);
     cluster.election_timeout = Duration::from_millis(500);
     cluster.address = format!("127.0.0.1:{node} {client}");
-    Options { cluster: Some(cluster), ..Options::with_segment_bytes(4 << 20) }
+    let capacity_bytes = Some(24 << 20);
+    Options { cluster: Some(cluster), capacity_bytes, ..Options::with_segment_bytes(4 << 20) }
 }
 
 impl Trio {
@@ -169,6 +170,28 @@ async fn without_a_leader_requests_are_held_for_a_moment() {
     }
 }
 
+/// Whether there is room is the leader's to say: a follower redirects, full as it is.
+#[tokio::test]
+async fn a_full_follower_redirects() {
+    let trio = Trio::new().await;
+    let leader = trio.leader();
+    let mut appender = leader.appender().await;
+    loop {
+        appender.send([vec![0; 1 << 20]]).await;
+        match appender.reply().await.unwrap() {
+            Some(Reply::Ok(_)) => {}
+            other => break assert_eq!(other, Some(Reply::Full(true))),
+        }
+    }
+    trio.await_all(|log| log.info().last == leader.log.info().last).await;
+    for proposals in [0, 1] {
+        let mut appender = trio.follower().appender().await;
+        appender.send(std::iter::repeat_n(vec![0; 1 << 20], proposals)).await;
+        let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
+        assert_eq!(redirect.host, leader.address);
+    }
+}
+
 /// What was acknowledged stays, what was not ends in a redirect or an error; and the clients find the next leader.
 #[tokio::test]
 async fn a_leader_is_lost_in_mid_append() {
@@ -210,6 +233,7 @@ async fn a_stalled_log_slows_its_clients() {
         let bootstrap = logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.info().log_id));
         let mut options = options(node, bootstrap, &network, &format!("127.0.0.1:{node}"));
         options.queue_bytes_max = options.batch_bytes_max as usize;
+        options.capacity_bytes = None;
         if let Some(cluster) = &mut options.cluster {
             cluster.election_timeout = Duration::from_secs(60); // a lead outlives the stall
             cluster.uncommitted_bytes_max = 1 << 20;
