@@ -28,23 +28,24 @@ demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
-test: loom fuzz-short unit ## all tests; the unit, integration and documentation tests come last
+test: loom fuzz-short sim-bugs unit ## all tests; the unit, integration and documentation tests come last
 
 unit:
 	$(CARGO) test --workspace --features chiplog/sim
 
 SEEDS ?= 0..500
+HISTORIES ?= 0..100
 SIM := $(CARGO) run --quiet --release --package chiplog-sim --
 sim: ## simulated clusters: SEED=n tells the story of one run, SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
 sim-bugs: ## plants one bug after the other into the log: the simulator has to find each
-	$(CARGO) run --quiet --release --package chiplog-sim --features planted-bugs --target-dir target/bugs -- bugs $(SEEDS)
+	RUST_BACKTRACE=0 $(CARGO) run --quiet --package chiplog-sim --features planted-bugs -- bugs $(SEEDS)
 
 # The histories of runs, judged by a checker that knows nothing of this project.
-sim-porcupine:
+sim-porcupine: ## needs go
 	@if command -v go >/dev/null; then set -e; \
-	  rm -rf target/histories; $(SIM) export $(SEEDS) target/histories; \
+	  rm -rf target/histories; $(CARGO) run --quiet --package chiplog-sim -- export $(HISTORIES) target/histories; \
 	  (cd tools/porcupine && go test ./... && go build -o $(CURDIR)/target/porcupine .); \
 	  find target/histories -name '*.jsonl' | sort | xargs target/porcupine; \
 	else echo "no go here: the histories were NOT checked by porcupine"; fi

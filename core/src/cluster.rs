@@ -66,7 +66,8 @@ pub struct Cluster {
     pub uncommitted_bytes_max: usize,
     /// Bytes of messages that may wait for this replica, default 64 MiB; beyond it they are dropped.
     pub inbox_bytes_max: usize,
-    /// A leader whose syncs take longer than this, in the median of a while, lets another lead. Default 500 ms; None: never.
+    /// A leader whose syncs take longer than this, in the median of the last seven, lets another lead; not again within
+    /// 10 s, and ever more rarely if the lead comes back. Default 500 ms; None: never.
     pub limping_sync: Option<Duration>,
     /// Bytes a second that the scrub reads to find rot before a reader does, default 4 MiB/s; 0: no scrub.
     pub scrub_bytes_per_second: u64,
@@ -132,7 +133,8 @@ pub enum Role {
     Learner,
     /// Fetches blocks that were found damaged; takes no part until it has them.
     Repairing,
-    /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows.
+    /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows. An append is told
+    /// which.
     Removed,
 }
 

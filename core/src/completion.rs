@@ -244,8 +244,10 @@ impl Ticket {
     /// never returns there.
     ///
     /// # Errors
-    /// Why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, or one of the
-    /// session's errors.
+    /// Why the append failed: `Poisoned` (a write or sync failed; outcome unknown), `Full`, `Closed`, or one of the
+    /// session's errors. Of a replica of a cluster also `NotLeader` (another one leads; the append is not in the
+    /// log), `Removed` (this one takes no part any more; nor is it), and `Unavailable`: the lead was lost, or the log
+    /// closed, before a majority had the append for certain; outcome unknown. In a session it can be sent again.
     pub fn wait(&self) -> Result<Appended> {
         loop {
             if let Some(result) = self.completion.wait(self.place, None) {

@@ -9,6 +9,7 @@
 //! cluster the sync has a thread of its own, so that acknowledgements of others are heard meanwhile.
 
 use crate::cluster::Cluster;
+use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Queue, Taken, Work};
 use crate::mail::Mail;
@@ -93,10 +94,11 @@ impl Driver {
         let outcome =
             worked.unwrap_or_else(|_| Err(Error::new(ErrorKind::Poisoned, "the writer thread panicked")));
         self.cluster.transport.detach(self.cluster.node);
-        if let Err(cause) = outcome {
+        let poisoned = outcome.err().map(|cause| {
             self.node.poison(cause.clone());
-            self.refuse_the_rest(&cause);
-        }
+            unknown(&cause)
+        });
+        self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
         self.node.writing.store.preparer.settle();
         let why = self.node.published.poison.get().cloned().unwrap_or_else(closed);
         self.node.replica.fail_asks(&why);
@@ -110,24 +112,25 @@ impl Driver {
             let patience = self.node.deadline(now).map(|at| at.since(now));
             let patience =
                 if ending.is_some() { Some(patience.unwrap_or(SHORT).min(SHORT)) } else { patience };
-            let work = match self.queue.take(patience, self.node.is_hungry()) {
-                Taken::Work(work) => work,
-                Taken::Idle => Work::default(),
-                Taken::Closed => {
-                    let now = self.watch.now();
-                    let end = *ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
-                    if !self.syncing && (!self.node.is_busy() || now >= end) {
-                        return self.end();
-                    }
-                    if self.syncing {
-                        self.await_sync()?;
-                    } else if self.jobs.is_some() {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    Work::default()
-                }
+            let hungry = self.node.is_hungry();
+            let (work, closed) = match self.queue.take(patience, hungry) {
+                Taken::Work(work) => (work, !hungry && self.queue.is_closed()),
+                Taken::Idle => (Work::default(), self.queue.is_closed()),
+                Taken::Closed => (Work::default(), true),
             };
             self.step(work)?;
+            if closed {
+                let now = self.watch.now();
+                let end = *ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
+                if !self.syncing && (!self.node.is_busy(now) || now >= end) {
+                    return self.end();
+                }
+                if self.syncing {
+                    self.await_sync()?;
+                } else if self.jobs.is_some() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
         }
     }
 
@@ -194,17 +197,20 @@ impl Driver {
             self.node.prove_now(now);
         }
         self.node.abdicate();
-        let what = "outcome unknown: the log was closed before a majority had the append for certain";
-        self.node.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
+        self.node.end();
         Ok(())
     }
 
     /// What came in before the queue was closed has not been written.
-    fn refuse_the_rest(&mut self, cause: &Error) {
-        let unknown = unknown(cause);
+    fn refuse_the_rest(&mut self, why: &Error) {
         while let Taken::Work(work) = self.queue.take(Some(Duration::ZERO), true) {
             for item in work.items {
-                fail(item, &unknown);
+                fail(item, why);
+            }
+            for mail in work.mail {
+                if let Mail::Ask(_, _, promise) = mail {
+                    promise.answer(Outcome::Failed(why.clone()));
+                }
             }
         }
     }

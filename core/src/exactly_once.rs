@@ -49,7 +49,8 @@ impl Log {
     /// Opens an exactly-once session, durably.
     ///
     /// # Errors
-    /// `TooManySessions`, and those of [`Log::discard`].
+    /// `TooManySessions`; `Full`; and those of [`Log::discard`]: a session that an `Unavailable` call opened is never used,
+    /// and expires.
     pub fn open_session(&self) -> Result<Session> {
         Ok(self.resume_session(self.new_session()?, Sequence(1)))
     }

@@ -458,6 +458,11 @@ impl Queue {
         self.refuse(closed());
     }
 
+    /// Whether nothing more is admitted.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().refused.is_some()
+    }
+
     /// Admits nothing more, for this reason. The first reason stays.
     pub(crate) fn refuse(&self, error: Error) {
         let mut inner = self.lock();

@@ -41,6 +41,7 @@ mod futex;
 pub mod fuzzing;
 mod gather;
 pub mod inspect;
+mod limping;
 mod log;
 mod mail;
 mod membership;

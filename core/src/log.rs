@@ -238,7 +238,7 @@ impl Log {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Appends one record and waits until it is durable.
+    /// Appends one record and waits until it is durable: of a replica of a cluster, on a majority of the voters.
     ///
     /// # Errors
     /// Those of [`Log::submit`] and of [`Ticket::wait`].
@@ -258,7 +258,8 @@ impl Log {
     /// only while the queue is full, for at most `options.queue_timeout`.
     ///
     /// # Errors
-    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken.
+    /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken. Whether this replica leads
+    /// is told by the ticket.
     pub fn submit(&self, record: &[u8]) -> Result<Ticket> {
         self.push_record(record, Stamp::default(), self.patience())
     }
@@ -352,7 +353,9 @@ impl Log {
     /// `first`. Readers that hold a discarded segment keep what they have.
     ///
     /// # Errors
-    /// `Poisoned`, `Closed`, `Forked`; `Full` only when not even the reserve has room.
+    /// `Poisoned`, `Closed`, `Forked`; `Full` only when not even the reserve has room. Of a replica also `NotLeader`,
+    /// `Removed`: nothing is discarded; `Unavailable`: the lead was lost meanwhile, it may or may not come about. To ask
+    /// again does no harm.
     pub fn discard(&self, first: Index) -> Result<()> {
         if first.0 >= INDEX_MAX {
             let what = format!("index {first} is out of bounds; the largest is {}", INDEX_MAX - 1);

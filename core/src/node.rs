@@ -23,11 +23,12 @@ use crate::completion::Outcome;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Item, Queue, Work};
+use crate::limping::Limping;
 use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::open::Opened;
 use crate::plan::Room;
-use crate::positions::Positions;
+use crate::positions::{Positions, closed};
 use crate::promise::Promise;
 use crate::replica::{COMMAND_BODY_BYTES, Replica};
 use crate::stats::Counters;
@@ -47,8 +48,6 @@ use std::time::Duration;
 const MARKER_DELAY: Duration = Duration::from_millis(10);
 /// Retention that found no room for its discard tries again after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// A leader whose disk limps does not step aside more often than this.
-const STEP_ASIDE_DELAY: Duration = Duration::from_secs(10);
 
 /// What a node shares with handles.
 #[derive(Default)]
@@ -109,9 +108,7 @@ pub(crate) struct Node {
     prove_at: Option<Moment>,
     retain_at: Moment,
     sync_began: Moment,
-    /// The weight of syncs' time, slowly moving.
-    sync_time: Duration,
-    stepped_aside: Option<Moment>,
+    limping: Limping,
     shown: Option<(Shown, Upto, Moment)>,
     tending: Tending,
 }
@@ -155,6 +152,7 @@ impl Node {
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        let limping = Limping::new(cluster.limping_sync);
         let mut node = Self {
             replica,
             writing,
@@ -172,8 +170,7 @@ impl Node {
             prove_at: None,
             retain_at: now,
             sync_began: now,
-            sync_time: Duration::ZERO,
-            stepped_aside: None,
+            limping,
             shown: None,
             tending,
         };
@@ -231,7 +228,7 @@ impl Node {
         self.items.extend(work.items);
         for mail in work.mail {
             match mail {
-                Mail::Message(envelope) => self.replica.receive(envelope, now),
+                Mail::Message(envelope) => self.replica.receive(envelope, now, &mut self.writing)?,
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
@@ -354,7 +351,7 @@ impl Node {
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
         self.published.counters.synced(took);
-        self.sync_time = (self.sync_time * 7 + took) / 8;
+        self.limping.synced(took);
         self.writing.end_sync(job);
         let synced = self.writing.synced();
         self.positions.durable_to(synced.end.next.previous());
@@ -367,10 +364,7 @@ impl Node {
 
     /// A leader whose disk is slow lets another lead.
     fn mind_the_disk(&mut self, now: Moment) {
-        let limping = self.cluster.limping_sync.is_some_and(|limit| self.sync_time > limit);
-        let lately = self.stepped_aside.is_some_and(|at| now < at.plus(STEP_ASIDE_DELAY));
-        if limping && !lately && self.replica.is_leader() {
-            self.stepped_aside = Some(now);
+        if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
             self.replica.step_aside();
         }
     }
@@ -557,9 +551,19 @@ impl Node {
             .then_some(first)
     }
 
-    /// Whether anything is under way: appends not answered, or blocks not synced.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.items.is_empty() || !self.writing.is_settled() || self.replica.has_waiting()
+    /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
+    pub(crate) fn is_busy(&self, now: Moment) -> bool {
+        let waits = !self.items.is_empty() || self.replica.has_waiting();
+        !self.writing.is_settled() || (waits && self.replica.can_commit(now))
+    }
+
+    /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
+    pub(crate) fn end(&mut self) {
+        let what = "outcome unknown: the log was closed before a majority had the append for certain";
+        self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
+        for item in self.items.drain(..) {
+            fail(item, &closed());
+        }
     }
 
     /// Whether the tail wants a proof before the log is closed.

@@ -308,6 +308,12 @@ fn check_place(
             "the directory is a replica of a cluster; open it with its cluster options".to_owned(),
         );
     }
+    if *membership == Membership::alone() && cluster.node != ALONE {
+        return refuse(format!(
+            "the log was on its own, which makes it that of node {ALONE}, not of node {}",
+            cluster.node
+        ));
+    }
     let owner = membership.members().find(|m| m.directory == identity.directory);
     match owner {
         Some(owner) if owner.node != cluster.node => {

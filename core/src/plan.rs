@@ -6,7 +6,11 @@
 //! make_room ──> push ──> [ block | block | ready 7 | roll | block | ready 8 ] ──> the node writes it
 //! ```
 //!
-//! Invariant: `at` is where the store will stand once all steps are carried out.
+//! Invariants:
+//! - `at` is where the store will stand once all steps are carried out;
+//! - files that were taken ahead are used in the order of their numbers, before any other;
+//! - records take neither the last prepared file nor room in a segment that began with it: that is kept for discards,
+//!   and for terms and votes.
 //!
 //! Must not know: raft, who waits.
 
@@ -43,13 +47,27 @@ pub(crate) struct Plan {
     preparer: Arc<Preparer>,
     at: usize,
     limit: usize,
+    /// Files that were taken ahead of need.
+    ahead: VecDeque<Prepared>,
+    /// The segment at the end began with the last file there was.
+    is_last_resort: bool,
+}
+
+/// How much of what is to come has room.
+#[derive(Debug)]
+pub(crate) struct Fit {
+    /// So many blocks.
+    pub(crate) blocks: usize,
+    /// Why not more.
+    pub(crate) why: Option<Error>,
 }
 
 impl Plan {
     /// Nothing planned, on a store where nothing waits.
     pub(crate) fn new(store: &Store) -> Self {
         let (at, limit) = store.end();
-        Self { steps: VecDeque::new(), preparer: store.preparer.clone(), at, limit }
+        let preparer = store.preparer.clone();
+        Self { steps: VecDeque::new(), preparer, at, limit, ahead: VecDeque::new(), is_last_resort: false }
     }
 
     /// Makes sure that a block with a body of so many bytes can follow, and the markers that prove it: plans a
@@ -63,7 +81,8 @@ impl Plan {
         purpose: Purpose,
         sequencer: &mut Sequencer,
     ) -> Result<Room> {
-        if self.at + block_bytes(body) + PROOF_BYTES_MAX <= self.limit {
+        if self.fits(body) {
+            self.allow_here(purpose)?;
             return Ok(Room::Here);
         }
         let opening = sequencer.opening();
@@ -77,19 +96,81 @@ impl Plan {
     /// As [`Self::make_room`].
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
-        let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
-        if needed > room {
-            let what = format!(
-                "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
-                 raise segment_bytes"
-            );
-            return Err(Error::new(ErrorKind::TooLarge, what));
-        }
-        let into = self.preparer.take(purpose)?;
+        self.check_size(opening_bytes, body)?;
+        let into = match self.ahead.pop_front() {
+            Some(into) => into,
+            None => self.preparer.take(purpose)?,
+        };
+        self.is_last_resort = self.ahead.is_empty() && !self.preparer.has_one_ready();
         self.at = SEGMENT_HEADER_BYTES + opening_bytes;
         self.limit = data_limit(into.bytes as usize);
         self.steps.push_back(Step::Roll { opening, into });
+        Ok(())
+    }
+
+    /// Whether a new segment has room for such a block behind its opening.
+    fn check_size(&self, opening_bytes: usize, body: usize) -> Result<()> {
+        let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;
+        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
+        if needed <= room {
+            return Ok(());
+        }
+        let what = format!(
+            "a new segment has room for {room} bytes; its opening block and this append need {needed}: \
+             raise segment_bytes"
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
+    }
+
+    /// Records wait until there is a file again behind the last one.
+    fn allow_here(&mut self, purpose: Purpose) -> Result<()> {
+        if self.is_last_resort && purpose == Purpose::Data {
+            self.preparer.keep_one_ready()?;
+            self.is_last_resort = false;
+        }
+        Ok(())
+    }
+
+    /// Sees to the room for blocks that are to come, each with what it is for and the size of its body: takes the files
+    /// that they need. What stands before is planned; `turns`: they begin a file of their own. `opening`: the size of
+    /// an opening's body, or more.
+    pub(crate) fn make_room_ahead(
+        &mut self,
+        blocks: impl Iterator<Item = (Purpose, usize)>,
+        opening: usize,
+        turns: bool,
+    ) -> Fit {
+        let opening_bytes = block_bytes(opening);
+        let (mut at, mut limit) = if turns { (0, 0) } else { (self.at, self.limit) };
+        let mut files = 0;
+        let mut fit = Fit { blocks: 0, why: None };
+        for (purpose, body) in blocks {
+            let room = if at + block_bytes(body) + PROOF_BYTES_MAX <= limit {
+                if files == 0 { self.allow_here(purpose) } else { Ok(()) }
+            } else {
+                files += 1;
+                at = SEGMENT_HEADER_BYTES + opening_bytes;
+                limit = data_limit(self.preparer.segment_bytes() as usize);
+                self.check_size(opening_bytes, body).and_then(|()| self.take_ahead(files, purpose))
+            };
+            if let Err(why) = room {
+                fit.why = Some(why);
+                return fit;
+            }
+            at += block_bytes(body);
+            fit.blocks += 1;
+        }
+        fit
+    }
+
+    /// Takes files until there are so many ahead.
+    ///
+    /// # Errors
+    /// As [`Self::make_room`].
+    pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<()> {
+        while self.ahead.len() < files {
+            self.ahead.push_back(self.preparer.take(purpose)?);
+        }
         Ok(())
     }
 
@@ -103,6 +184,11 @@ impl Plan {
     /// Whether a block with such a body fits behind what is planned, with its proof.
     pub(crate) fn fits(&self, body: usize) -> bool {
         self.at + block_bytes(body) + PROOF_BYTES_MAX <= self.limit
+    }
+
+    /// Whether there is room here for so many bytes of blocks, and more segments to come after this one.
+    pub(crate) fn is_roomy(&self, bytes: usize) -> bool {
+        self.at + bytes + PROOF_BYTES_MAX <= self.limit && !self.is_last_resort
     }
 
     /// What stands before is all that raft's ready `number` wants on the disk.

@@ -6,8 +6,8 @@ use crate::completion::{Completion, Outcome, Ticket};
 use crate::error::{Error, ErrorKind};
 use std::sync::Arc;
 
-/// The duty to answer. Dropped unanswered, by a writer thread that panics, it answers that the outcome is unknown:
-/// nobody waits for ever.
+/// The duty to answer. Dropped unanswered it answers that the outcome is unknown: nobody waits for ever. By a writer
+/// thread that panics, the log is poisoned; else it has merely ended.
 #[derive(Debug)]
 pub(crate) struct Promise(Option<Arc<Completion>>);
 
@@ -35,8 +35,9 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         if let Some(completion) = self.0.take() {
-            let what = "outcome unknown: the log stopped before it was written for certain";
-            completion.complete(Outcome::Failed(Error::new(ErrorKind::Poisoned, what)));
+            let what = "outcome unknown: the log stopped before there was an answer";
+            let kind = if std::thread::panicking() { ErrorKind::Poisoned } else { ErrorKind::Unavailable };
+            completion.complete(Outcome::Failed(Error::new(kind, what)));
         }
     }
 }

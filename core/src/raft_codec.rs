@@ -201,7 +201,8 @@ pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message
         if message.get_msg_type() != raft::eraftpb::MessageType::MsgAppend {
             break;
         }
-        let follows = before.is_none_or(|(index, term)| entry.index == index + 1 && entry.term >= term);
+        let follows = before
+            .is_none_or(|(index, term)| Some(entry.index) == index.checked_add(1) && entry.term >= term);
         if !follows || entry.index == 0 || entry.term > message.term {
             return Err("entries of a message do not follow each other");
         }

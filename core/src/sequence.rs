@@ -30,7 +30,7 @@ use crate::raft_codec;
 use crate::session::Sessions;
 use crate::store::NewBlock;
 use crate::store::block::{Batches, BlockHeader, Kind, digest_of_batches};
-use crate::store::layout::{HardState, Opening, digest_of_bytes};
+use crate::store::layout::{HardState, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::segment::Base;
 use crate::store::walk::Learn;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SessionId, Term, Timestamp};
@@ -186,6 +186,12 @@ impl Sequencer {
         pending.unwrap_or(&self.committed.membership)
     }
 
+    /// The last entry that changes the membership, if it is not known committed.
+    pub(crate) fn pending_membership(&self) -> Option<RaftIndex> {
+        let changes = |p: &&Pending| matches!(p.effect, Some(Effect::Membership(_)));
+        self.pending.iter().rev().find(changes).map(|p| p.raft)
+    }
+
     /// The first index that the last block leads to.
     fn first_at_end(&self) -> Index {
         let discards = self.pending.iter().filter_map(|p| match p.effect {
@@ -234,6 +240,11 @@ impl Sequencer {
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
         };
         self.position_block(Kind::Opening, opening.encode())
+    }
+
+    /// The most bytes that the body of an opening would have now.
+    pub(crate) fn opening_bytes_max(&self) -> usize {
+        OPENING_FIXED_BYTES + self.membership_at_end().encode().len() + self.sessions.encoded_bytes()
     }
 
     /// A block that proves those before it, and holds nothing but `body` zeros.

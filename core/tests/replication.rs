@@ -279,6 +279,8 @@ fn a_change_waits_while_the_lead_is_handed_over() {
         trio.network.disconnect(NodeId(to));
         let handed = scope.spawn(|| trio.log(leader).transfer_leader(NodeId(to), Duration::from_millis(150)));
         std::thread::sleep(Duration::from_millis(20));
+        let error = trio.log(leader).append(b"not now").unwrap_err();
+        assert!(error.to_string().contains(&format!("hands over the lead to node {to}")), "{error}");
         trio.network.connect(NodeId(4));
         assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
         promoted.join().unwrap().unwrap();
@@ -299,4 +301,236 @@ fn the_status_of_a_log_at_rest_is_that_of_its_last_append() {
         }
         std::thread::sleep(Duration::from_millis(u64::from(i)));
     }
+}
+
+/// A follower took data with the file that is kept for discards, then found no file at all and was poisoned; opened again
+/// it met the same entry before the discard that would have made room.
+#[cfg(feature = "sim")]
+#[test]
+fn a_follower_without_room_waits_for_it() {
+    use chiplog::disk::sim::SimDisk;
+    use std::sync::Arc;
+    let trio = Trio::new(2);
+    let leader = trio.leader(0);
+    let disk = SimDisk::default();
+    let open =
+        |bootstrap| Log::open_on(Arc::new(disk.clone()), options(3, bootstrap, &trio.network)).unwrap();
+    let third = open(Bootstrap::Join(trio.id));
+    let directory = third.info().directory;
+    let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    trio.log(leader).change_members(&[Change::Promote(NodeId(3))], PATIENCE).unwrap();
+    let append = |n: u32| (0..n).fold(Index(0), |_, _| trio.log(leader).append(&[3; 1000]).unwrap());
+    let before = append(300); // it knows by now that it will need files
+    third.wait_for(before, PATIENCE).unwrap();
+    disk.limit_space(Some(disk.space_used()));
+    append(2000);
+    std::thread::sleep(Duration::from_millis(600));
+    let follows = |log: &Log| log.poison_cause().is_none() && log.status().role == Role::Follower;
+    assert!(follows(&third), "{:?} {:?}", third.status(), third.poison_cause());
+    assert!(third.info().last < Index(2300));
+    // It hears the leader and is heard by it; closed and opened it is as before.
+    assert!(trio.log(leader).status().peers.iter().any(|p| p.node == NodeId(3) && p.active));
+    third.close().unwrap();
+    let third = open(Bootstrap::Existing);
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(third.poison_cause().is_none(), "{:?}", third.poison_cause());
+    // The others discard what it has and what it lacks: it makes room, and goes on from there.
+    trio.log(leader).discard(Index(2200)).unwrap();
+    let last = append(100);
+    third.wait_for(last, PATIENCE).unwrap();
+    assert!(follows(&third));
+    // The same once more, and room comes from elsewhere.
+    append(1500);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(third.info().last < Index(3900) && follows(&third), "{:?}", third.status());
+    disk.limit_space(None);
+    third.wait_for(Index(3900), PATIENCE).unwrap();
+}
+
+/// A follower whose segments are too small for a block was poisoned by it, each time it was opened.
+#[cfg(feature = "sim")]
+#[test]
+fn a_follower_with_small_segments_is_not_poisoned_by_a_large_block() {
+    let trio = Trio::new(2);
+    let leader = trio.leader(0);
+    let dir = tempfile::tempdir().unwrap();
+    let open = |bootstrap, bytes| {
+        let cluster = options(3, bootstrap, &trio.network).cluster;
+        let options = Options { cluster, ..Options::with_segment_bytes(bytes) };
+        Log::open(dir.path(), options).unwrap()
+    };
+    let third = open(Bootstrap::Join(trio.id), 64 << 10);
+    let directory = third.info().directory;
+    let add = Change::AddLearner { node: NodeId(3), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    trio.log(leader).append(&[3; 100_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(third.poison_cause().is_none(), "{:?}", third.poison_cause());
+    third.close().unwrap();
+    let third = open(Bootstrap::Existing, 256 << 10);
+    third.wait_for(Index(1), PATIENCE).unwrap();
+}
+
+/// A new voter died right after its promotion: the change was committed, could not come into force, and the caller was told
+/// nothing of why; each entry behind it was kept in memory.
+#[test]
+fn a_change_that_waits_for_its_new_voter_says_so() {
+    let trio = Trio::new(1);
+    let dir = tempfile::tempdir().unwrap();
+    let second = Log::open(dir.path(), options(2, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let directory = second.info().directory;
+    let add = |node, directory| Change::AddLearner { node: NodeId(node), directory, address: String::new() };
+    trio.log(1).change_members(&[add(2, directory)], PATIENCE).unwrap();
+    let first = trio.log(1).append(b"with a learner").unwrap();
+    second.wait_for(first, PATIENCE).unwrap();
+    while trio.log(1).status().peers.iter().all(|p| p.lag > 0) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    trio.network.disconnect(NodeId(2));
+    let patience = Duration::from_millis(300);
+    for change in [Change::Promote(NodeId(2)), add(3, chiplog::DirectoryId::default())] {
+        let error = trio.log(1).change_members(&[change], patience).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.to_string().contains("nothing was heard of node 2"), "{error}");
+    }
+    let last = (0..50).fold(Index(0), |_, _| trio.log(1).append(b"it leads").unwrap());
+    trio.network.connect(NodeId(2));
+    second.wait_for(last, PATIENCE).unwrap();
+    trio.log(1).change_members(&[add(3, chiplog::DirectoryId::default())], PATIENCE).unwrap();
+    trio.log(1).append(b"the status is not older than this").unwrap();
+    assert!(trio.log(1).status().members.iter().any(|m| m.node == NodeId(2) && m.is_voter()));
+}
+
+/// Closing a leader that was cut off waited two election time-outs for a majority that did not come.
+#[test]
+fn a_leader_that_is_cut_off_is_closed_at_once() {
+    let mut trio = Trio::new(3);
+    let leader = trio.leader(0);
+    trio.stop(leader);
+    let mut patient = options(leader, Bootstrap::Existing, &trio.network);
+    patient.cluster.as_mut().unwrap().election_timeout = Duration::from_secs(5);
+    let log = Log::open(trio.dirs[leader as usize - 1].path(), patient).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while trio.log(trio.leader(leader)).transfer_leader(NodeId(leader), PATIENCE).is_err() {
+        assert!(Instant::now() < end);
+    }
+    log.append(b"with all").unwrap();
+    trio.network.disconnect(NodeId(leader));
+    std::thread::scope(|scope| {
+        let waits = log.submit(b"lost, or not").unwrap();
+        let directory = chiplog::DirectoryId::default();
+        let add = Change::AddLearner { node: NodeId(8), directory, address: String::new() };
+        let change = scope.spawn(|| log.change_members(&[add], PATIENCE));
+        std::thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        log.close().unwrap();
+        assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
+        let error = waits.wait().unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("unknown"), "{error}");
+        assert_eq!(change.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    });
+}
+
+/// A node whose disk was emptied joined again under its old number: both sides dropped what came, and it took itself for a
+/// learner.
+#[test]
+fn a_node_that_lost_its_directory_is_told() {
+    let mut trio = Trio::new(3);
+    let leader = trio.leader(0);
+    let lost = (1..=3).find(|n| *n != leader).unwrap();
+    trio.stop(lost);
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options(lost, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let is_in = |log: &Log, role| {
+        let end = Instant::now() + PATIENCE;
+        while log.status().role != role {
+            assert!(Instant::now() < end, "{:?}", log.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    is_in(&log, Role::Removed);
+    let error = log.append(b"no").unwrap_err();
+    assert!(error.kind() == ErrorKind::Removed && error.to_string().contains("emptied"), "{error}");
+    assert_eq!(log.barrier(PATIENCE).unwrap_err().kind(), ErrorKind::Removed);
+    // Removed and added again, it is a member.
+    trio.log(leader).change_members(&[Change::Remove(NodeId(lost))], PATIENCE).unwrap();
+    let directory = log.info().directory;
+    let add = Change::AddLearner { node: NodeId(lost), directory, address: String::new() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    is_in(&log, Role::Learner);
+    let last = trio.log(leader).append(b"for all").unwrap();
+    log.wait_for(last, PATIENCE).unwrap();
+    log.close().unwrap();
+    // Whoever brings back the old directory then is told as well.
+    trio.start(lost);
+    is_in(trio.log(lost), Role::Removed);
+}
+
+/// A learner that was removed while it was away never learnt of it: it asks nobody for votes.
+#[test]
+fn a_learner_that_was_removed_while_it_was_away_is_told() {
+    let trio = Trio::new(1);
+    let dir = tempfile::tempdir().unwrap();
+    let open = |bootstrap| Log::open(dir.path(), options(2, bootstrap, &trio.network)).unwrap();
+    let second = open(Bootstrap::Join(trio.id));
+    let directory = second.info().directory;
+    let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
+    trio.log(1).change_members(&[add], PATIENCE).unwrap();
+    let last = trio.log(1).append(b"to a learner").unwrap();
+    second.wait_for(last, PATIENCE).unwrap();
+    second.close().unwrap();
+    trio.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    let second = open(Bootstrap::Existing);
+    let end = Instant::now() + PATIENCE;
+    while second.status().role != Role::Removed {
+        assert!(Instant::now() < end, "{:?}", second.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A log that was on its own is that of node 1. As another node's it opened, and followed nobody for ever.
+#[test]
+fn a_log_that_was_on_its_own_is_that_of_node_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = MemoryNetwork::new();
+    Log::open(dir.path(), Options::with_segment_bytes(256 << 10)).unwrap().append(b"alone").unwrap();
+    let error = Log::open(dir.path(), options(2, Bootstrap::Existing, &network)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("node 1"), "{error}");
+    let log = Log::open(dir.path(), options(1, Bootstrap::Existing, &network)).unwrap();
+    assert_eq!(log.append(b"in a cluster").unwrap(), Index(2));
+}
+
+/// A discard that made no room took the last file on a full disk, and records filled it up: the next discard found no place.
+#[cfg(feature = "sim")]
+#[test]
+fn records_leave_the_last_file_to_discards() {
+    use chiplog::disk::sim::SimDisk;
+    let disk = SimDisk::default();
+    let log = Log::open_on(std::sync::Arc::new(disk.clone()), Options::with_segment_bytes(64 << 10)).unwrap();
+    let fill = || {
+        let mut last = Index(0);
+        loop {
+            match log.append(&[5; 100]) {
+                Ok(index) => last = index,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                    return last;
+                }
+            }
+        }
+    };
+    for _ in 0..400 {
+        log.append(&[5; 100]).unwrap();
+    }
+    disk.limit_space(Some(disk.space_used()));
+    let last = fill();
+    // None of these makes room; those that need one go into the last file.
+    for first in 2..200 {
+        log.discard(Index(first)).unwrap();
+        assert_eq!(log.append(&[5; 100]).unwrap_err().kind(), ErrorKind::Full);
+    }
+    log.discard(last).unwrap();
+    assert!(fill() > last);
 }

@@ -23,7 +23,8 @@ pub(crate) struct Figures {
     leaders: u64,
     counts: Counts,
     failovers: Vec<f64>,
-    late: u64,
+    /// Seeds with a fail-over that took too long.
+    late: Vec<u64>,
     violations: Vec<u64>,
 }
 
@@ -42,6 +43,7 @@ struct Json {
     failovers: usize,
     failovers_in_time_percent: f64,
     failover_worst_election_timeouts: f64,
+    failovers_late: Vec<u64>,
     faults: BTreeMap<&'static str, u64>,
     faults_missing: Vec<&'static str>,
     violations: Vec<u64>,
@@ -61,7 +63,7 @@ impl Figures {
             leaders: 0,
             counts: Counts::default(),
             failovers: Vec::new(),
-            late: 0,
+            late: Vec::new(),
             violations: Vec::new(),
         };
         many::each(seeds, threads, |report| {
@@ -70,6 +72,7 @@ impl Figures {
         });
         sum.real = began.elapsed();
         sum.violations.sort_unstable();
+        sum.late.sort_unstable();
         sum
     }
 
@@ -80,7 +83,9 @@ impl Figures {
         self.leaders += report.leaders;
         self.counts.add_all(&report.counts);
         for failover in &report.failovers {
-            self.late += u64::from(!failover.is_in_time());
+            if !failover.is_in_time() {
+                self.late.push(report.plan.seed);
+            }
             self.failovers.push(failover.took.as_secs_f64() / failover.election_timeout.as_secs_f64());
         }
         if report.violation.is_some() {
@@ -97,7 +102,7 @@ impl Figures {
     fn json(&self) -> Json {
         let real = self.real.as_secs_f64();
         let count = self.failovers.len();
-        let in_time = count as f64 - self.late as f64;
+        let in_time = (count - self.late.len()) as f64;
         Json {
             from: self.seeds.start,
             to: self.seeds.end,
@@ -112,6 +117,7 @@ impl Figures {
             failovers: count,
             failovers_in_time_percent: if count == 0 { 100.0 } else { 100.0 * in_time / count as f64 },
             failover_worst_election_timeouts: self.failovers.iter().copied().fold(0.0, f64::max),
+            failovers_late: self.late.clone(),
             faults: self.counts.iter().map(|(f, n)| (f.name(), n)).collect(),
             faults_missing: self.counts.missing().into_iter().map(|f| f.name()).collect(),
             violations: self.violations.clone(),
@@ -139,8 +145,8 @@ impl Figures {
             j.leaders
         );
         println!(
-            "fail-overs {}: {:.1} % within 2 election time-outs, worst {:.2}",
-            j.failovers, j.failovers_in_time_percent, j.failover_worst_election_timeouts
+            "fail-overs {}: {:.2} % within 2 election time-outs, worst {:.2}; late: {:?}",
+            j.failovers, j.failovers_in_time_percent, j.failover_worst_election_timeouts, j.failovers_late
         );
         println!("faults:");
         for (fault, count) in self.counts.iter() {

@@ -117,17 +117,11 @@ impl Asks {
         !self.changes.is_empty()
     }
 
-    /// An entry that is no configuration was applied at `index`: if a change was proposed there, raft refused it.
-    pub(super) fn applied_other(&mut self, index: RaftIndex) {
-        let mut n = 0;
-        while n < self.changes.len() {
-            if self.changes[n].at == Some(index) {
-                let pending = self.changes.swap_remove(n);
-                let what = "another change of membership was under way; try again";
-                pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
-            } else {
-                n += 1;
-            }
+    /// All up to `index` is applied. A change that was proposed there and has not come into force was refused by raft.
+    pub(super) fn applied_others(&mut self, index: RaftIndex) {
+        for refused in self.changes.extract_if(.., |c| !c.joint && c.at.is_some_and(|at| at <= index)) {
+            let what = "another change of membership was under way; try again";
+            refused.promise.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
         }
     }
 
@@ -177,8 +171,8 @@ impl Replica {
         let until = now.plus(patience);
         match ask {
             Ask::Barrier => {
-                if let Some(out) = self.out.clone() {
-                    promise.answer(Outcome::Failed(out));
+                if let Some(why) = self.exclusion().cloned() {
+                    promise.answer(Outcome::Failed(why));
                     return Ok(());
                 }
                 self.asks.next.push(Barrier { until, promise });
@@ -302,14 +296,19 @@ impl Replica {
                     Some((node, lag)) if pending.at.is_none() => {
                         format!("node {node} still lacks {lag} entries; promote it once it has caught up")
                     }
-                    _ => "the change was not in force in time; it may still come".to_owned(),
+                    _ => match self.awaited() {
+                        Some(what) if pending.at.is_some() => what,
+                        Some(what) => format!("an earlier change is not in force: {what}"),
+                        None => "the change was not in force in time; it may still come".to_owned(),
+                    },
                 };
                 pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));
             } else {
                 n += 1;
             }
         }
-        let under_way = self.asks.changes.iter().any(|c| c.at.is_some()) || self.membership.is_joint();
+        let proposed = self.asks.changes.iter().any(|c| c.at.is_some());
+        let under_way = proposed || self.membership.is_joint() || !self.unapplied.is_empty();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
         // The first configuration in the log has to be one with a voter: this one.
         if under_way || !in_step || !self.can_propose() || !self.knows_itself() {

@@ -5,16 +5,16 @@
 
 use super::Replica;
 use crate::batch::{Malformed, u64_at};
+use crate::error::{Error, ErrorKind};
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
-use crate::raft_codec::{self, EntryKind, HeadKind};
-use crate::sequence::{Me, Sequencer};
-use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::layout::digest_of_bytes;
+use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
 use crate::transport::Envelope;
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
+use crate::writing::Writing;
 use bytes::Bytes;
-use raft::eraftpb::{Message, MessageType, Snapshot};
+use protobuf::Message as _;
+use raft::eraftpb::{Message, MessageType};
 use raft::{ProgressState, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Peers {
     /// Snapshots on their way, and until when they may be.
     snapshots: BTreeMap<u64, Moment>,
+    /// When each was last heard.
+    heard_at: BTreeMap<NodeId, Moment>,
     /// What each directory was heard to have durably: a term, and how far its log reached in it.
     heard: BTreeMap<(NodeId, DirectoryId), Extent>,
     /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
@@ -46,6 +48,9 @@ fn is_majority(membership: &Membership, nodes: &BTreeSet<NodeId>) -> bool {
     };
     of(membership.voters()) && of(membership.voters_outgoing())
 }
+
+/// Who has said nothing for so long is not waited for when the log is closed.
+const HEARTBEATS_OF_SILENCE: u32 = 3;
 
 /// Bytes of an [`Extent`].
 const EXTENT_BYTES: usize = 16;
@@ -72,12 +77,12 @@ impl Extent {
     }
 }
 
-/// Bytes of what stands before the opening in a snapshot.
-const SNAPSHOT_HEAD_BYTES: usize = 16;
+/// What of a message is for raft, with the bodies of its entries.
+pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
 
 impl Replica {
-    /// Checks a message and hands it to raft.
-    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
+    /// Checks a message. What comes back is for raft.
+    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<ForRaft, Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies } = envelope;
         if log != self.me.log {
             return Err("it is of another log");
@@ -85,32 +90,40 @@ impl Replica {
         if to != self.node() || from == self.node() || from.is_none() {
             return Err("it is for another node");
         }
-        if to_directory.0 != 0 && to_directory != self.me.directory && !planted!(16) {
-            return Err("it is for another directory: this node's disk was emptied or replaced");
-        }
         let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
-        if known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16) {
+        let is_impostor =
+            known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16);
+        let is_member = known.is_some();
+        let stranger = !is_member && self.membership.get(self.node()).is_some();
+        if is_impostor {
+            self.tell_impostor(from, from_directory, &head);
             return Err("its sender's directory is not the one the cluster knows");
         }
-        let stranger = known.is_none() && self.membership.get(self.node()).is_some();
+        if to_directory.0 != 0 && !planted!(16) {
+            self.learn_place(&head, to_directory);
+            if to_directory != self.me.directory {
+                return Err("it is for another directory: this node's disk was emptied or replaced");
+            }
+        }
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
             HeadKind::Raft => {}
-            HeadKind::Removed => return self.told_removed(&body, stranger),
-            HeadKind::Hello => return self.greeted(from, from_directory, &body),
-            HeadKind::Known => return self.introduced(from, &body),
+            HeadKind::Removed => return self.told_removed(&body, stranger).map(|()| None),
+            HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
+            HeadKind::Known => return self.introduced(from, &body).map(|()| None),
             // A leader that is on its way out is one until the others know that it is.
-            HeadKind::Fetch | HeadKind::Blocks if known.is_none() && from.0 != self.raw.raft.leader_id => {
+            HeadKind::Fetch | HeadKind::Blocks if !is_member && from.0 != self.raw.raft.leader_id => {
                 return Err("entries for, or from, a node that is no member");
             }
-            HeadKind::Fetch => return self.lend(from, &body, now),
-            HeadKind::Blocks => return self.brought(&body, bodies),
+            HeadKind::Fetch => return self.lend(from, &body, now).map(|()| None),
+            HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
+        self.peers.heard_at.insert(from, now);
         self.hear(from, from_directory, &message);
         if self.peers.introduced_by.is_some() && is_about_votes(&message) {
             // All that this replica remembers may be gone: who wants its vote can tell who belongs to the cluster.
@@ -124,79 +137,65 @@ impl Replica {
             self.tell_removed(from, from_directory);
             return Err("a node that is no member asks for votes");
         }
+        Ok(Some((message, arrived)))
+    }
+
+    /// Hands raft what passed its checks, as far as there is room for it.
+    ///
+    /// # Errors
+    /// What the replica dies of.
+    pub(super) fn step(
+        &mut self,
+        (mut message, arrived): (Message, Vec<Arrived>),
+        now: Moment,
+        writing: &mut Writing,
+    ) -> crate::error::Result<()> {
+        if !self.admit(&mut message, &arrived, now, writing)? || self.out.is_some() {
+            return Ok(());
+        }
         for (header, body) in arrived {
             self.arrived.insert((header.raft_index, header.term), body);
         }
-        let mut message = message;
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.admit_self(&mut message);
         }
-        let _ = now;
         // Stale and foreign ones are raft's to refuse.
         let _ = self.raw.step(message);
         Ok(())
     }
 
-    /// What raft would assert, or what only this process may say.
-    fn check_message(&mut self, message: &Message) -> Result<(), Malformed> {
-        let log = &self.raw.raft.raft_log;
-        match message.get_msg_type() {
-            MessageType::MsgHup
-            | MessageType::MsgBeat
-            | MessageType::MsgUnreachable
-            | MessageType::MsgSnapStatus
-            | MessageType::MsgCheckQuorum
-            | MessageType::MsgTransferLeader
-            | MessageType::MsgPropose => Err("message that only this node may make"),
-            MessageType::MsgHeartbeat
-                if message.commit > log.last_index() && message.term >= self.raw.raft.term =>
-            {
-                // A leader says no more to a follower than what that follower acknowledged to it.
-                self.leave(
-                    "its leader has its word for entries that are not in its log: the disk was set back to an older state",
-                );
-                Err("the leader knows more of this log than there is")
-            }
-            MessageType::MsgAppend => {
-                let mut next = message.index;
-                for entry in message.get_entries() {
-                    next += 1;
-                    if entry.index != next {
-                        return Err("entries do not follow the one they are said to follow");
-                    }
-                }
-                Ok(())
-            }
-            MessageType::MsgSnapshot => {
-                let (header, opening) = parse_snapshot(message.get_snapshot())?;
-                let me = Me::Node(self.node());
-                let mut there = Sequencer::new(me, Membership::default(), &self.options);
-                there.jump(&header, &opening, &self.options)?;
-                let state = raft_codec::conf_state(&there.committed().membership);
-                if *message.get_snapshot().get_metadata().get_conf_state() != state || state.voters.is_empty()
-                {
-                    return Err("snapshot's configuration is another than its opening block's");
-                }
-                Ok(())
-            }
-            MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
-                Err("asked to lead with entries that are not durable")
-            }
-            MessageType::MsgReadIndex if message.get_entries().len() != 1 => {
-                Err("a question without context")
-            }
-            _ => Ok(()),
+    /// A leader's message says which directory the cluster takes for this node's: if it is another one, this replica
+    /// takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
+    fn learn_place(&mut self, head: &Bytes, directory: DirectoryId) {
+        let right = directory == self.me.directory;
+        if right == self.misplaced.is_none() {
+            return;
         }
+        let message = raft_message(head);
+        if !message.is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term) {
+            return;
+        }
+        if right {
+            tracing::info!(node = %self.node(), "the cluster knows this directory");
+            self.misplaced = None;
+            return;
+        }
+        let node = self.node();
+        let what = format!(
+            "node {node} takes no part: the cluster knows it with directory {directory}, and this one is {}: its disk was \
+             emptied or replaced; remove node {node} from the cluster and add a new one",
+            self.me.directory
+        );
+        tracing::warn!("{what}");
+        self.misplaced = Some(Error::new(ErrorKind::Removed, what));
     }
 
-    /// The membership as of a snapshot can be older than this replica's place in it, and raft refuses a snapshot
-    /// without itself. That it follows changes nobody's majority.
-    fn admit_self(&self, message: &mut Message) {
-        let node = self.node().0;
-        let state = message.mut_snapshot().mut_metadata().mut_conf_state();
-        let there = [&state.voters, &state.voters_outgoing, &state.learners, &state.learners_next];
-        if !there.iter().any(|part| part.contains(&node)) {
-            state.learners.push(node);
+    /// A node whose directory the cluster does not know any more asks for votes: it can stop.
+    fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
+        let there = |m: &Member| m.directory == directory;
+        let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
+        if !may_come && raft_message(head).is_some_and(|m| is_candidates(&m)) {
+            self.tell_removed(from, directory);
         }
     }
 
@@ -267,7 +266,7 @@ impl Replica {
         }
     }
 
-    /// Tells a node that asks for votes and is no member that it can stop.
+    /// Tells a node that is no member that it can stop.
     fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -286,11 +285,15 @@ impl Replica {
 
     fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
         let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
-        // Who knows less than we do cannot know that.
-        if stranger || committed < self.committed().0 || self.is_leader() {
+        // Who knows less than we do cannot know that. What is committed is not always remembered, what was in the log is.
+        let least =
+            self.sequencer.pending_membership().map_or(self.committed(), |at| at.max(self.committed()));
+        if stranger || committed < least.0 || self.is_leader() {
             return Err("a notice of removal from somebody who cannot know");
         }
-        self.leave("the leader says that it was removed from the cluster");
+        self.leave(
+            "the leader says that it was removed from the cluster, or another directory put in its place",
+        );
         Ok(())
     }
 
@@ -312,6 +315,13 @@ impl Replica {
         self.peers.introduced_by.is_none()
     }
 
+    /// Whether this replica leads and has lately heard so many that what it orders can still be committed.
+    pub(crate) fn can_commit(&self, now: Moment) -> bool {
+        let lately = |at: &Moment| now.since(*at) <= self.cluster.heartbeat * HEARTBEATS_OF_SILENCE;
+        let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
+        self.is_leader() && is_majority(&self.membership, &heard.chain([self.node()]).collect())
+    }
+
     /// Asks those who have not answered.
     pub(super) fn greet(&mut self) {
         let Some(answered) = &self.peers.introduced_by else { return };
@@ -325,6 +335,18 @@ impl Replica {
         }
     }
 
+    /// A learner asks for no votes. If it hears of no leader for long, it asks whether it is a member still.
+    pub(super) fn ask_whether_removed(&mut self) {
+        let silence = self.raw.raft.election_elapsed;
+        let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
+        if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
+            let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+            for to in self.others() {
+                self.post(to, head.clone(), Vec::new());
+            }
+        }
+    }
+
     /// How far this replica is, durably: it has spoken of no more.
     fn extent(&self) -> Extent {
         let log = &self.raw.raft.raft_log;
@@ -334,11 +356,7 @@ impl Replica {
     /// Remembers how far another replica is.
     fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
         // A candidate asks the others in the name of a term that it has not begun yet.
-        let asks = matches!(
-            message.get_msg_type(),
-            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse
-        );
-        if asks || message.term == 0 || self.membership.get(from).is_none() {
+        if is_aside(message) || message.term == 0 || self.membership.get(from).is_none() {
             return;
         }
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
@@ -347,9 +365,14 @@ impl Replica {
         *heard = (*heard).max(Extent { term: Term(message.term), last });
     }
 
-    /// Another replica has started: tells it what is known of it.
+    /// Another replica has started, or hears of no leader: tells it what is known of it.
     fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
         Extent::parse(body)?;
+        let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
+        if known.is_none() && self.is_leader() {
+            self.tell_removed(from, directory);
+            return Err("a node that is no member asks what is known of it");
+        }
         let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
         let committed = self.sequencer.committed();
         let mut body = known.encode().to_vec();
@@ -450,34 +473,29 @@ pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
     kept
 }
 
+/// The message of raft's that a head is.
+fn raft_message(head: &Bytes) -> Option<Message> {
+    let (kind, body) = raft_codec::parse_head(head).ok()?;
+    (kind == HeadKind::Raft).then(|| Message::parse_from_bytes(&body).ok())?
+}
+
+/// Whether only a leader sends such a message.
+fn is_leaders(message: &Message) -> bool {
+    let kind = message.get_msg_type();
+    matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
+}
+
 /// Whether a message may make this replica vote or stand for election.
 fn is_about_votes(message: &Message) -> bool {
     is_candidates(message) || message.get_msg_type() == MessageType::MsgTimeoutNow
 }
 
+/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
+pub(super) fn is_aside(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
+}
+
 /// Whether a message asks for votes.
 fn is_candidates(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
-}
-
-/// A positions-only snapshot: the opening block of the sender's oldest segment.
-pub(super) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes), Malformed> {
-    let data = &snapshot.data;
-    if data.len() < SNAPSHOT_HEAD_BYTES {
-        return Err("snapshot is cut off");
-    }
-    let opening = data.slice(SNAPSHOT_HEAD_BYTES..);
-    let header = BlockHeader {
-        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
-        batch_count: 0,
-        raft_index: RaftIndex(snapshot.get_metadata().index),
-        term: Term(snapshot.get_metadata().term),
-        first: Index(u64_at(data, 0)),
-        timestamp: Timestamp(u64_at(data, 8)),
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: digest_of_bytes(&[&opening]),
-        kind: Kind::Opening,
-    };
-    Ok((header, opening))
 }

@@ -125,14 +125,8 @@ impl Host {
         if self.state == State::Up { self.machine.as_mut() } else { None }
     }
 
-    /// Starts a process.
-    ///
-    /// # Errors
-    /// Those of opening a log.
-    pub(super) fn start(&mut self, now: Moment, plan: &Plan) -> Result<()> {
-        self.life += 1;
-        self.clock.show(now, self.wrong_by_ms);
-        let setup = Setup {
+    fn setup(&self, plan: &Plan) -> Setup {
+        Setup {
             node: self.node,
             bootstrap: self.bootstrap,
             clock: self.clock.clone(),
@@ -140,8 +134,25 @@ impl Host {
             election_timeout: plan.election_timeout,
             session_idle_max: plan.session_idle_max,
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
-        };
-        let machine = Machine::open(&self.disk, &setup, now)?;
+        }
+    }
+
+    /// What a replica would find here if the power failed now and took all that it can. Slow: what
+    /// [`kept`](Self::kept) says is as of the last sync that the world knows of; a process may have synced since.
+    pub(super) fn kept_in_truth(&self, plan: &Plan) -> Option<Kept> {
+        let disk = SimDisk::new(self.disk.state().crash(|_| 0));
+        let machine = Machine::open(&disk, &self.setup(plan), Moment(0)).ok()?;
+        Some(machine.writes())
+    }
+
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// Those of opening a log.
+    pub(super) fn start(&mut self, now: Moment, plan: &Plan) -> Result<()> {
+        self.life += 1;
+        self.clock.show(now, self.wrong_by_ms);
+        let machine = Machine::open(&self.disk, &self.setup(plan), now)?;
         self.directory = Some(machine.identity().1);
         self.bootstrap = Bootstrap::Existing;
         self.kept = machine.writes();

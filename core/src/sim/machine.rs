@@ -84,6 +84,8 @@ pub(super) struct Glance {
     pub(super) committed: Index,
     pub(super) committed_raft: RaftIndex,
     pub(super) last_raft: RaftIndex,
+    /// The last durable entry.
+    pub(super) durable_raft: RaftIndex,
     /// The entry before the first one it has.
     pub(super) base_raft: RaftIndex,
     /// The last record in the files, synced or not.
@@ -275,9 +277,15 @@ impl Machine {
             committed,
             committed_raft: replica.sequencer.committed().raft.min(self.node.writing.written().end.raft),
             last_raft: replica.sequencer.end().raft,
+            durable_raft: self.node.writing.synced().end.raft,
             base_raft: self.node.writing.archive.first().raft,
             written: self.node.writing.written().end.next.previous(),
         }
+    }
+
+    /// Entries that are committed and wait to come into force.
+    pub(super) fn changes_not_in_force(&self) -> usize {
+        self.node.replica.changes_not_in_force()
     }
 
     /// What is written, and will be durable once a sync that begins now is done.

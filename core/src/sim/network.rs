@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Messages under way on one link; more are lost.
 const QUEUE_MAX: usize = 128;
 /// A replayed message can come so much later.
-const REPLAY_DELAY_MAX: Duration = Duration::from_secs(3);
+pub(super) const REPLAY_DELAY_MAX: Duration = Duration::from_secs(3);
 
 /// What can befall a message, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

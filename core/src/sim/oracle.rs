@@ -10,13 +10,15 @@
 //! | positions never go back, a term neither | `look` |
 //! | an acknowledged record is committed, and durable on a majority of the voters of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message tells of them | `leaves` |
+//! | what is committed and not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
 //!
 //! Must not know: how the replicas do it.
 
 use super::history::number_of;
 use super::host::Host;
-use super::machine::Machine;
+use super::machine::{Kept, Machine};
+use super::plan::Plan;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
@@ -28,6 +30,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What went wrong, in words.
 pub(super) type Check<T = ()> = Result<T, String>;
+
+/// Changes of membership that can wait to come into force: one, and what leaves its joint configuration, for each of a few
+/// leaders that came and went.
+const CHANGES_WAITING_MAX: usize = 8;
 
 /// Why an entry could not be looked at, or what is wrong with it.
 enum Trouble {
@@ -118,6 +124,9 @@ impl Oracle {
         if glance.committed < host.committed {
             let (before, after) = (host.committed, glance.committed);
             return Err(format!("node {node}: its committed index went back from {before} to {after}"));
+        }
+        if machine.changes_not_in_force() > CHANGES_WAITING_MAX {
+            return Err(format!("node {node}: keeps entries that are committed and not in force"));
         }
         // A disk that is off, or was damaged, need not be readable.
         let (off, maimed) = (host.disk.is_off(), host.maimed);
@@ -281,10 +290,15 @@ impl Oracle {
     }
 
     /// A message leaves: it must not tell of a term or a vote that a power cut would take back.
-    pub(super) fn leaves(&self, host: &Host, envelope: &Envelope) -> Check {
+    pub(super) fn leaves(&self, host: &Host, plan: &Plan, envelope: &Envelope) -> Check {
         let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
-        let kept = host.kept;
-        if kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote)) {
+        let goes_beyond =
+            |kept: Kept| kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote));
+        if !goes_beyond(host.kept) {
+            return Ok(());
+        }
+        let kept = host.kept_in_truth(plan).unwrap_or_default();
+        if goes_beyond(kept) {
             let node = host.node;
             return Err(format!(
                 "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
@@ -296,9 +310,11 @@ impl Oracle {
 
     /// A process failed: something has to have been wrong with its disk.
     pub(super) fn may_fail(&self, host: &Host, error: &Error) -> Check {
-        let faulty = host.disk.faults_fired() > 0 || host.maimed || host.cramped;
+        let faulty = host.disk.faults_fired() > 0 || host.maimed;
         match error.kind() {
             _ if faulty => Ok(()),
+            // A full disk is no reason: there is a reserve for what cannot wait.
+            kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }
     }

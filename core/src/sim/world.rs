@@ -374,7 +374,7 @@ impl World {
             self.schedule.after(takes, Event::Synced { node, life: host.life });
         }
         for envelope in outgoing {
-            self.oracle.leaves(host, &envelope)?;
+            self.oracle.leaves(host, &self.plan, &envelope)?;
             for (at, envelope) in self.network.send(now, envelope, &mut self.counts) {
                 self.schedule.at(at, Event::Deliver(Box::new(envelope)));
             }

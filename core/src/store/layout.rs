@@ -278,6 +278,9 @@ pub(crate) struct Opening {
     pub(crate) sessions: Vec<u8>,
 }
 
+/// Bytes of an opening's body without its configuration and its sessions.
+pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 8;
+
 impl Opening {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(64 + self.configuration.len() + self.sessions.len());

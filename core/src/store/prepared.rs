@@ -137,7 +137,29 @@ impl Preparer {
     /// What kept the helper from making it: `Full` if there is no space, else `Io`. Nothing was written to
     /// the log.
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
-        let needed = if purpose == Purpose::Data { 2 } else { 1 };
+        let mut state = self.await_ready(if purpose == Purpose::Data { 2 } else { 1 })?;
+        self.work.notify_one();
+        match state.ready.pop_front() {
+            Some(prepared) => Ok(prepared),
+            None => unreachable!("it was waited for"),
+        }
+    }
+
+    /// Makes sure that a file is ready; waits while the helper makes one.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub(crate) fn keep_one_ready(&self) -> Result<()> {
+        self.await_ready(1).map(drop)
+    }
+
+    /// Whether a file is ready.
+    pub(crate) fn has_one_ready(&self) -> bool {
+        !self.lock().ready.is_empty()
+    }
+
+    /// Waits until so many files are ready, and keeps the lock.
+    fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         let rested = state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY);
         if state.ready.len() < needed && (state.unaided || rested) {
@@ -151,11 +173,7 @@ impl Preparer {
         }
         loop {
             if state.ready.len() >= needed {
-                let taken = state.ready.pop_front();
-                self.work.notify_one();
-                if let Some(prepared) = taken {
-                    return Ok(prepared);
-                }
+                return Ok(state);
             }
             if state.stop {
                 let what = "the thread that prepares segments has ended; close the log and open it again";

@@ -1,7 +1,8 @@
 //! Drill: how long until a new leader acknowledges appends, when the old one is lost and all else is well.
 //!
-//! All trouble ends first; when every member is up, settled and in step the leader's power is cut, and somebody asks for an
-//! append of whoever leads until one is acknowledged. Meanwhile nothing else goes wrong.
+//! All trouble ends first; when every member is up, settled and in step, on its disk as well, and no old message is under
+//! way any more, the leader's power is cut, and somebody asks for an append of whoever leads until one is acknowledged.
+//! Meanwhile nothing else goes wrong.
 
 use super::{Asker, Check, Event, World};
 use crate::batch::BatchBuilder;
@@ -13,6 +14,7 @@ use crate::sim::fault::Fault;
 use crate::sim::history::What;
 use crate::sim::history::{Told, record_of};
 use crate::sim::machine::Request;
+use crate::sim::network::REPLAY_DELAY_MAX;
 use crate::types::NodeId;
 use std::time::Duration;
 
@@ -57,7 +59,7 @@ impl World {
             let other = self.machine(node)?.glance();
             if other.leader != Some(leader)
                 || other.term != glance.term
-                || other.last_raft.0 + 8 < glance.last_raft.0
+                || other.durable_raft.0 + 8 < glance.last_raft.0
             {
                 return None;
             }
@@ -107,7 +109,9 @@ impl World {
             self.drill = None;
             return Ok(());
         }
-        let leader = self.is_settled();
+        // A majority has to be left, and what the troubled network still holds has to have come.
+        let ready = self.voters().len() >= 3 && now.since(since) > REPLAY_DELAY_MAX;
+        let leader = self.is_settled().filter(|_| ready);
         let settled = leader.and(settled.or(Some(now)));
         if let Some(drill) = &mut self.drill {
             drill.settled = settled;

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
 use crate::sim::fault::Fault;
 use crate::sim::host::State;
+use crate::sim::machine::Machine;
 use crate::sim::network::Weather;
 use crate::sim::plan::Plan;
 use crate::types::NodeId;
@@ -344,6 +345,13 @@ impl World {
 
     /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
     fn may_maim(&mut self, node: NodeId) -> bool {
+        // One that is paused, or the next leader, can know of a change already.
+        let committed = |m: &Machine| m.glance().committed_raft;
+        let most = self.hosts.values().filter_map(|h| h.machine.as_ref().map(committed)).max();
+        let leads = self.leader().and_then(|n| self.hosts.get(&n)?.machine.as_ref().map(committed));
+        if leads < most {
+            return false;
+        }
         // Those that were taken away cannot stand in for it.
         let present = self.present();
         let voters: Vec<NodeId> = self.voters().into_iter().filter(|n| present.contains(n)).collect();

@@ -1,0 +1,129 @@
+//! Ticking: raft's clock, and when a voter stands for election.
+//!
+//! Raft draws an election time-out at random, from one to two times the shortest. Here each voter has a place of its own,
+//! so that two rarely stand at once and the first one does soon; and who asked in vain asks again soon, which costs
+//! nobody anything: before an election the others are only asked whether they would vote (pre-vote).
+
+use super::Replica;
+use crate::cluster::Cluster;
+use crate::error::{Error, ErrorKind, Result};
+use crate::moment::Moment;
+use crate::writing::Writing;
+use raft::StateRole;
+use std::time::Duration;
+
+/// Raft's clock.
+pub(super) struct Ticks {
+    /// When the next tick is due, and how far they are apart.
+    pub(super) next: Moment,
+    pub(super) interval: Duration,
+    /// The shortest election time-out, in ticks.
+    pub(super) election: usize,
+    chance: SplitMix,
+    timeout: usize,
+    /// For which term, role and place among the voters the time-out was drawn.
+    drawn_for: (u64, StateRole, (usize, usize)),
+    /// Ticks since this voter last asked for votes.
+    asking: usize,
+}
+
+impl Ticks {
+    pub(super) fn new(now: Moment, cluster: &Cluster, election: usize, seed: u64) -> Self {
+        Self {
+            next: now.plus(cluster.heartbeat),
+            interval: cluster.heartbeat,
+            election,
+            chance: SplitMix(seed),
+            timeout: election,
+            drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
+            asking: 0,
+        }
+    }
+}
+
+/// A sequence of numbers from a seed. Sebastiano Vigna's SplitMix64.
+pub(super) struct SplitMix(pub(super) u64);
+
+impl SplitMix {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+impl Replica {
+    pub(super) fn tick(&mut self) {
+        self.greet();
+        self.ask_whether_removed();
+        let log = &self.raw.raft.raft_log;
+        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
+            self.raw.tick();
+            self.ask_for_votes_again();
+            self.steady();
+        }
+    }
+
+    /// Who asked for votes, and got neither enough nor a leader, asks again before its time-out has passed a second time:
+    /// the others may have waited for a leader that they had heard a little later.
+    fn ask_for_votes_again(&mut self) {
+        if !matches!(self.raw.raft.state, StateRole::PreCandidate | StateRole::Candidate) {
+            self.ticks.asking = 0;
+            return;
+        }
+        self.ticks.asking += 1;
+        let (place, voters) = self.place();
+        let again = (self.ticks.election / 3).max(2) + self.turn(place, voters);
+        if self.ticks.asking >= again {
+            self.ticks.asking = 0;
+            // Refused only while a change of membership has to be applied first.
+            let _ = self.raw.campaign();
+        }
+    }
+
+    /// Stands for election at once: the only voter.
+    pub(crate) fn campaign(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        self.raw.campaign().map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        self.steady();
+        self.process(now, writing)
+    }
+
+    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
+    fn place(&self) -> (usize, usize) {
+        let voters = self.membership.voters();
+        let place = voters.iter().position(|v| *v == self.node().0);
+        place.map_or((0, 0), |place| (place, voters.len()))
+    }
+
+    /// Whose turn it is to stand for election first: 0 for that voter, 1 for the next. Another one each term.
+    fn turn(&self, place: usize, voters: usize) -> usize {
+        (place + self.raw.raft.term as usize) % voters.max(1)
+    }
+
+    /// How many ticks this voter lets others go first. Who has no place waits for as long as chance says.
+    fn patience(&mut self, (place, voters): (usize, usize)) -> usize {
+        if voters == 0 {
+            return self.ticks.chance.below(self.ticks.election);
+        }
+        let apart = (self.ticks.election * 3 / 5).div_ceil(voters).max(1);
+        (self.turn(place, voters) * apart).min(self.ticks.election - 1)
+    }
+
+    /// Keeps the election time-out of our own: raft draws another one on every change.
+    pub(super) fn steady(&mut self) {
+        let place = self.place();
+        let now_for = (self.raw.raft.term, self.raw.raft.state, place);
+        if self.ticks.drawn_for != now_for {
+            self.ticks.drawn_for = now_for;
+            self.ticks.timeout = self.ticks.election + self.patience(place);
+        }
+        self.raw.raft.set_randomized_election_timeout(self.ticks.timeout);
+    }
+}
