@@ -255,12 +255,17 @@ impl Pump {
             }
             Some(Outcome::Refused(refused)) => {
                 let kind = ErrorKind::from_code(refused.kind).unwrap_or(ErrorKind::Unavailable);
-                let error = Error::new(kind, refused.message);
-                // It is in the log, since an earlier stream.
-                if kind != ErrorKind::SequenceForgotten || front.tries == 1 {
-                    return Err(Broken { error, leader: Some(refused.leader).filter(|l| !l.is_empty()) });
+                let leader = Some(refused.leader).filter(|l| !l.is_empty());
+                match kind {
+                    // It is in the log, since an earlier stream.
+                    ErrorKind::SequenceForgotten if front.tries > 1 => {}
+                    ErrorKind::SequenceForgotten => {
+                        let what = format!("somebody else appends in this session: {}", refused.message);
+                        return Err(Error::new(ErrorKind::SequenceGap, what).into());
+                    }
+                    _ => return Err(Broken { error: Error::new(kind, refused.message), leader }),
                 }
-                Err(error)
+                Err(Error::new(kind, refused.message))
             }
             _ => return Err(Error::new(ErrorKind::Unavailable, "the server's answer makes no sense").into()),
         };

@@ -218,10 +218,8 @@ impl RemoteReader {
     }
 
     async fn step(&mut self) -> Result<Step> {
-        while let Some(wire) = self.waiting.pop_front() {
-            if let Some(batch) = self.accept(wire)? {
-                return Ok(Step::Batch(batch));
-            }
+        if let Some(wire) = self.waiting.pop_front() {
+            return Ok(Step::Batch(self.accept(wire)?));
         }
         let Some(open) = &mut self.stream else {
             self.open().await?;
@@ -245,9 +243,7 @@ impl RemoteReader {
 
     async fn take(&mut self, response: ReadResponse) -> Result<()> {
         if !response.batches.is_empty() {
-            (self.failing, self.waiting) = (None, response.batches.into());
-            self.avoid.clear();
-            self.backoff.reset();
+            self.waiting = response.batches.into();
             if let Some(open) = &mut self.stream {
                 open.behind = 0;
             }
@@ -278,8 +274,8 @@ impl RemoteReader {
         timeout(wait, self.client.info_stale()).await.ok()?.ok().map(|info| info.last)
     }
 
-    /// What a server sent, checked: None: nothing of it is wanted.
-    fn accept(&mut self, wire: Wire) -> Result<Option<RecordBatch>> {
+    /// What a server sent, checked.
+    fn accept(&mut self, wire: Wire) -> Result<RecordBatch> {
         let timestamp = Timestamp(wire.timestamp_nanos / NANOS_PER_MILLI);
         let stored = StoredBatch::decode(Index(wire.first), timestamp, wire.batch)?;
         let Place::Next(next) = self.place else {
@@ -292,7 +288,11 @@ impl RemoteReader {
         let mut batch = stored.unpack()?;
         batch.skip_to(next);
         self.place = Place::Next(stored.last().next());
-        Ok(Some(batch))
+        // Only what is sound says that the server is well again.
+        self.failing = None;
+        self.avoid.clear();
+        self.backoff.reset();
+        Ok(batch)
     }
 
     async fn open(&mut self) -> Result<()> {
