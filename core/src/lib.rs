@@ -54,6 +54,7 @@ mod positions;
 mod promise;
 mod raft_codec;
 mod reader;
+mod records;
 mod repairing;
 mod replica;
 mod rescue;
@@ -72,13 +73,14 @@ mod writing;
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
-pub use completion::{Appended, Ticket};
+pub use completion::{Answer, Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
 pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
-pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
+pub use reader::{Reader, Start};
+pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use stats::{SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
