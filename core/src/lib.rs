@@ -54,6 +54,7 @@ mod positions;
 mod promise;
 mod raft_codec;
 mod reader;
+mod records;
 mod repairing;
 mod replica;
 mod rescue;
@@ -78,7 +79,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
 pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
-pub use reader::{OwnedRecord, Reader, Record, RecordBatch, Start};
+pub use reader::{Reader, Start};
+pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use stats::{SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,

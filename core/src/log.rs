@@ -27,7 +27,8 @@ use crate::node::{Node, Published};
 use crate::open::{Directory, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
-use crate::reader::{OwnedRecord, Reader, Shelf, Start};
+use crate::reader::{Reader, Shelf, Start};
+use crate::records::OwnedRecord;
 use crate::repairing::{Begun, Repairing};
 use crate::rescue::Shared;
 use crate::stats::Stats;
@@ -435,6 +436,11 @@ impl Log {
         self.inner.options.session_window
     }
 
+    /// The options it was opened with.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
     /// How the log stands now. Never blocks.
     pub fn info(&self) -> Info {
         let Inner { shelf, published, queue, options, identity, .. } = &*self.inner;
@@ -521,11 +527,6 @@ impl Log {
         let ticket = promise.ticket(0, 0, 0);
         self.inner.queue.push_question(Mail::Ask(ask, timeout, promise))?;
         Ok(Answer(ticket))
-    }
-
-    /// What it was opened with.
-    pub fn options(&self) -> &Options {
-        &self.inner.options
     }
 
     /// What the log did since it was opened.

@@ -6,16 +6,15 @@
 //!
 //! Must not know: the writer.
 
-use crate::batch::{self, BATCH_HEADER_BYTES, Body};
-use crate::codec::Codec;
+use crate::batch::{self, BatchHeader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::positions::{HookOwner, Positions};
+use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
 use crate::store::cursor::{self, Cursor};
 use crate::store::segment::Segments;
 use crate::types::{Index, Timestamp};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,121 +38,6 @@ pub enum Start {
     Timestamp(Timestamp),
     /// The next record to come.
     Next,
-}
-
-/// A record, borrowed from the reader or batch that gave it.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// log.append(b"hello")?;
-/// let mut reader = log.reader(chiplog::Start::First)?;
-/// let record = reader.next_record()?.expect("just appended");
-/// assert_eq!((record.index.get(), record.data), (1, &b"hello"[..]));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
-    /// Its place in the log.
-    pub index: Index,
-    /// When the log took it.
-    pub timestamp: Timestamp,
-    /// Its bytes.
-    pub data: &'a [u8],
-}
-
-/// A record that keeps its bytes, without a copy where the batch is not compressed: it holds the segment.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let index = log.append(b"hello")?;
-/// assert_eq!(log.read(index)?.data, "hello");
-/// # Ok::<(), chiplog::Error>(())
-/// # .map_err(|e| Box::<dyn std::error::Error>::from(e))?; Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnedRecord {
-    /// Its place in the log.
-    pub index: Index,
-    /// When the log took it.
-    pub timestamp: Timestamp,
-    /// Its bytes.
-    pub data: Bytes,
-}
-
-/// Records that were appended together, verified. Holds their segment; `Send + Sync`.
-///
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
-/// let mut builder = chiplog::BatchBuilder::new();
-/// builder.push(b"a")?.push(b"b")?;
-/// log.append_batch(&builder.build()?)?;
-/// let batch = log.reader(chiplog::Start::First)?.next_batch()?.expect("just appended");
-/// let data: Vec<&[u8]> = batch.iter().map(|r| r.data).collect();
-/// assert_eq!(data, [b"a", b"b"]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct RecordBatch {
-    /// The unpacked body: payload and table of ends.
-    body: Slice,
-    first: Index,
-    /// Records before this one are not part of what the reader asked for.
-    skip: u32,
-    count: u32,
-    timestamp: Timestamp,
-}
-
-impl RecordBatch {
-    /// Verifies the batch at the start of `bytes` and checks its table.
-    fn verify(bytes: &Slice, first: Index, timestamp: Timestamp) -> Result<Self, batch::Malformed> {
-        let header = batch::verify(bytes)?;
-        let body = match header.codec {
-            Codec::None => bytes.slice(BATCH_HEADER_BYTES..header.length as usize),
-            _ => Slice::Copied(batch::body(bytes, &header)?.into_owned().into()),
-        };
-        Body::new(&body, header.count)?.check(header.count)?;
-        Ok(Self { body, first, skip: 0, count: header.count, timestamp })
-    }
-
-    /// Index of its first record.
-    pub fn first(&self) -> Index {
-        self.first.plus(u64::from(self.skip))
-    }
-
-    /// How many records it holds; at least 1.
-    pub fn count(&self) -> u32 {
-        self.count - self.skip
-    }
-
-    /// When the log took them.
-    pub fn timestamp(&self) -> Timestamp {
-        self.timestamp
-    }
-
-    /// Its records, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Record<'_>> {
-        (0..self.count()).map(|n| self.at(self.skip + n))
-    }
-
-    /// Record `n` of it, from 0, if it has so many.
-    pub fn get(&self, n: u32) -> Option<Record<'_>> {
-        (n < self.count()).then(|| self.at(self.skip + n))
-    }
-
-    /// Record `n` of the stored batch; the table was checked.
-    fn at(&self, n: u32) -> Record<'_> {
-        let data = Body::new(&self.body, self.count).and_then(|b| b.record(n)).unwrap_or_default();
-        Record { index: self.first.plus(u64::from(n)), timestamp: self.timestamp, data }
-    }
-
-    fn into_record(self, index: Index) -> OwnedRecord {
-        let n = (index.0 - self.first.0) as u32;
-        let range = Body::new(&self.body, self.count).and_then(|b| b.range(n)).unwrap_or_default();
-        OwnedRecord { index, timestamp: self.timestamp, data: self.body.slice(range).into_bytes() }
-    }
 }
 
 /// What readers share with the log: its segments and positions.
@@ -282,6 +166,14 @@ struct Block {
     first: Index,
 }
 
+/// A batch that was found, and where in its segment's file.
+struct Found {
+    bytes: Slice,
+    first: Index,
+    timestamp: Timestamp,
+    offset: usize,
+}
+
 impl Reader {
     /// Index of the record that comes next.
     pub fn position(&self) -> Index {
@@ -327,6 +219,25 @@ impl Reader {
             self.next = self.next.plus(u64::from(batch.count()));
         }
         Ok(batch)
+    }
+
+    /// The batch that holds the next record, whole, as it stands in the log, still packed; `None` at the tail. It can
+    /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked or copied.
+    ///
+    /// # Errors
+    /// As [`Self::next_record`].
+    pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
+        self.batch = None;
+        if !self.is_committed()? {
+            return Ok(None);
+        }
+        let found = self.find_batch().and_then(|found| {
+            let stored = StoredBatch::verify(&found.bytes, found.first, found.timestamp);
+            stored.map_err(|why| self.corrupt(&found, why))
+        });
+        let stored = self.or_discarded(found)?;
+        self.next = stored.last().next();
+        Ok(Some(stored))
     }
 
     /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
@@ -387,15 +298,31 @@ impl Reader {
             return Ok(true);
         }
         self.batch = None;
+        if !self.is_committed()? {
+            return Ok(false);
+        }
+        let found = self.find_batch().and_then(|found| {
+            let batch = RecordBatch::verify(&found.bytes, found.first, found.timestamp);
+            batch.map_err(|why| self.corrupt(&found, why))
+        });
+        let mut batch = self.or_discarded(found)?;
+        batch.skip = (self.next.0 - batch.first().0) as u32;
+        self.batch = Some(batch);
+        Ok(true)
+    }
+
+    /// Whether the next record can be read; it may have been discarded.
+    fn is_committed(&self) -> Result<bool> {
         let first = self.shelf.positions.first();
         if self.next < first {
             return Err(discarded(self.next, first));
         }
-        if self.next > self.shelf.positions.committed() {
-            return Ok(false);
-        }
-        let filled = self.next_stored_batch();
-        if let Err(error) = &filled {
+        Ok(self.next <= self.shelf.positions.committed())
+    }
+
+    /// What was read; or what a reader should hear of why not.
+    fn or_discarded<T>(&mut self, read: Result<T>) -> Result<T> {
+        if let Err(error) = &read {
             // Start over from the index next time: nothing half-read is kept.
             self.block = None;
             self.cursor = None;
@@ -410,12 +337,11 @@ impl Reader {
                 return Err(discarded(self.next, first));
             }
         }
-        self.batch = Some(filled?);
-        Ok(true)
+        read
     }
 
-    /// The stored batch that holds `next`, which is committed.
-    fn next_stored_batch(&mut self) -> Result<RecordBatch> {
+    /// The stored batch that holds `next`, which is committed; moves behind it. Not verified yet.
+    fn find_batch(&mut self) -> Result<Found> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             none => none.insert(self.shelf.cursor(self.next)?),
@@ -426,22 +352,25 @@ impl Reader {
                 _ => find_block(cursor, self.next, self.lookup)?,
             };
             let block = self.block.insert(block);
-            let corrupt = |at: usize, why| cursor.corrupt(block.located.offset + at, why);
             let rest = &block.bytes[block.at..];
-            let header = batch::BatchHeader::parse(rest).map_err(|why| corrupt(block.at, why))?;
+            let header = BatchHeader::parse(rest)
+                .map_err(|why| cursor.corrupt(block.located.offset + block.at, why))?;
             let (at, first) = (block.at, block.first);
-            let after = first.plus(u64::from(header.count));
-            if after > self.next {
-                let bytes = block.bytes.slice(at..at + header.length as usize);
-                let batch = RecordBatch::verify(&bytes, first, block.located.header.timestamp);
-                let mut batch = batch.map_err(|why| corrupt(at, why))?;
-                batch.skip = (self.next.0 - first.0) as u32;
-                block.at += header.length as usize;
-                block.first = after;
-                return Ok(batch);
-            }
             block.at += header.length as usize;
-            block.first = after;
+            block.first = first.plus(u64::from(header.count));
+            if block.first > self.next {
+                let bytes = block.bytes.slice(at..at + header.length as usize);
+                let timestamp = block.located.header.timestamp;
+                return Ok(Found { bytes, first, timestamp, offset: block.located.offset + at });
+            }
+        }
+    }
+
+    /// The batch that was found is not what was written.
+    fn corrupt(&self, found: &Found, why: batch::Malformed) -> Error {
+        match &self.cursor {
+            Some(cursor) => cursor.corrupt(found.offset, why),
+            None => Error::new(ErrorKind::Corrupt, why),
         }
     }
 }

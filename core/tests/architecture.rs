@@ -92,6 +92,7 @@ const ORDER: &[&str] = &[
     "repairing",
     "rescue",
     // What a program holds.
+    "records",
     "reader",
     "log",
     "exactly_once",

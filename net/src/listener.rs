@@ -44,13 +44,18 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<Mended<TcpStream>>> {
+    plain(listener).map(|connection| connection.map(Mended::new))
+}
+
+/// The same with authorities as they come: for peers, and where TLS hides them.
+pub fn plain(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
     TcpListenerStream::new(listener)
         .then(async |accepted| match accepted {
             Ok(stream) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "a connection ended before it began");
                 }
-                Some(Ok(Mended::new(stream)))
+                Some(Ok(stream))
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");

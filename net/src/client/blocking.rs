@@ -1,0 +1,232 @@
+//! Blocking: the client for programs without an async runtime. Each [`Client`] has a thread of its own that does the
+//! network's work; calls wait for it on the caller's thread. Not to be used from async code.
+
+use super::{ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo, Unacknowledged};
+use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// A runtime on a thread of its own. Dropping it ends it.
+struct Runtime {
+    handle: Handle,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runtime {
+    fn start() -> Result<Arc<Self>> {
+        let failed =
+            |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot start the client's thread: {e}"));
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel();
+        let run = move || {
+            let _ = runtime.block_on(ended);
+        };
+        let thread = std::thread::Builder::new().name("chiplog-client".into()).spawn(run).map_err(failed)?;
+        Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread) }))
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.handle.block_on(work)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Runtime")
+    }
+}
+
+/// As [`super::Client`], for threads. Cheap to clone.
+///
+/// ```no_run
+/// use chiplog_net::client::{ClientOptions, ProducerOptions, blocking::Client};
+/// let client = Client::connect(["log1.example:7000"], ClientOptions::default())?;
+/// let producer = client.producer(ProducerOptions::default())?;
+/// println!("at {}", producer.append(b"hello")?);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: super::Client,
+    runtime: Arc<Runtime>,
+}
+
+impl Client {
+    /// See [`super::Client::connect`].
+    ///
+    /// # Errors
+    /// As there; `Io`: no thread could be had.
+    pub fn connect<S: Into<String>>(
+        servers: impl IntoIterator<Item = S>,
+        options: ClientOptions,
+    ) -> Result<Self> {
+        let runtime = Runtime::start()?;
+        let client = runtime.wait(super::Client::connect(servers, options))?;
+        Ok(Self { client, runtime })
+    }
+
+    /// See [`super::Client::producer`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn producer(&self, options: ProducerOptions) -> Result<Producer> {
+        let producer = self.runtime.wait(self.client.producer(options))?;
+        Ok(Producer { producer, runtime: self.runtime.clone() })
+    }
+
+    /// See [`super::Client::reader`].
+    pub fn reader(&self, start: Start, from: ReadFrom) -> Reader {
+        self.reader_with(start, ReaderOptions { from, ..ReaderOptions::default() })
+    }
+
+    /// See [`super::Client::reader_with`].
+    pub fn reader_with(&self, start: Start, options: ReaderOptions) -> Reader {
+        Reader { reader: self.client.reader_with(start, options), runtime: self.runtime.clone() }
+    }
+
+    /// See [`super::Client::info`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn info(&self) -> Result<RemoteInfo> {
+        self.runtime.wait(self.client.info())
+    }
+
+    /// See [`super::Client::discard`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn discard(&self, first: Index) -> Result<()> {
+        self.runtime.wait(self.client.discard(first))
+    }
+}
+
+/// As [`super::Producer`], for threads. Cheap to clone. To be closed: when the last handle of its client is dropped,
+/// what was not acknowledged is given up.
+///
+/// ```
+/// fn takes_any_thread<T: Send + Sync + Clone>() {}
+/// takes_any_thread::<chiplog_net::client::blocking::Producer>();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Producer {
+    producer: super::Producer,
+    runtime: Arc<Runtime>,
+}
+
+impl Producer {
+    /// See [`super::Producer::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&self, record: &[u8]) -> Result<()> {
+        match self.producer.try_send(record) {
+            Err(error) if error.kind() == ErrorKind::Busy => self.runtime.wait(self.producer.send(record)),
+            done => done,
+        }
+    }
+
+    /// See [`super::Producer::send_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_with(
+        &self,
+        record: &[u8],
+        callback: impl FnOnce(Result<Index>) + Send + 'static,
+    ) -> Result<()> {
+        self.runtime.wait(self.producer.send_with(record, callback))
+    }
+
+    /// Appends a record and waits until it is in the log.
+    ///
+    /// # Errors
+    /// As [`super::Producer::append`] and its delivery.
+    pub fn append(&self, record: &[u8]) -> Result<Index> {
+        self.runtime.wait(async { self.producer.append(record).await?.await })
+    }
+
+    /// See [`super::Producer::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn flush(&self, deadline: Duration) -> Result<()> {
+        self.runtime.wait(self.producer.flush(deadline))
+    }
+
+    /// See [`super::Producer::close`].
+    pub fn close(&self, deadline: Duration) -> Vec<Unacknowledged> {
+        self.runtime.wait(self.producer.close(deadline))
+    }
+}
+
+/// As [`super::RemoteReader`], for threads.
+///
+/// ```
+/// fn moves_between_threads<T: Send>() {}
+/// moves_between_threads::<chiplog_net::client::blocking::Reader>();
+/// ```
+#[derive(Debug)]
+pub struct Reader {
+    reader: super::RemoteReader,
+    runtime: Arc<Runtime>,
+}
+
+impl Reader {
+    /// See [`super::RemoteReader::position`].
+    pub fn position(&self) -> Option<Index> {
+        self.reader.position()
+    }
+
+    /// See [`super::RemoteReader::seek`].
+    pub fn seek(&mut self, start: Start) {
+        self.reader.seek(start);
+    }
+
+    /// See [`super::RemoteReader::next_record`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
+        match self.reader.buffered_record() {
+            Some(record) => Ok(Some(record)),
+            None => self.runtime.wait(self.reader.next_record()),
+        }
+    }
+
+    /// See [`super::RemoteReader::next_batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.runtime.wait(self.reader.next_batch())
+    }
+
+    /// As [`next_batch`](Self::next_batch), for at most so long.
+    ///
+    /// # Errors
+    /// As there; and `Timeout`: nothing came.
+    pub fn next_batch_within(&mut self, timeout: Duration) -> Result<Option<RecordBatch>> {
+        let reader = &mut self.reader;
+        self.runtime.wait(async {
+            let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
+            tokio::time::timeout(timeout, reader.next_batch()).await.map_err(nothing)?
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! Class: what a client does about an error. Pure.
+
+use chiplog::ErrorKind;
+
+/// What to do about an error that a server answered with, or that kept it from answering.
+///
+/// ```
+/// use chiplog::ErrorKind;
+/// use chiplog_net::client::ErrorClass;
+/// assert_eq!(ErrorClass::of(ErrorKind::TooLarge), ErrorClass::Fatal);
+/// assert_eq!(ErrorClass::of(ErrorKind::Busy), ErrorClass::Retriable);
+/// assert_eq!(ErrorClass::of(ErrorKind::NotLeader), ErrorClass::RefreshMetadata);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The same request will fail again.
+    Fatal,
+    /// The same request can succeed later, at the same server.
+    Retriable,
+    /// The same request can succeed at another server: who leads has to be found out anew.
+    RefreshMetadata,
+}
+
+impl ErrorClass {
+    /// The class of a kind of error.
+    pub fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Busy
+            | ErrorKind::Full
+            | ErrorKind::Timeout
+            | ErrorKind::TooManySessions
+            // Damaged on its way: what is sent again can arrive whole.
+            | ErrorKind::Corrupt => Self::Retriable,
+            ErrorKind::NotLeader
+            | ErrorKind::Unavailable
+            | ErrorKind::Poisoned
+            | ErrorKind::Closed
+            | ErrorKind::Removed
+            | ErrorKind::Locked
+            | ErrorKind::Io => Self::RefreshMetadata,
+            _ => Self::Fatal,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Client: a log over the network: finds and follows the leader, appends exactly once, reads from any replica.
+//!
+//! ```text
+//! Client ─┬─ calls (info, discard, sessions) ──> the leader, again until it answers or the time is up
+//!         ├─ Producer: gather ──> pump ──> append stream ──> the leader; what is not acknowledged is sent again
+//!         └─ RemoteReader <── read stream <── one replica; another one when it fails, at the same index
+//! ```
+//!
+//! Every wait has a deadline. Must not know: how a server works; the log's files.
+
+mod backoff;
+pub mod blocking;
+mod class;
+mod gather;
+mod outcome;
+mod producer;
+mod pump;
+mod reader;
+mod servers;
+mod watch;
+
+pub use class::ErrorClass;
+pub use outcome::Delivery;
+pub use producer::{Producer, ProducerOptions, Unacknowledged};
+pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
+pub use watch::{RemoteInfo, Watch};
+
+use crate::address::check_host_port;
+use crate::proto::v1::log_client::LogClient;
+use crate::proto::v1::{CloseSessionRequest, DiscardRequest, InfoRequest, OpenSessionRequest};
+use crate::status::{from_status, leader_of};
+use backoff::Backoff;
+use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start};
+use servers::Servers;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+/// Deadlines and limits of a [`Client`].
+///
+/// ```
+/// use std::time::Duration;
+/// let mut options = chiplog_net::client::ClientOptions::default();
+/// options.timeout = Duration::from_secs(3);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// Which log; empty, the default: the server's only one.
+    pub log: String,
+    /// How long a call may take with all its attempts, default 30 s.
+    pub timeout: Duration,
+    /// How long one attempt may take, default 10 s.
+    pub attempt_timeout: Duration,
+    /// How long a connection may take to come about, default 2 s.
+    pub connect_timeout: Duration,
+    /// How long a server is waited for when all are asked who leads, default 1 s.
+    pub probe_timeout: Duration,
+    /// The wait after a first failure, default 10 ms; twice as long after each further one, with jitter.
+    pub backoff_min: Duration,
+    /// The longest such wait, default 1 s.
+    pub backoff_max: Duration,
+    /// After so long without a sign of the other side a connection is tested, and given up when it stays silent for as
+    /// long again. Default 5 s.
+    pub keep_alive: Duration,
+    /// Bytes that a server may send ahead on a stream, default 4 MiB.
+    pub window_bytes: u32,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            log: String::new(),
+            timeout: Duration::from_secs(30),
+            attempt_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(2),
+            probe_timeout: Duration::from_secs(1),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+            keep_alive: Duration::from_secs(5),
+            window_bytes: 4 << 20,
+        }
+    }
+}
+
+/// A log over the network. Cheap to clone, `Send + Sync`; to be used within a tokio runtime that has time and I/O.
+/// Without one, see [`blocking`].
+///
+/// ```
+/// use chiplog::Start;
+/// use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
+/// # use chiplog_net::{host::Host, native::Native};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let host = Host::new();
+/// # host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
+/// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let address = listener.local_addr()?.to_string();
+/// # let server = tonic::transport::Server::builder().add_service(Native::new(host).into_service());
+/// # tokio::spawn(server.serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)));
+/// let client = Client::connect([address], ClientOptions::default()).await?;
+/// let producer = client.producer(ProducerOptions::default()).await?;
+/// let index = producer.append(b"hello").await?.await?;
+/// let mut reader = client.reader(Start::First, ReadFrom::Any);
+/// let record = reader.next_record().await?.expect("it follows");
+/// assert_eq!((record.index, &record.data[..]), (index, &b"hello"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: ClientOptions,
+    servers: Servers,
+}
+
+/// A call that was begun.
+type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
+
+impl Client {
+    /// Finds the cluster that these servers, `host:port`, are part of, and its leader. One that runs is enough; the
+    /// others are learnt from it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address, or not one. `Unavailable`, `Timeout`: no leader was found within
+    /// `options.timeout`. `Unsupported`: the server speaks another revision.
+    pub async fn connect<S: Into<String>>(
+        servers: impl IntoIterator<Item = S>,
+        options: ClientOptions,
+    ) -> Result<Self> {
+        let seeds: Vec<String> = servers.into_iter().map(Into::into).collect();
+        if seeds.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a client needs the address of a server"));
+        }
+        for seed in &seeds {
+            check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
+        }
+        let servers = Servers::new(seeds, options.clone());
+        let client = Self { inner: Arc::new(Inner { options, servers }) };
+        client.servers().leader(client.deadline()).await?;
+        Ok(client)
+    }
+
+    fn options(&self) -> &ClientOptions {
+        &self.inner.options
+    }
+
+    fn servers(&self) -> &Servers {
+        &self.inner.servers
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.options().timeout
+    }
+
+    fn log_name(&self) -> String {
+        self.options().log.clone()
+    }
+
+    /// A producer: gathers records into batches and appends them, by default once each.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: an option; those of a call.
+    pub async fn producer(&self, options: ProducerOptions) -> Result<Producer> {
+        Producer::start(self.clone(), options).await
+    }
+
+    /// A reader that follows the log from `start` on. It connects when it is first asked.
+    pub fn reader(&self, start: Start, from: ReadFrom) -> RemoteReader {
+        self.reader_with(start, ReaderOptions { from, ..ReaderOptions::default() })
+    }
+
+    /// A reader with these options.
+    pub fn reader_with(&self, start: Start, options: ReaderOptions) -> RemoteReader {
+        RemoteReader::new(self.clone(), start, options)
+    }
+
+    /// How the log stands: with everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// Those of a call: `Timeout` or `Unavailable` when no leader answers in time, and whatever it refuses with.
+    pub async fn info(&self) -> Result<RemoteInfo> {
+        self.info_with(false).await
+    }
+
+    /// How the log stands, as the leader knows it without asking the others: it can be late by an election.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub async fn info_stale(&self) -> Result<RemoteInfo> {
+        self.info_with(true).await
+    }
+
+    async fn info_with(&self, allow_stale: bool) -> Result<RemoteInfo> {
+        let request = InfoRequest { log: self.log_name(), allow_stale };
+        let info = self
+            .at_leader(request, |mut leader, request| Box::pin(async move { leader.info(request).await }));
+        Ok(RemoteInfo::from(info.await?))
+    }
+
+    /// Discards all records below `first`.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub async fn discard(&self, first: Index) -> Result<()> {
+        let request = DiscardRequest { log: self.log_name(), first: first.get() };
+        self.at_leader(request, |mut leader, request| Box::pin(async move { leader.discard(request).await }))
+            .await
+            .map(drop)
+    }
+
+    /// How the log stands, now and whenever that changes.
+    pub fn watch(&self, interval: Duration) -> Watch {
+        Watch::new(self.clone(), interval)
+    }
+
+    async fn open_session(&self) -> Result<SessionId> {
+        let request = OpenSessionRequest { log: self.log_name() };
+        let opened = self
+            .at_leader(request, |mut leader, request| {
+                Box::pin(async move { leader.open_session(request).await })
+            })
+            .await?;
+        Ok(SessionId(opened.session))
+    }
+
+    async fn close_session(&self, session: SessionId) -> Result<()> {
+        let request = CloseSessionRequest { log: self.log_name(), session: session.get() };
+        self.at_leader(request, |mut leader, request| {
+            Box::pin(async move { leader.close_session(request).await })
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Asks the leader, and whoever comes to be it, until there is an answer or the time is up.
+    async fn at_leader<Q: Clone, A>(
+        &self,
+        request: Q,
+        call: impl Fn(LogClient<Channel>, Q) -> Call<A>,
+    ) -> Result<A> {
+        let deadline = self.deadline();
+        let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);
+        loop {
+            let leader = self.servers().leader(deadline).await?;
+            let until = deadline.min(Instant::now() + self.options().attempt_timeout);
+            let client = self.servers().client(&leader)?;
+            let (error, hint) = match timeout_at(until, call(client, request.clone())).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => (from_status(&status), leader_of(&status)),
+                // Silence may be a dead connection or a leader that was cut off.
+                Err(_) => {
+                    (Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time")), None)
+                }
+            };
+            match ErrorClass::of(error.kind()) {
+                ErrorClass::Fatal => return Err(error),
+                ErrorClass::Retriable => {}
+                ErrorClass::RefreshMetadata => {
+                    self.servers().doubt(&leader);
+                    if let Some(hint) = hint {
+                        self.servers().suggest(&hint);
+                    }
+                }
+            }
+            let wait = backoff.next();
+            if Instant::now() + wait >= deadline {
+                return Err(error);
+            }
+            sleep(wait).await;
+        }
+    }
+}

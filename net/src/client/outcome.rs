@@ -1,0 +1,95 @@
+//! Outcome: how what became of a batch reaches those who wait for its records. One a batch, not one a record.
+//!
+//! Invariants:
+//! - The result is set once and stays.
+//! - No foreign code runs while the lock is held.
+
+use chiplog::{Index, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// What becomes of one batch.
+#[derive(Debug, Default)]
+pub(super) struct Outcome(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Index of the batch's first record.
+    result: Option<Result<Index>>,
+    /// One place for each delivery that was polled; None once it was dropped.
+    wakers: Vec<Option<Waker>>,
+}
+
+impl Outcome {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, result: Result<Index>) {
+        let wakers = {
+            let mut state = self.state();
+            state.result.get_or_insert(result);
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// What becomes of one record: a future of its index. It may be dropped: the record is appended all the same.
+///
+/// Its error can be `SequenceForgotten`: the record **is in the log**, once; only where is no longer known. And
+/// `Timeout` or `Closed`: it may be in the log or not.
+#[derive(Debug)]
+#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+pub struct Delivery {
+    outcome: Arc<Outcome>,
+    offset: u32,
+    slot: Option<usize>,
+}
+
+impl Delivery {
+    pub(super) fn new(outcome: Arc<Outcome>, offset: u32) -> Self {
+        Self { outcome, offset, slot: None }
+    }
+
+    /// The result, if there is one yet. Never waits.
+    pub fn try_result(&self) -> Option<Result<Index>> {
+        let result = self.outcome.state().result.clone()?;
+        Some(result.map(|first| first.plus(self.offset.into())))
+    }
+}
+
+impl Future for Delivery {
+    type Output = Result<Index>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let waker = context.waker().clone();
+        let delivery = &mut *self;
+        let mut state = delivery.outcome.state();
+        if let Some(result) = &state.result {
+            return Poll::Ready(result.clone().map(|first| first.plus(delivery.offset.into())));
+        }
+        let replaced = match delivery.slot {
+            Some(slot) => state.wakers[slot].replace(waker),
+            None => {
+                delivery.slot = Some(state.wakers.len());
+                state.wakers.push(Some(waker));
+                None
+            }
+        };
+        drop(state);
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            let waker = self.outcome.state().wakers.get_mut(slot).and_then(Option::take);
+            drop(waker);
+        }
+    }
+}

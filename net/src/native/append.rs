@@ -1,0 +1,219 @@
+//! Append: one stream of batches, answered in order.
+//!
+//! It is a state machine that is polled for its next response, not a task: reading, submitting and answering happen
+//! in that poll, and dropping it gives up whatever is left. What was submitted is appended all the same.
+//!
+//! Invariants:
+//! - Responses come in the order of the requests, one for each.
+//! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
+
+use super::NativeOptions;
+use crate::host::Host;
+use crate::proto::v1::append_response::Result as Outcome;
+use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
+use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+/// How soon a full queue is tried again; each time twice as late.
+const ROOM_RETRY_MIN: Duration = Duration::from_micros(500);
+const ROOM_RETRY_MAX: Duration = Duration::from_millis(20);
+
+/// The responses of one append stream.
+#[derive(Debug)]
+pub struct AppendStream {
+    host: Arc<Host>,
+    requests: Streaming<AppendRequest>,
+    /// Named by the first request.
+    log: Option<Log>,
+    pending: VecDeque<Pending>,
+    /// Of batches that are under way.
+    bytes: usize,
+    bytes_max: usize,
+    pending_max: usize,
+    room_timeout: Duration,
+    /// A batch that found the log's queue full.
+    stalled: Option<Stalled>,
+    /// No request comes any more; and why, if not because the client said so.
+    ended: Option<Option<Status>>,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Submitted { ticket: Ticket, bytes: usize },
+    Answered(AppendResponse),
+}
+
+#[derive(Debug)]
+struct Stalled {
+    batch: Batch,
+    until: Instant,
+    wait: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl AppendStream {
+    pub(super) fn new(host: Arc<Host>, options: &NativeOptions, requests: Streaming<AppendRequest>) -> Self {
+        Self {
+            host,
+            requests,
+            log: None,
+            pending: VecDeque::new(),
+            bytes: 0,
+            bytes_max: options.append_inflight_bytes,
+            pending_max: options.append_inflight_max,
+            room_timeout: options.room_timeout,
+            stalled: None,
+            ended: None,
+        }
+    }
+
+    /// Takes in what there is, up to the bounds.
+    fn poll_requests(&mut self, context: &mut Context<'_>) {
+        while self.ended.is_none() {
+            if let Some(stalled) = self.stalled.take() {
+                if !self.retry(stalled, context) {
+                    return;
+                }
+                continue;
+            }
+            if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
+                return;
+            }
+            match Pin::new(&mut self.requests).poll_next(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(request))) => self.take(request),
+                Poll::Ready(Some(Err(status))) => self.ended = Some(Some(status)),
+                Poll::Ready(None) => self.ended = Some(None),
+            }
+        }
+    }
+
+    fn take(&mut self, request: AppendRequest) {
+        if self.log.is_none() {
+            match self.host.log(&request.log) {
+                Ok(log) => self.log = Some(log.clone()),
+                Err(status) => {
+                    self.ended = Some(Some(status));
+                    return;
+                }
+            }
+        }
+        if request.batch.is_empty() {
+            return self.pending.push_back(Pending::Answered(appended(0, 0)));
+        }
+        match Batch::decode(request.batch) {
+            Err(error) => self.refuse(&error, false),
+            Ok(batch) => {
+                let until = Instant::now() + self.room_timeout;
+                if let Some(batch) = self.submit(batch, until) {
+                    let sleep = Box::pin(tokio::time::sleep(ROOM_RETRY_MIN));
+                    self.stalled = Some(Stalled { batch, until, wait: ROOM_RETRY_MIN, sleep });
+                }
+            }
+        }
+    }
+
+    /// Some: the log's queue is full, and it is not `until` yet.
+    fn submit(&mut self, batch: Batch, until: Instant) -> Option<Batch> {
+        let log = self.log.as_ref()?;
+        match log.try_submit_batch(&batch) {
+            Ok(ticket) => {
+                let bytes = batch.as_bytes().len();
+                self.bytes += bytes;
+                self.pending.push_back(Pending::Submitted { ticket, bytes });
+            }
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < until => return Some(batch),
+            Err(error) => self.refuse(&error, false),
+        }
+        None
+    }
+
+    /// False: not yet.
+    fn retry(&mut self, mut stalled: Stalled, context: &mut Context<'_>) -> bool {
+        while stalled.sleep.as_mut().poll(context).is_ready() {
+            match self.submit(stalled.batch, stalled.until) {
+                None => return true,
+                Some(batch) => stalled.batch = batch,
+            }
+            stalled.wait = (stalled.wait * 2).min(ROOM_RETRY_MAX);
+            stalled.sleep.as_mut().reset(Instant::now() + stalled.wait);
+        }
+        self.stalled = Some(stalled);
+        false
+    }
+
+    fn refuse(&mut self, error: &Error, in_doubt: bool) {
+        let response = refused(&self.host, error, in_doubt);
+        self.pending.push_back(Pending::Answered(response));
+    }
+
+    /// The answer to the oldest request; None: there is no request.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<AppendResponse>> {
+        let settled = match self.pending.front_mut() {
+            None => return Poll::Ready(None),
+            Some(Pending::Answered(_)) => None,
+            Some(Pending::Submitted { ticket, .. }) => Some(ready!(Pin::new(ticket).poll(context))),
+        };
+        let front = self.pending.pop_front();
+        if let Some(Pending::Submitted { bytes, .. }) = &front {
+            self.bytes -= bytes;
+        }
+        Poll::Ready(match (front, settled) {
+            (Some(Pending::Answered(response)), _) => Some(response),
+            (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count)),
+            (_, Some(Err(error))) => Some(refused(&self.host, &error, true)),
+            (_, None) => None,
+        })
+    }
+}
+
+impl Stream for AppendStream {
+    type Item = Result<AppendResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let stream = &mut *self;
+        stream.poll_requests(context);
+        let was_full = stream.bytes >= stream.bytes_max || stream.pending.len() >= stream.pending_max;
+        if let Some(response) = ready!(stream.poll_answer(context)) {
+            if was_full {
+                stream.poll_requests(context); // there is room again: ask to be woken for more
+            }
+            return Poll::Ready(Some(Ok(response)));
+        }
+        match &mut stream.ended {
+            None => Poll::Pending,
+            Some(why) => Poll::Ready(why.take().map(Err)),
+        }
+    }
+}
+
+fn appended(first: u64, count: u32) -> AppendResponse {
+    let durability = if count == 0 { Durability::Unspecified } else { Durability::Majority };
+    let appended = Appended { first, count, durability: durability.into() };
+    AppendResponse { result: Some(Outcome::Appended(appended)) }
+}
+
+/// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
+fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
+    let kind = error.kind();
+    let unknown = matches!(
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
+    );
+    let leader = if kind == ErrorKind::NotLeader { host.leader() } else { None };
+    let refused = Refused {
+        kind: kind.code(),
+        message: error.to_string(),
+        retryable: error.is_retryable(),
+        outcome_unknown: in_doubt && unknown,
+        leader: leader.unwrap_or_default(),
+    };
+    AppendResponse { result: Some(Outcome::Refused(refused)) }
+}

@@ -1,0 +1,201 @@
+//! Native: the service `chiplog.v1.Log`, as its proto documents it, over a [`Host`].
+//!
+//! ```text
+//! Append   requests ──> decode, verify ──> Log::try_submit_batch ──> tickets, in order ──> responses
+//! Read     Reader::next_stored ──> batches as they stand in the log ──> responses of about 1 MiB
+//! others   one answer each; what can wait goes to the runtime's blocking threads, so many at a time
+//! ```
+//!
+//! Invariants:
+//! - No thread of the runtime waits for the log or, while a reader catches up, for the disk.
+//! - A stream owns all it holds: when its client goes away, dropping it frees everything.
+//! - What a stream holds is bounded by [`NativeOptions`]; at the bound it stops reading, and HTTP/2 slows its client down.
+//!
+//! Must not know: listeners, TLS, the other services.
+
+mod append;
+mod info;
+mod read;
+
+use crate::host::Host;
+use crate::proto::v1::log_server::{Log as Service, LogServer};
+use crate::proto::v1::{
+    AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
+    InfoResponse, OpenSessionRequest, OpenSessionResponse, ReadRequest, ServerInfoRequest,
+    ServerInfoResponse, WatchRequest,
+};
+use append::AppendStream;
+use chiplog::{Error, ErrorKind, Index, Log, Sequence, SessionId};
+pub(crate) use info::PROTOCOL;
+use info::WatchStream;
+use read::ReadStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The limits of a [`Native`] service.
+///
+/// ```
+/// let options = chiplog_net::native::NativeOptions::default();
+/// assert_eq!(options.reply_bytes, 1 << 20);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NativeOptions {
+    /// Bytes of batches that one append stream may have under way, default 16 MiB; beyond it the stream is not read.
+    /// The last one can go over it.
+    pub append_inflight_bytes: usize,
+    /// Batches that one append stream may have under way, default 1,024.
+    pub append_inflight_max: usize,
+    /// How long a batch waits for room in the log's queue before it is refused as `Busy`, default 5 s. Meanwhile
+    /// nothing behind it is read.
+    pub room_timeout: Duration,
+    /// The largest message that is taken, default 33 MiB: a batch and its frame.
+    pub message_bytes_max: usize,
+    /// How many bytes of batches go into one reply of a read, default 1 MiB. The last one can go over it.
+    pub reply_bytes: usize,
+    /// How long a linearizable `Info` waits for a majority, default 5 s.
+    pub barrier_timeout: Duration,
+    /// Calls that may wait for the log at a time, default 256; beyond it they are refused as `Busy`.
+    pub calls_max: usize,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            append_inflight_bytes: 16 << 20,
+            append_inflight_max: 1024,
+            room_timeout: Duration::from_secs(5),
+            message_bytes_max: 33 << 20,
+            reply_bytes: 1 << 20,
+            barrier_timeout: Duration::from_secs(5),
+            calls_max: 256,
+        }
+    }
+}
+
+/// The service `chiplog.v1.Log`.
+///
+/// ```
+/// use chiplog_net::{host::Host, native::Native};
+/// # let dir = tempfile::tempdir()?;
+/// let host = Host::new();
+/// host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
+/// let server = tonic::transport::Server::builder().add_service(Native::new(host).into_service());
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Native {
+    host: Arc<Host>,
+    options: NativeOptions,
+    calls: Arc<Semaphore>,
+}
+
+impl Native {
+    /// With the default limits.
+    pub fn new(host: Arc<Host>) -> Self {
+        Self::with(host, NativeOptions::default())
+    }
+
+    /// With these limits.
+    pub fn with(host: Arc<Host>, options: NativeOptions) -> Self {
+        let calls = Arc::new(Semaphore::new(options.calls_max));
+        Self { host, options, calls }
+    }
+
+    /// As tonic serves it.
+    pub fn into_service(self) -> LogServer<Self> {
+        let bytes = self.options.message_bytes_max;
+        LogServer::new(self).max_decoding_message_size(bytes)
+    }
+
+    /// Does what may wait on a thread that may, if there are not too many.
+    async fn waiting<T: Send + 'static>(
+        &self,
+        log: &str,
+        work: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let log = self.host.log(log)?.clone();
+        let Ok(permit) = self.calls.clone().try_acquire_owned() else {
+            let what = format!("{} calls wait for the log already", self.options.calls_max);
+            return Err(self.host.status_of(&Error::new(ErrorKind::Busy, what)));
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&log)
+        });
+        match done.await {
+            Ok(result) => result.map_err(|e| self.host.status_of(&e)),
+            Err(_) => Err(Status::internal("the call was given up: the server ends, or failed")),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Service for Native {
+    type AppendStream = AppendStream;
+    type ReadStream = ReadStream;
+    type WatchStream = WatchStream;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<AppendRequest>>,
+    ) -> Result<Response<AppendStream>, Status> {
+        Ok(Response::new(AppendStream::new(self.host.clone(), &self.options, request.into_inner())))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
+        let request = request.into_inner();
+        let log = self.host.log(&request.log)?.clone();
+        Ok(Response::new(read::stream(self.host.clone(), log, &request, self.options.reply_bytes)?))
+    }
+
+    async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
+        let DiscardRequest { log, first } = request.into_inner();
+        self.waiting(&log, move |log| log.discard(Index(first))).await?;
+        Ok(Response::new(DiscardResponse {}))
+    }
+
+    async fn info(&self, request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        let InfoRequest { log, allow_stale } = request.into_inner();
+        if !allow_stale {
+            let timeout = self.options.barrier_timeout;
+            self.waiting(&log, move |log| log.barrier(timeout)).await?;
+        }
+        Ok(Response::new(info::info(self.host.log(&log)?)))
+    }
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<WatchStream>, Status> {
+        let request = request.into_inner();
+        let log = self.host.log(&request.log)?.clone();
+        Ok(Response::new(info::watch(log, request.interval_millis)))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        let OpenSessionRequest { log } = request.into_inner();
+        let session = self.waiting(&log, |log| Ok(log.open_session()?.id())).await?;
+        Ok(Response::new(OpenSessionResponse { session: session.get() }))
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        let CloseSessionRequest { log, session } = request.into_inner();
+        let session = SessionId(session);
+        self.waiting(&log, move |log| log.resume_session(session, Sequence(1)).close()).await?;
+        Ok(Response::new(CloseSessionResponse {}))
+    }
+
+    async fn server_info(
+        &self,
+        _: Request<ServerInfoRequest>,
+    ) -> Result<Response<ServerInfoResponse>, Status> {
+        Ok(Response::new(info::server_info(self.host.log("").ok())))
+    }
+}

@@ -1,0 +1,239 @@
+//! Read: one stream of stored batches, from a start on.
+//!
+//! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
+//! written a moment ago, it is read at once.
+//!
+//! Must not know: what is in a batch.
+
+use crate::host::Host;
+use crate::proto::v1::read_request::Start as Asked;
+use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch};
+use crate::status::FIRST;
+use chiplog::{Error, ErrorKind, Index, Log, Reader, Start, Timestamp};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::Stream;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+
+/// The responses of one read.
+pub(super) type ReadStream = Pin<Box<dyn Stream<Item = Result<ReadResponse, Status>> + Send>>;
+
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Begins a read.
+///
+/// # Errors
+/// INVALID_ARGUMENT: no start.
+pub(super) fn stream(
+    host: Arc<Host>,
+    log: Log,
+    request: &ReadRequest,
+    reply_bytes: usize,
+) -> Result<ReadStream, Status> {
+    let start = match request.start {
+        Some(Asked::Index(index)) => Start::Index(Index(index)),
+        Some(Asked::TimestampNanos(nanos)) => Start::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
+        Some(Asked::Last(count)) => Start::Last(count),
+        Some(Asked::Oldest(_)) => Start::First,
+        Some(Asked::Newest(_)) => Start::Next,
+        None => {
+            let what = "a read needs a start: index, timestamp_nanos, last, oldest or newest";
+            return Err(host.status_of(&Error::new(ErrorKind::InvalidArgument, what)));
+        }
+    };
+    let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
+    let reading = Reading {
+        host,
+        log,
+        stage: Stage::Waiting { min: Index(request.min_index), start },
+        follow: request.follow,
+        bytes_left: if request.bytes_max == 0 { u64::MAX } else { request.bytes_max },
+        records_left: if request.records_max == 0 { u64::MAX } else { request.records_max },
+        keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
+        reply_bytes: reply_bytes as u64,
+        failed: None,
+    };
+    Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
+}
+
+struct Reading {
+    host: Arc<Host>,
+    log: Log,
+    stage: Stage,
+    follow: bool,
+    bytes_left: u64,
+    records_left: u64,
+    keep_alive: Duration,
+    reply_bytes: u64,
+    /// What is to be told once all that was read before it has been.
+    failed: Option<Error>,
+}
+
+enum Stage {
+    /// This replica may not be so far yet.
+    Waiting {
+        min: Index,
+        start: Start,
+    },
+    /// `at_tail`: what comes next was not there when it was last looked for.
+    Open {
+        reader: Box<Reader>,
+        at_tail: bool,
+    },
+    Ended,
+}
+
+/// What was read for one reply.
+struct Gathered {
+    reader: Box<Reader>,
+    batches: Vec<StoredBatch>,
+    bytes: u64,
+    records: u64,
+    failed: Option<Error>,
+}
+
+impl Reading {
+    /// The next response, and what goes on.
+    async fn next(mut self) -> Option<(Result<ReadResponse, Status>, Self)> {
+        let response = match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Ended => return None,
+            Stage::Waiting { min, start } => self.open(min, start).await,
+            Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose()?,
+        };
+        Some((response.map_err(|e| self.status(&e)), self))
+    }
+
+    /// Waits for the replica, and begins; or says that it still waits.
+    async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<ReadResponse> {
+        let deadline = Instant::now() + self.keep_alive;
+        loop {
+            let mut tail = self.log.reader(Start::Next)?;
+            // What was discarded need not be waited for: the start tells what is the matter.
+            if tail.position() > min || self.log.info().first > min {
+                break;
+            }
+            if timeout_at(deadline, more(&mut tail)).await.is_err() {
+                self.stage = Stage::Waiting { min, start };
+                return Ok(self.response(Vec::new(), None));
+            }
+        }
+        let reader = match start {
+            Start::Timestamp(_) => {
+                let log = self.log.clone(); // it searches a segment
+                tokio::task::spawn_blocking(move || log.reader(start)).await.map_err(|_| gone())??
+            }
+            _ => self.log.reader(start)?,
+        };
+        let next = reader.position();
+        self.stage = Stage::Open { reader: Box::new(reader), at_tail: false };
+        Ok(self.response(Vec::new(), Some(next)))
+    }
+
+    /// None: all that was asked for was told.
+    async fn read(
+        &mut self,
+        mut reader: Box<Reader>,
+        mut at_tail: bool,
+    ) -> chiplog::Result<Option<ReadResponse>> {
+        let deadline = Instant::now() + self.keep_alive;
+        loop {
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.bytes_left == 0 || self.records_left == 0 {
+                return Ok(None);
+            }
+            let bytes_max = self.reply_bytes.min(self.bytes_left);
+            let records_max = self.records_left;
+            let got = if at_tail {
+                gather(reader, bytes_max, records_max)
+            } else {
+                let reading = tokio::task::spawn_blocking(move || gather(reader, bytes_max, records_max));
+                reading.await.map_err(|_| gone())?
+            };
+            reader = got.reader;
+            self.failed = got.failed;
+            if !got.batches.is_empty() {
+                self.bytes_left = self.bytes_left.saturating_sub(got.bytes);
+                self.records_left = self.records_left.saturating_sub(got.records);
+                let response = self.response(got.batches, Some(reader.position()));
+                // A short reply: the tail was reached.
+                self.stage = Stage::Open { reader, at_tail: got.bytes < bytes_max };
+                return Ok(Some(response));
+            }
+            if self.failed.is_some() {
+                continue;
+            }
+            if !self.follow {
+                return Ok(None);
+            }
+            at_tail = true;
+            match timeout_at(deadline, more(&mut reader)).await {
+                Ok(more) => more?,
+                Err(_) => {
+                    let response = self.response(Vec::new(), Some(reader.position()));
+                    self.stage = Stage::Open { reader, at_tail };
+                    return Ok(Some(response));
+                }
+            }
+        }
+    }
+
+    fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> ReadResponse {
+        let info = self.log.info();
+        ReadResponse {
+            batches,
+            last: info.last.get(),
+            first: info.first.get(),
+            next: next.map_or(0, Index::get),
+        }
+    }
+
+    fn status(&self, error: &Error) -> Status {
+        let mut status = self.host.status_of(error);
+        if error.kind() == ErrorKind::Discarded {
+            status.metadata_mut().insert(FIRST, MetadataValue::from(self.log.info().first.get()));
+        }
+        status
+    }
+}
+
+/// Batches for one reply. The last one can go over the limits.
+fn gather(mut reader: Box<Reader>, bytes_max: u64, records_max: u64) -> Gathered {
+    let (mut batches, mut bytes, mut records, mut failed) = (Vec::new(), 0, 0, None);
+    while bytes < bytes_max && records < records_max {
+        let position = reader.position();
+        match reader.next_stored() {
+            Ok(Some(batch)) => {
+                bytes += batch.bytes().len() as u64;
+                records += reader.position().get() - position.get();
+                batches.push(StoredBatch {
+                    first: batch.first().get(),
+                    timestamp_nanos: batch.timestamp().get().saturating_mul(NANOS_PER_MILLI),
+                    batch: batch.bytes().clone(),
+                });
+            }
+            Ok(None) => break,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    Gathered { reader, batches, bytes, records, failed }
+}
+
+/// Waits at the tail.
+async fn more(reader: &mut Reader) -> chiplog::Result<()> {
+    poll_fn(|context| reader.poll_more(context)).await
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server ends")
+}

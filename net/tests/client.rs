@@ -1,0 +1,349 @@
+//! The Rust client against servers of this process: one log, and three replicas that fail.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod served;
+
+use chiplog::{Codec, ErrorKind, Index, Options, Start};
+use chiplog_net::client::{Client, ProducerOptions, ReadFrom, blocking};
+use chiplog_net::native::NativeOptions;
+use served::client::{number, producing, quick, read_to_end};
+use served::{One, PATIENCE, free_port};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+async fn one_client(one: &One) -> Client {
+    Client::connect([one.address()], quick()).await.unwrap()
+}
+
+#[tokio::test]
+async fn records_are_in_the_log_in_order_and_at_the_index_that_was_told() {
+    for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+        let one = One::with(Options::default(), NativeOptions::default());
+        let client = one_client(&one).await;
+        let producer = client.producer(producing(|o| o.codec = codec)).await.unwrap();
+        let (sender, told) = mpsc::channel();
+        let mut deliveries = Vec::new();
+        for i in 0..100_000u64 {
+            let record = i.to_le_bytes();
+            match i % 100 {
+                0 => deliveries.push((i, producer.append(&record).await.unwrap())),
+                1 => {
+                    let sender = sender.clone();
+                    let tell = move |result: chiplog::Result<Index>| sender.send((i, result)).unwrap();
+                    producer.send_with(&record, tell).await.unwrap();
+                }
+                _ => producer.send(&record).await.unwrap(),
+            }
+        }
+        producer.flush(PATIENCE).await.unwrap();
+        assert_eq!(producer.buffered_bytes(), 0);
+        for (i, delivery) in deliveries {
+            assert_eq!(delivery.try_result().unwrap().unwrap(), Index(i + 1));
+            assert_eq!(delivery.await.unwrap(), Index(i + 1));
+        }
+        for n in 0..1000 {
+            let (i, result) = told.recv_timeout(PATIENCE).unwrap();
+            assert_eq!((i, result.unwrap()), (100 * n + 1, Index(i + 1)));
+        }
+        let all = read_to_end(&client, Start::First).await;
+        assert_eq!(all.len(), 100_000);
+        assert!(all.iter().enumerate().all(|(n, (i, data))| *i == n as u64 + 1 && number(data) == n as u64));
+        assert_eq!(one.log.info().sessions, 1);
+        assert!(producer.close(PATIENCE).await.is_empty());
+        assert_eq!(one.log.info().sessions, 0);
+        assert_eq!(producer.send(b"late").await.unwrap_err().kind(), ErrorKind::Closed);
+        assert!(producer.close(PATIENCE).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn batches_linger_for_company_and_no_longer_than_told() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let linger = Duration::from_millis(300);
+    let producer = client.producer(producing(|o| o.linger = linger)).await.unwrap();
+    let begun = Instant::now();
+    let first = producer.append(b"a").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let second = producer.append(b"b").await.unwrap();
+    assert_eq!((first.await.unwrap(), second.await.unwrap()), (Index(1), Index(2)));
+    assert!((linger..PATIENCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let batch = one.log.reader(Start::First).unwrap().next_batch().unwrap().unwrap();
+    assert_eq!(batch.count(), 2);
+    let begun = Instant::now();
+    producer.send(b"c").await.unwrap();
+    producer.flush(PATIENCE).await.unwrap();
+    assert!(begun.elapsed() < linger, "a flush does not linger");
+}
+
+#[tokio::test]
+async fn a_dropped_producer_sends_what_it_was_given() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let producer = client.producer(producing(|o| o.linger = Duration::from_secs(60))).await.unwrap();
+    let other = producer.clone();
+    producer.send(b"a").await.unwrap();
+    drop(producer);
+    let delivery = other.append(b"b").await.unwrap();
+    drop(other);
+    assert_eq!(delivery.await.unwrap(), Index(2));
+}
+
+#[tokio::test]
+async fn the_largest_record_is_taken_and_one_byte_more_is_not() {
+    let options =
+        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let client = one_client(&one).await;
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let most = 10_000 - 44;
+    for bytes in [most - 1, most] {
+        producer.append(&vec![1; bytes]).await.unwrap().await.unwrap();
+    }
+    let error = producer.append(&vec![1; most + 1]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    // Batches of small records stay within the bound, too.
+    for _ in 0..1_000 {
+        producer.send(&[2; 100]).await.unwrap();
+    }
+    producer.flush(PATIENCE).await.unwrap();
+    assert_eq!(one.log.info().last, Index(1_002));
+}
+
+#[tokio::test]
+async fn many_producers_share_a_client() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for p in 0..10u64 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            let producer = client.producer(producing(|o| o.batch_bytes = 500)).await.unwrap();
+            for i in 0..1_000 {
+                producer.send(&(p << 32 | i).to_le_bytes()).await.unwrap();
+            }
+            assert!(producer.close(PATIENCE).await.is_empty());
+        });
+    }
+    tasks.join_all().await;
+    let mut next = [0; 10];
+    for (_, data) in read_to_end(&client, Start::First).await {
+        let (p, i) = ((number(&data) >> 32) as usize, number(&data) & u64::from(u32::MAX));
+        assert_eq!(i, next[p], "of producer {p}");
+        next[p] += 1;
+    }
+    assert_eq!(next, [1_000; 10]);
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_in_time() {
+    let mut options = quick();
+    options.timeout = Duration::from_millis(300);
+    let begun = Instant::now();
+    let error = Client::connect([format!("127.0.0.1:{}", free_port())], options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    for wrong in [vec![], vec!["nonsense"], vec!["http://a:1"]] {
+        let error = Client::connect(wrong, quick()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+/// The server goes away for good: callers wait as long as they were told, get named errors, and what was given comes
+/// back when the producer is closed.
+#[tokio::test]
+async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let block_max = Duration::from_millis(200);
+    let options = producing(|o| {
+        (o.buffer_bytes, o.block_max, o.batch_bytes, o.inflight_max) = (1_000, block_max, 100, 2);
+    });
+    let producer = client.producer(options).await.unwrap();
+    producer.append(b"in").await.unwrap().await.unwrap();
+    drop(one);
+    // 10 bytes and 4 of overhead each: 71 of them.
+    let mut deliveries = Vec::new();
+    for i in 0..71 {
+        deliveries.push(producer.append(format!("record {i:03}").as_bytes()).await.unwrap());
+    }
+    assert_eq!(producer.try_send(b"one more..").unwrap_err().kind(), ErrorKind::Busy);
+    let begun = Instant::now();
+    assert_eq!(producer.send(b"one more..").await.unwrap_err().kind(), ErrorKind::Busy);
+    assert!((block_max..block_max * 10).contains(&begun.elapsed()));
+    assert_eq!(producer.flush(block_max).await.unwrap_err().kind(), ErrorKind::Timeout);
+    let begun = Instant::now();
+    let left = producer.close(block_max).await;
+    assert!(begun.elapsed() < block_max * 10);
+    assert_eq!(left.len(), 71);
+    for (i, left) in left.iter().enumerate() {
+        assert_eq!(left.record, format!("record {i:03}"));
+    }
+    assert!(left[0].in_doubt || !left[70].in_doubt);
+    assert!(!left[70].in_doubt, "it did not fit the window");
+    for delivery in deliveries {
+        assert_eq!(delivery.await.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_delivered_fails_in_time_and_the_producer_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let open = || chiplog::Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+    let start = |log| served::Server::start_at(log, port, NativeOptions::default());
+    let server = start(open());
+    let client = Client::connect([server.address.clone()], quick()).await.unwrap();
+    let options = producing(|o| o.delivery_timeout = Duration::from_millis(300));
+    let producer = client.producer(options).await.unwrap();
+    producer.append(b"a").await.unwrap().await.unwrap();
+    drop(server);
+    let lost = producer.append(b"lost").await.unwrap();
+    let begun = Instant::now();
+    assert_eq!(lost.await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), ErrorKind::Timeout, "told once");
+    producer.flush(PATIENCE).await.unwrap();
+    let end = Instant::now() + PATIENCE;
+    let log = loop {
+        match chiplog::Log::open(dir.path(), Options::with_segment_bytes(1 << 20)) {
+            Ok(log) => break log,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let _server = start(log.clone());
+    loop {
+        match producer.append(b"b").await.unwrap().await {
+            Ok(_) => break,
+            Err(error) => assert!(error.kind() == ErrorKind::Timeout && Instant::now() < end, "{error}"),
+        }
+    }
+    let last = log.info().last;
+    assert_eq!(log.read(last).unwrap().data, "b");
+}
+
+/// A session expires when it is idle: nothing was in doubt, so that the next record gets in, in a new session.
+#[tokio::test]
+async fn a_producer_outlives_its_session() {
+    let options =
+        Options { session_idle_max: Duration::from_millis(50), ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let client = one_client(&one).await;
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    producer.append(b"a").await.unwrap().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    one.log.append(b"time passes").unwrap();
+    let deliveries = [producer.append(b"b").await.unwrap(), producer.append(b"c").await.unwrap()];
+    let mut indexes = Vec::new();
+    for delivery in deliveries {
+        indexes.push(delivery.await.unwrap());
+    }
+    assert_eq!(indexes, [Index(3), Index(4)]);
+    assert_eq!(one.log.info().last, Index(4));
+}
+
+#[tokio::test]
+async fn readers_start_anywhere_and_hear_of_what_was_discarded() {
+    let one = One::with(Options::with_segment_bytes(64 << 10), NativeOptions::default());
+    let client = one_client(&one).await;
+    let producer = client.producer(producing(|o| o.batch_bytes = 200)).await.unwrap();
+    for i in 0..1_000u64 {
+        producer.send(&i.to_le_bytes()).await.unwrap();
+    }
+    producer.flush(PATIENCE).await.unwrap();
+    for (start, first) in [
+        (Start::Index(Index(555)), 555),
+        (Start::Last(3), 998),
+        (Start::First, 1),
+        (Start::Index(Index(1000)), 1000),
+    ] {
+        let all = read_to_end(&client, start).await;
+        assert!(all.iter().map(|(i, _)| *i).eq(first..=1_000), "{start:?}");
+    }
+    client.discard(Index(600)).await.unwrap();
+    let info = client.info().await.unwrap();
+    assert_eq!((info.first, info.last, info.log_id), (Index(600), Index(1_000), one.log.info().log_id));
+    for from in [ReadFrom::Leader, ReadFrom::Any, ReadFrom::Nearest("here".into())] {
+        let mut reader = client.reader(Start::Index(Index(599)), from.clone());
+        assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Discarded);
+        assert_eq!(reader.next_batch().await.unwrap_err().kind(), ErrorKind::Discarded, "again");
+        reader.seek(Start::First);
+        assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(600));
+        assert_eq!(reader.position(), Some(Index(601)));
+        let mut reader = client.reader(Start::Index(Index(1_002)), from);
+        assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::OutOfRange);
+    }
+    let mut reader = client.reader(Start::Next, ReadFrom::Any);
+    let nothing = tokio::time::timeout(Duration::from_millis(100), reader.next_record()).await;
+    assert!(nothing.is_err() && reader.position() == Some(Index(1_001)));
+    let index = producer.append(b"news").await.unwrap().await.unwrap();
+    assert_eq!(reader.next_record().await.unwrap().unwrap().index, index);
+}
+
+#[tokio::test]
+async fn a_reader_can_be_cancelled_anywhere() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let mut reader = client.reader(Start::First, ReadFrom::Any);
+    let mut next = 0;
+    for i in 0..200u64 {
+        producer.send(&i.to_le_bytes()).await.unwrap();
+        let wait = Duration::from_micros(i * 20);
+        while let Ok(record) = tokio::time::timeout(wait, reader.next_record()).await {
+            assert_eq!(number(&record.unwrap().unwrap().data), next);
+            next += 1;
+        }
+    }
+    while next < 200 {
+        assert_eq!(number(&reader.next_record().await.unwrap().unwrap().data), next);
+        next += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_of_changes() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let mut watch = client.watch(Duration::from_millis(10));
+    assert_eq!(watch.next().await.unwrap().last, Index(0));
+    one.log.append(b"x").unwrap();
+    while watch.next().await.unwrap().last < Index(1) {} // other numbers change, too
+}
+
+#[test]
+fn threads_use_the_blocking_client() {
+    let one = One::new();
+    let client = blocking::Client::connect([one.address()], quick()).unwrap();
+    let producer = client.producer(ProducerOptions::default()).unwrap();
+    let mut reader = client.reader(Start::First, ReadFrom::Any);
+    let threads: Vec<_> = (0..4u64)
+        .map(|t| {
+            let producer = producer.clone();
+            std::thread::spawn(move || {
+                for i in 0..5_000u64 {
+                    producer.send(&(t << 32 | i).to_le_bytes()).unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    producer.flush(PATIENCE).unwrap();
+    assert_eq!(producer.append(b"the last").unwrap(), Index(20_001));
+    for i in 1..=20_001 {
+        assert_eq!(reader.next_record().unwrap().unwrap().index, Index(i));
+    }
+    let nothing = reader.next_batch_within(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::Timeout);
+    let (sender, told) = mpsc::channel();
+    producer.send_with(b"x", move |result| sender.send(result).unwrap()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), Index(20_002));
+    assert!(producer.close(PATIENCE).is_empty());
+    client.discard(Index(20_000)).unwrap();
+    assert_eq!(client.info().unwrap().first, Index(20_000));
+    // What is left of a client that went away without a word hears of it.
+    let lost = client.producer(producing(|o| o.linger = PATIENCE)).unwrap();
+    drop((client, reader, producer));
+    drop(lost);
+}

@@ -1,0 +1,427 @@
+//! The service `chiplog.v1.Log` over the wire, as a client in another language would speak it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod served;
+
+use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Options, Sequence, SessionId, Start};
+use chiplog_net::native::NativeOptions;
+use chiplog_net::proto::v1::append_response::Result as Outcome;
+use chiplog_net::proto::v1::log_client::LogClient;
+use chiplog_net::proto::v1::read_request::Start as From;
+use chiplog_net::proto::v1::*;
+use chiplog_net::status::{FIRST, from_status, leader_of};
+use served::{One, PATIENCE, Trio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
+
+async fn client(address: &str) -> LogClient<Channel> {
+    let client = LogClient::connect(format!("http://{address}")).await.unwrap();
+    client.max_decoding_message_size(64 << 20).max_encoding_message_size(64 << 20)
+}
+
+fn batch(records: &[&[u8]]) -> Batch {
+    let mut builder = BatchBuilder::new();
+    for record in records {
+        builder.push(record).unwrap();
+    }
+    builder.build().unwrap()
+}
+
+fn request(batch: &Batch) -> AppendRequest {
+    AppendRequest { log: String::new(), batch: batch.as_bytes().clone() }
+}
+
+/// Sends all at once and returns all answers.
+async fn append(client: &mut LogClient<Channel>, requests: Vec<AppendRequest>) -> Vec<Outcome> {
+    let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
+    let mut all = Vec::new();
+    while let Some(answer) = answers.message().await.unwrap() {
+        all.push(answer.result.unwrap());
+    }
+    all
+}
+
+fn first_of(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Appended(appended) => appended.first,
+        Outcome::Refused(refused) => panic!("{}", refused.message),
+    }
+}
+
+fn refusal(outcome: &Outcome) -> ErrorKind {
+    match outcome {
+        Outcome::Appended(appended) => panic!("appended at {}", appended.first),
+        Outcome::Refused(refused) => ErrorKind::from_code(refused.kind).unwrap(),
+    }
+}
+
+fn read(start: From) -> ReadRequest {
+    ReadRequest { start: Some(start), ..Default::default() }
+}
+
+/// Reads to the end of the stream: all batches, and how many replies held any.
+async fn read_all(client: &mut LogClient<Channel>, request: ReadRequest) -> (Vec<StoredBatch>, usize) {
+    let mut stream = client.read(request).await.unwrap().into_inner();
+    let (mut batches, mut replies) = (Vec::new(), 0);
+    while let Some(reply) = stream.message().await.unwrap() {
+        replies += usize::from(!reply.batches.is_empty());
+        batches.extend(reply.batches);
+    }
+    (batches, replies)
+}
+
+async fn next_batches(stream: &mut Streaming<ReadResponse>) -> Vec<StoredBatch> {
+    loop {
+        let reply = tokio::time::timeout(PATIENCE, stream.message()).await.unwrap().unwrap().unwrap();
+        if !reply.batches.is_empty() {
+            return reply.batches;
+        }
+    }
+}
+
+#[tokio::test]
+async fn appends_are_answered_in_order_and_a_refusal_does_not_end_the_stream() {
+    let one = One::new();
+    let mut client = client(&one.address()).await;
+    let mut damaged = request(&batch(&[b"x"]));
+    let mut bytes = damaged.batch.to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    damaged.batch = bytes.into();
+    let probe = AppendRequest::default();
+    let requests = vec![request(&batch(&[b"a", b"b"])), damaged, probe, request(&batch(&[b"c"]))];
+    let answers = append(&mut client, requests).await;
+    assert_eq!(answers.len(), 4);
+    assert_eq!(first_of(&answers[0]), 1);
+    assert_eq!(refusal(&answers[1]), ErrorKind::Corrupt);
+    assert_eq!(first_of(&answers[2]), 0);
+    assert_eq!(first_of(&answers[3]), 3);
+    assert_eq!(one.log.read(Index(3)).unwrap().data, "c");
+}
+
+#[tokio::test]
+async fn thousands_of_batches_are_pipelined_under_the_smallest_bounds() {
+    for (bytes, count) in [(1, 1024), (1 << 20, 1), (16 << 20, 1024)] {
+        let mut native = NativeOptions::default();
+        (native.append_inflight_bytes, native.append_inflight_max) = (bytes, count);
+        let one = One::with(Options::with_segment_bytes(1 << 20), native);
+        let mut client = client(&one.address()).await;
+        let n = if count == 1 || bytes == 1 { 100 } else { 3000 };
+        let requests = (0..n).map(|i| request(&batch(&[format!("record {i}").as_bytes()]))).collect();
+        let answers = append(&mut client, requests).await;
+        let firsts: Vec<u64> = answers.iter().map(first_of).collect();
+        assert_eq!(firsts, (1..=n).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_delays_and_then_refuses() {
+    let options = Options { queue_appends_max: 1, ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let mut client = client(&one.address()).await;
+    let requests = (0..200).map(|i| request(&batch(&[format!("{i}").as_bytes()]))).collect();
+    let answers = append(&mut client, requests).await;
+    assert_eq!(answers.iter().map(first_of).collect::<Vec<_>>(), (1..=200).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_batch_of_a_session_is_in_the_log_once() {
+    let one = One::new();
+    let mut client = client(&one.address()).await;
+    let session = client.open_session(OpenSessionRequest::default()).await.unwrap().into_inner().session;
+    let stamped = |sequence, record: &[u8]| {
+        let mut builder = BatchBuilder::new();
+        builder.session(SessionId(session), Sequence(sequence), 1).push(record).unwrap();
+        request(&builder.build().unwrap())
+    };
+    let (one_, two) = (stamped(1, b"one"), stamped(2, b"two"));
+    let answers = append(&mut client, vec![one_.clone(), two.clone(), one_, stamped(4, b"four"), two]).await;
+    assert_eq!([0, 1, 2, 4].map(|n| first_of(&answers[n])), [1, 2, 1, 2]);
+    assert_eq!(refusal(&answers[3]), ErrorKind::SequenceGap);
+    client.close_session(CloseSessionRequest { session, ..Default::default() }).await.unwrap();
+    let answers = append(&mut client, vec![stamped(3, b"three")]).await;
+    assert_eq!(refusal(&answers[0]), ErrorKind::SessionExpired);
+    assert_eq!((one.log.info().last, one.log.info().sessions), (Index(2), 0));
+}
+
+#[tokio::test]
+async fn a_batch_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
+    let options =
+        Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let mut client = client(&one.address()).await;
+    let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44]]));
+    let answers = append(&mut client, vec![of(9_999), of(10_000), of(10_001), of(100)]).await;
+    assert_eq!([0, 1, 3].map(|n| first_of(&answers[n])), [1, 2, 3]);
+    assert_eq!(refusal(&answers[2]), ErrorKind::TooLarge);
+}
+
+#[tokio::test]
+async fn a_message_beyond_the_bound_ends_its_stream_only() {
+    let mut native = NativeOptions::default();
+    native.message_bytes_max = 5_000;
+    let one = One::with(Options::with_segment_bytes(1 << 20), native);
+    let mut client = client(&one.address()).await;
+    // The field's tag and length stand before the batch.
+    let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44 - 3]]));
+    assert_eq!(first_of(&append(&mut client, vec![of(5_000)]).await[0]), 1);
+    let answers = client.append(tokio_stream::iter(vec![of(5_001)])).await;
+    let ended = answers.unwrap().into_inner().message().await.unwrap_err();
+    assert_eq!(ended.code(), Code::OutOfRange, "{ended:?}");
+    assert_eq!(first_of(&append(&mut client, vec![of(100)]).await[0]), 2);
+}
+
+#[tokio::test]
+async fn batches_are_read_as_they_stand_in_the_log_from_every_start() {
+    let one = One::new();
+    let mut sent = Vec::new();
+    for i in 0..20u8 {
+        let mut builder = BatchBuilder::new();
+        builder.codec([Codec::None, Codec::Lz4, Codec::Zstd][usize::from(i) % 3]);
+        for n in 0..3u8 {
+            builder.push(&[i, n].repeat(200)).unwrap();
+        }
+        let batch = builder.build().unwrap();
+        one.log.append_batch(&batch).unwrap();
+        sent.push(batch);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut client = client(&one.address()).await;
+    let (all, _) = read_all(&mut client, read(From::Oldest(true))).await;
+    assert_eq!(all.len(), 20);
+    for (n, got) in all.iter().enumerate() {
+        assert_eq!((got.first, &got.batch), (1 + 3 * n as u64, sent[n].as_bytes()));
+    }
+    let at_9 = all[9].timestamp_nanos;
+    // Record 28 is the first of batch 9; 29 is inside it.
+    for (start, from) in [
+        (From::Index(28), 9),
+        (From::Index(29), 9),
+        (From::Index(31), 10),
+        (From::Index(61), 20),
+        (From::TimestampNanos(at_9), 9),
+        (From::TimestampNanos(at_9 + 1), 10),
+        (From::TimestampNanos(u64::MAX), 20),
+        (From::Last(1), 19),
+        (From::Last(4), 18),
+        (From::Last(u64::MAX), 0),
+        (From::Newest(true), 20),
+    ] {
+        let (got, _) = read_all(&mut client, read(start)).await;
+        assert_eq!(got, all[from..], "{start:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_outside_the_log_says_where_it_begins() {
+    let one = One::with(Options::with_segment_bytes(64 << 10), NativeOptions::default());
+    for _ in 0..10 {
+        one.log.append(b"x").unwrap();
+    }
+    one.log.discard(Index(5)).unwrap();
+    let mut client = client(&one.address()).await;
+    for (index, kind, first) in [
+        (0, ErrorKind::Discarded, Some(5)),
+        (4, ErrorKind::Discarded, Some(5)),
+        (12, ErrorKind::OutOfRange, None),
+    ] {
+        let mut stream = client.read(read(From::Index(index))).await.unwrap().into_inner();
+        let status = stream.message().await.unwrap_err();
+        assert_eq!((status.code(), from_status(&status).kind()), (Code::OutOfRange, kind));
+        let told = status.metadata().get(FIRST).map(|v| v.to_str().unwrap().parse::<u64>().unwrap());
+        assert_eq!(told, first);
+    }
+    let none = ReadRequest::default();
+    assert_eq!(client.read(none).await.unwrap_err().code(), Code::InvalidArgument);
+    let mut other = read(From::Oldest(true));
+    other.log = "other".into();
+    assert_eq!(client.read(other).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_read_ends_at_its_limits() {
+    let one = One::new();
+    for _ in 0..10 {
+        one.log.append_batch(&batch(&[b"a", b"b"])).unwrap();
+    }
+    let bytes = batch(&[b"a", b"b"]).as_bytes().len() as u64;
+    let mut client = client(&one.address()).await;
+    for (records_max, count) in [(1, 1), (2, 1), (3, 2), (4, 2), (19, 10), (20, 10), (21, 10)] {
+        let request = ReadRequest { records_max, ..read(From::Oldest(true)) };
+        assert_eq!(read_all(&mut client, request).await.0.len(), count, "{records_max} records");
+    }
+    for (bytes_max, count) in [(1, 1), (bytes, 1), (bytes + 1, 2), (10 * bytes - 1, 10), (10 * bytes + 1, 10)]
+    {
+        let request = ReadRequest { bytes_max, ..read(From::Oldest(true)) };
+        assert_eq!(read_all(&mut client, request).await.0.len(), count, "{bytes_max} bytes");
+    }
+    // Of the first batch only its second record was asked for.
+    let request = ReadRequest { records_max: 1, ..read(From::Index(2)) };
+    assert_eq!(read_all(&mut client, request).await.0.len(), 1);
+    // A limit ends a stream that would follow, too.
+    let request = ReadRequest { records_max: 20, follow: true, ..read(From::Oldest(true)) };
+    assert_eq!(read_all(&mut client, request).await.0.len(), 10);
+}
+
+#[tokio::test]
+async fn replies_are_of_bounded_size() {
+    let mut native = NativeOptions::default();
+    native.reply_bytes = 10_000;
+    let one = One::with(Options::with_segment_bytes(1 << 20), native);
+    for _ in 0..10 {
+        one.log.append(&[1; 4_000]).unwrap();
+    }
+    let (batches, replies) = read_all(&mut client(&one.address()).await, read(From::Oldest(true))).await;
+    assert_eq!((batches.len(), replies), (10, 4)); // three at a time
+}
+
+#[tokio::test]
+async fn a_stream_follows_and_says_that_it_is_there() {
+    let one = One::new();
+    one.log.append(b"one").unwrap();
+    let mut client = client(&one.address()).await;
+    let request = ReadRequest { follow: true, keep_alive_millis: 20, ..read(From::Index(1)) };
+    let mut stream = client.read(request).await.unwrap().into_inner();
+    let begin = stream.message().await.unwrap().unwrap();
+    assert_eq!((begin.batches.len(), begin.next), (0, 1));
+    assert_eq!(next_batches(&mut stream).await[0].first, 1);
+    let quiet = stream.message().await.unwrap().unwrap();
+    assert_eq!((quiet.batches.len(), quiet.first, quiet.last, quiet.next), (0, 1, 1, 2));
+    for i in 2..50 {
+        one.log.append(b"more").unwrap();
+        assert_eq!(next_batches(&mut stream).await[0].first, i);
+    }
+    one.log.close().unwrap();
+    loop {
+        match stream.message().await {
+            Ok(Some(reply)) => assert!(reply.batches.is_empty()),
+            Ok(None) => panic!("the stream ended as if that were the end"),
+            Err(status) => return assert_eq!(from_status(&status).kind(), ErrorKind::Closed),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_waits_until_the_replica_has_what_was_written() {
+    let one = One::new();
+    one.log.append(b"one").unwrap();
+    let mut client = client(&one.address()).await;
+    let request = ReadRequest { min_index: 3, keep_alive_millis: 20, ..read(From::Last(1)) };
+    let mut stream = client.read(request).await.unwrap().into_inner();
+    let waits = stream.message().await.unwrap().unwrap();
+    assert_eq!((waits.batches.len(), waits.last, waits.next), (0, 1, 0));
+    one.log.append(b"two").unwrap();
+    assert_eq!(stream.message().await.unwrap().unwrap().next, 0);
+    one.log.append(b"three").unwrap();
+    assert_eq!(next_batches(&mut stream).await[0].first, 3);
+    assert!(stream.message().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn info_watch_discard_and_server_info() {
+    let one = One::new();
+    let mut client = client(&one.address()).await;
+    let mut watch =
+        client.watch(WatchRequest { interval_millis: 10, ..Default::default() }).await.unwrap().into_inner();
+    let told = watch.message().await.unwrap().unwrap().info.unwrap();
+    assert_eq!((told.first, told.last), (1, 0));
+    for _ in 0..3 {
+        one.log.append(b"x").unwrap();
+    }
+    while watch.message().await.unwrap().unwrap().info.unwrap().last < 3 {}
+    client.discard(DiscardRequest { first: 3, ..Default::default() }).await.unwrap();
+    while watch.message().await.unwrap().unwrap().info.unwrap().first < 3 {}
+    for allow_stale in [false, true] {
+        let info = client.info(InfoRequest { allow_stale, ..Default::default() }).await.unwrap().into_inner();
+        assert_eq!((info.first, info.last, info.node, info.leader_node), (3, 3, 1, 1));
+        assert_eq!(u128::from_str_radix(&info.log_id, 16).unwrap(), one.log.info().log_id.get());
+    }
+    let told = client.server_info(ServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((told.protocol_min, told.protocol_max, told.node), (1, 1, 1));
+    assert_eq!(told.batch_bytes_max, one.log.options().batch_bytes_max);
+    let unknown = client.info(InfoRequest { log: "other".into(), ..Default::default() }).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+    let requests = vec![AppendRequest { log: "other".into(), ..Default::default() }];
+    let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_redirect_appends_and_serve_reads() {
+    let trio = Trio::new();
+    let leader = trio.leader(0);
+    let follower = trio.follower();
+    let index = trio.log(leader).append(b"hello").unwrap().get();
+    let mut client = client(&trio.address(follower)).await;
+    let answers = append(&mut client, vec![request(&batch(&[b"no"]))]).await;
+    let Outcome::Refused(refused) = &answers[0] else { panic!("{answers:?}") };
+    assert_eq!(refused.kind, ErrorKind::NotLeader.code());
+    assert_eq!(
+        (&refused.leader, refused.outcome_unknown, refused.retryable),
+        (&trio.address(leader), false, true)
+    );
+    let discard = client.discard(DiscardRequest { first: 1, ..Default::default() }).await.unwrap_err();
+    assert_eq!(leader_of(&discard), Some(trio.address(leader)));
+    let request = ReadRequest { min_index: index, ..read(From::Index(index)) };
+    assert_eq!(read_all(&mut client, request).await.0.len(), 1);
+    let info = client.info(InfoRequest::default()).await.unwrap().into_inner();
+    assert_eq!((info.last, info.node, info.leader), (index, follower, trio.address(leader)));
+    let told = client.server_info(ServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(told.servers.iter().map(|s| s.address.clone()).collect::<Vec<_>>(), trio.addresses());
+    assert_eq!(told.servers.iter().filter(|s| s.leader).map(|s| s.node).collect::<Vec<_>>(), [leader]);
+}
+
+/// The log takes nothing in: the stream must stop reading, so that the client is slowed down and nothing grows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_not_answered_is_not_read_on() {
+    let trio = Trio::new();
+    let leader = trio.leader(0);
+    let mut client = client(&trio.address(leader)).await;
+    let (requests, receiver) = mpsc::channel(1);
+    let mut answers = client.append(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    trio.network.disconnect(chiplog::NodeId(leader));
+    let big = request(&batch(&[&vec![1; 100_000]]));
+    let begun = Instant::now();
+    let mut sent = 0u32;
+    // Until the leader finds out that it is alone: 16 MiB under way, and what HTTP/2 buffers.
+    while begun.elapsed() < Duration::from_millis(250) && sent < 2_000 {
+        if tokio::time::timeout(Duration::from_millis(50), requests.send(big.clone())).await.is_ok() {
+            sent += 1;
+        }
+    }
+    assert!(sent < 250, "{sent} batches of 100 kB were taken");
+    let answer = answers.message().await.unwrap().unwrap().result.unwrap();
+    assert_eq!(refusal(&answer), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn streams_whose_clients_went_away_hold_nothing() {
+    let one = One::new();
+    one.log.append(b"x").unwrap();
+    let before = Arc::strong_count(&one.server.host);
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let mut client = client(&one.address()).await;
+        let follow = ReadRequest { follow: true, ..read(From::Oldest(true)) };
+        let mut reading = client.read(follow).await.unwrap().into_inner();
+        next_batches(&mut reading).await;
+        let waiting = ReadRequest { min_index: 1 << 40, follow: true, ..read(From::Newest(true)) };
+        let waiting = client.read(waiting).await.unwrap().into_inner();
+        let watch = client.watch(WatchRequest::default()).await.unwrap().into_inner();
+        let (requests, receiver) = mpsc::channel(1);
+        let answers = client.append(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        requests.send(request(&batch(&[b"y"]))).await.unwrap();
+        kept.push((reading, waiting, watch, requests, answers));
+    }
+    assert!(Arc::strong_count(&one.server.host) >= before + 40);
+    drop(kept);
+    let end = Instant::now() + PATIENCE;
+    while Arc::strong_count(&one.server.host) > before {
+        assert!(Instant::now() < end, "{} of {before}", Arc::strong_count(&one.server.host));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(one.log.reader(Start::First).is_ok());
+}

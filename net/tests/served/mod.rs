@@ -1,0 +1,193 @@
+//! Servers for tests: each with a runtime of its own, so that it can be ended at once, connections and all.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
+
+pub(crate) mod client;
+
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog_net::host::Host;
+use chiplog_net::native::{Native, NativeOptions};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_stream::wrappers::TcpListenerStream;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that runs until it is dropped.
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) host: Arc<Host>,
+    runtime: Option<Runtime>,
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Server {
+    pub(crate) fn start(log: Log) -> Self {
+        Self::start_at(log, 0, NativeOptions::default())
+    }
+
+    pub(crate) fn start_at(log: Log, port: u16, options: NativeOptions) -> Self {
+        let host = Host::new();
+        host.open(log);
+        let runtime = runtime();
+        let end = Instant::now() + PATIENCE;
+        let listener = loop {
+            match std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        listener.set_nonblocking(true).unwrap();
+        let entered = runtime.enter();
+        let listener = TcpListener::from_std(listener).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let service = Native::with(host.clone(), options).into_service();
+        let server = tonic::transport::Server::builder().tcp_nodelay(true).add_service(service);
+        drop(entered);
+        runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        Self { address, host, runtime: Some(runtime) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// One log and its server.
+pub(crate) struct One {
+    pub(crate) dir: TempDir,
+    pub(crate) log: Log,
+    pub(crate) server: Server,
+}
+
+impl One {
+    pub(crate) fn new() -> Self {
+        Self::with(Options::with_segment_bytes(1 << 20), NativeOptions::default())
+    }
+
+    pub(crate) fn with(options: Options, native: NativeOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), options).unwrap();
+        let server = Server::start_at(log.clone(), 0, native);
+        Self { dir, log, server }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.server.address.clone()
+    }
+}
+
+/// Three replicas in this process, each with a server. Nodes count from 1.
+pub(crate) struct Trio {
+    pub(crate) network: MemoryNetwork,
+    dirs: Vec<TempDir>,
+    ports: Vec<u16>,
+    nodes: Vec<Option<(Log, Server)>>,
+}
+
+const ZONES: [&str; 3] = ["east", "west", "north"];
+
+impl Trio {
+    pub(crate) fn new() -> Self {
+        let network = MemoryNetwork::new();
+        let dirs: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let mut trio = Self { network, dirs, ports, nodes: vec![None, None, None] };
+        trio.start(1, Bootstrap::Init);
+        let first = trio.log(1).clone();
+        for node in 2..=3 {
+            trio.start(node, Bootstrap::Join(first.info().log_id));
+            let directory = trio.log(node).info().directory;
+            let add = Change::AddLearner { node: NodeId(node), directory, address: trio.member(node) };
+            first.change_members(&[add], PATIENCE).unwrap();
+            first.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
+        }
+        trio
+    }
+
+    fn member(&self, node: u64) -> String {
+        let n = node as usize - 1;
+        format!("127.0.0.1:{} 127.0.0.1:{} {}", 1 + n, self.ports[n], ZONES[n])
+    }
+
+    pub(crate) fn address(&self, node: u64) -> String {
+        format!("127.0.0.1:{}", self.ports[node as usize - 1])
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (1..=3).map(|n| self.address(n)).collect()
+    }
+
+    fn start(&mut self, node: u64, bootstrap: Bootstrap) {
+        let n = node as usize - 1;
+        let mut cluster = Cluster::new(NodeId(node), bootstrap, self.network.transport());
+        cluster.heartbeat = Duration::from_millis(30);
+        cluster.election_timeout = Duration::from_millis(300);
+        cluster.address = self.member(node);
+        let options = Options {
+            cluster: Some(cluster),
+            session_window: 64,
+            sessions_max: 256,
+            ..Options::with_segment_bytes(4 << 20)
+        };
+        let log = Log::open(self.dirs[n].path(), options).unwrap();
+        let server = Server::start_at(log.clone(), self.ports[n], NativeOptions::default());
+        self.nodes[n] = Some((log, server));
+    }
+
+    pub(crate) fn log(&self, node: u64) -> &Log {
+        &self.nodes[node as usize - 1].as_ref().unwrap().0
+    }
+
+    pub(crate) fn runs(&self, node: u64) -> bool {
+        self.nodes[node as usize - 1].is_some()
+    }
+
+    /// Ends the server at once, then the replica.
+    pub(crate) fn kill(&mut self, node: u64) {
+        let (log, server) = self.nodes[node as usize - 1].take().unwrap();
+        drop(server);
+        let _ = log.close();
+    }
+
+    pub(crate) fn bring_back(&mut self, node: u64) {
+        self.network.connect(NodeId(node));
+        self.start(node, Bootstrap::Existing);
+    }
+
+    /// Waits for a leader, other than `not`, that the others know.
+    pub(crate) fn leader(&self, not: u64) -> u64 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            for node in (1..=3).filter(|n| *n != not && self.runs(*n)) {
+                if self.log(node).status().role == Role::Leader {
+                    return node;
+                }
+            }
+            assert!(Instant::now() < end, "no leader");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn follower(&self) -> u64 {
+        let leader = self.leader(0);
+        (1..=3).find(|n| *n != leader && self.runs(*n)).unwrap()
+    }
+}
