@@ -16,9 +16,11 @@
 mod append;
 mod info;
 mod read;
+mod service;
+mod verbatim;
 
 use crate::host::Host;
-use crate::proto::v1::log_server::{Log as Service, LogServer};
+use crate::proto::v1::log_server::Log as Service;
 use crate::proto::v1::{
     AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
     InfoResponse, OpenSessionRequest, OpenSessionResponse, ReadRequest, ServerInfoRequest,
@@ -28,7 +30,8 @@ use append::AppendStream;
 use chiplog::{Error, ErrorKind, Index, Log, Sequence, SessionId};
 pub(crate) use info::PROTOCOL;
 use info::WatchStream;
-use read::ReadStream;
+use read::{ReadStream, Replies};
+pub use service::NativeServer;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -106,9 +109,13 @@ impl Native {
     }
 
     /// As tonic serves it.
-    pub fn into_service(self) -> LogServer<Self> {
-        let bytes = self.options.message_bytes_max;
-        LogServer::new(self).max_decoding_message_size(bytes)
+    pub fn into_service(self) -> NativeServer {
+        NativeServer::new(self)
+    }
+
+    fn replies(&self, request: &ReadRequest) -> Result<Replies, Status> {
+        let log = self.host.log(&request.log)?.clone();
+        read::stream(self.host.clone(), log, request, self.options.reply_bytes)
     }
 
     /// Does what may wait on a thread that may, if there are not too many.
@@ -147,9 +154,7 @@ impl Service for Native {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
-        let request = request.into_inner();
-        let log = self.host.log(&request.log)?.clone();
-        Ok(Response::new(read::stream(self.host.clone(), log, &request, self.options.reply_bytes)?))
+        Ok(Response::new(ReadStream(self.replies(request.get_ref())?)))
     }
 
     async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
