@@ -358,6 +358,39 @@ impl fmt::Debug for Ticket {
     }
 }
 
+/// What the log will answer to a question or command that is under way: an index. A [`Future`] of no particular
+/// runtime; dropping it takes nothing back. Of no use in a forked child, as a [`Ticket`].
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"x")?;
+/// let last = log.submit_barrier(std::time::Duration::from_secs(1))?;
+/// assert_eq!(last.wait()?.get(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "an answer that nobody waits for tells nothing"]
+pub struct Answer(pub(crate) Ticket);
+
+impl Answer {
+    /// Blocks until there is an answer.
+    ///
+    /// # Errors
+    /// What hindered it; see the call that gave this.
+    pub fn wait(&self) -> Result<Index> {
+        self.0.wait().map(|a| a.first)
+    }
+}
+
+impl Future for Answer {
+    type Output = Result<Index>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_ok(|a| a.first)
+    }
+}
+
 /// What of the standard library is replaced when loom explores the interleavings.
 mod sync {
     #[cfg(loom)]

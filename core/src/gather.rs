@@ -17,7 +17,7 @@
 //! - everything taken is completed, by the writer, in one way or another.
 
 use crate::batch::{Batch, SingleFrame, Stamp};
-use crate::completion::Ticket;
+use crate::completion::{Outcome, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mail::Mail;
 use crate::positions::closed;
@@ -207,6 +207,8 @@ struct Inner {
     taken: usize,
     writer_waits: bool,
     room_waiters: usize,
+    /// Those who wait for room without a thread.
+    room_hooks: Option<Promise>,
     refused: Option<Error>,
     spare: Vec<BytesMut>,
 }
@@ -266,8 +268,31 @@ impl Queue {
     }
 
     fn push(&self, parts: &Parts<'_>, entry: Entry, patience: Patience) -> Result<Ticket> {
+        let inner = self.admit(entry.length as usize, patience)?;
+        Ok(self.place(inner, parts, entry))
+    }
+
+    /// As [`Self::push_batch`], for those who must not block: `Err` is what to wait for before trying again. It is
+    /// settled when the writer next takes what waits, or as failed when the queue is closed.
+    pub(crate) fn push_batch_or_wait(&self, batch: &Batch) -> Result<Result<Ticket, Ticket>> {
+        let header = batch.header();
+        let entry =
+            Entry { stamp: header.stamp, crc: header.crc, length: header.length, count: header.count };
+        let mut inner = self.lock();
+        if !self.is_admitted(&inner, entry.length as usize)? {
+            let room = inner.room_hooks.get_or_insert_with(Promise::new);
+            return Ok(Err(room.ticket(0, 0, 0)));
+        }
+        let bytes = batch.as_bytes();
+        if bytes.len() > COPIED_BYTES_MAX {
+            return Ok(Ok(self.place(inner, &Parts::Own(bytes), entry)));
+        }
+        Ok(Ok(self.place(inner, &Parts::Copy(&[bytes]), entry)))
+    }
+
+    /// Puts what was admitted into the block that is being gathered.
+    fn place(&self, mut inner: MutexGuard<'_, Inner>, parts: &Parts<'_>, entry: Entry) -> Ticket {
         let length = entry.length as usize;
-        let mut inner = self.admit(length, patience)?;
         let gathering = match inner.items.back_mut() {
             Some(Item::Data(g)) if g.has_room(entry, self.limits.block_bytes) => g,
             _ => {
@@ -283,7 +308,7 @@ impl Queue {
         inner.bytes += length;
         inner.appends += 1;
         self.signal(inner);
-        Ok(ticket)
+        ticket
     }
 
     /// Admits a command. Commands wait behind appends, never for room in the queue. A discard needs no capacity.
@@ -338,6 +363,16 @@ impl Queue {
         }
     }
 
+    /// # Errors
+    /// `Full`: `length` bytes more would exceed the capacity. Or why the queue is closed.
+    pub(crate) fn check_room(&self, length: usize) -> Result<()> {
+        let inner = self.lock();
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        self.check_capacity(&inner, length)
+    }
+
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
         let Some(capacity) = self.limits.capacity else { return Ok(()) };
         let used = self.used() + (inner.bytes + inner.taken + length) as u64;
@@ -350,17 +385,22 @@ impl Queue {
         Err(Error::new(ErrorKind::Full, what))
     }
 
+    /// Whether `length` more bytes may wait.
+    fn is_admitted(&self, inner: &Inner, length: usize) -> Result<bool> {
+        if let Some(error) = &inner.refused {
+            return Err(error.clone());
+        }
+        self.check_capacity(inner, length)?;
+        let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
+        Ok(fits || inner.appends == 0)
+    }
+
     /// Waits until `length` more bytes may wait, and keeps the lock.
     fn admit(&self, length: usize, patience: Patience) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
         let mut deadline = None;
         loop {
-            if let Some(error) = &inner.refused {
-                return Err(error.clone());
-            }
-            self.check_capacity(&inner, length)?;
-            let fits = inner.bytes + length <= self.limits.bytes && inner.appends < self.limits.appends;
-            if fits || inner.appends == 0 {
+            if self.is_admitted(&inner, length)? {
                 return Ok(inner);
             }
             let left = match patience {
@@ -413,6 +453,7 @@ impl Queue {
         inner.writer_waits = false;
         inner.mail_bytes = 0;
         let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail) };
+        let mut room = None;
         if hungry {
             inner.taken += std::mem::take(&mut inner.bytes);
             inner.appends = 0;
@@ -420,6 +461,11 @@ impl Queue {
             if inner.room_waiters > 0 {
                 self.room.notify_all();
             }
+            room = inner.room_hooks.take();
+        }
+        drop(inner);
+        if let Some(room) = room {
+            room.answer(Outcome::Placed { first: Index(0) }); // runs foreign code: not under the lock
         }
         Taken::Work(work)
     }
@@ -466,11 +512,15 @@ impl Queue {
     /// Admits nothing more, for this reason. The first reason stays.
     pub(crate) fn refuse(&self, error: Error) {
         let mut inner = self.lock();
-        inner.refused.get_or_insert(error);
+        let error = inner.refused.get_or_insert(error).clone();
         inner.writer_waits = false;
+        let room = inner.room_hooks.take();
         drop(inner);
         self.work.notify_all();
         self.room.notify_all();
+        if let Some(room) = room {
+            room.answer(Outcome::Failed(error));
+        }
     }
 }
 
@@ -527,6 +577,31 @@ mod tests {
         let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
         let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    /// Whoever waits for room without a thread is woken by the take that makes it, or by the end.
+    #[test]
+    fn room_is_told_to_those_who_cannot_block() {
+        let mut builder = crate::batch::BatchBuilder::new();
+        let batch = builder.push(&[0; 1500]).unwrap().build().unwrap();
+        let q = queue(None);
+        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+        let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+        let another = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+        assert!(room.poll().is_none());
+        take(&q);
+        assert!(room.poll().unwrap().is_ok() && another.poll().unwrap().is_ok());
+        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+        let room = q.push_batch_or_wait(&batch).unwrap().unwrap_err();
+        q.close();
+        assert_eq!(room.wait().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Closed);
+
+        let q = queue(Some(1600));
+        q.check_room(1600).unwrap();
+        let _ticket = q.push_batch_or_wait(&batch).unwrap().unwrap();
+        assert_eq!(q.check_room(100).unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(q.push_batch_or_wait(&batch).unwrap_err().kind(), ErrorKind::Full);
     }
 
     /// 2^20 empty records pack into a few hundred bytes: a block of them overflowed its record count, and was

@@ -73,7 +73,7 @@ mod writing;
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
-pub use completion::{Appended, Ticket};
+pub use completion::{Answer, Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;

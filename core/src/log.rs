@@ -13,7 +13,7 @@
 
 use crate::batch::{Batch, Stamp};
 use crate::cluster::{Cluster, Status};
-use crate::completion::{Appended, Ticket};
+use crate::completion::{Answer, Appended, Ticket};
 use crate::config::Options;
 use crate::disk::map::ForkGuard;
 use crate::disk::real::RealDisk;
@@ -289,6 +289,43 @@ impl Log {
         self.push_batch(batch, Patience::None)
     }
 
+    /// As [`Log::submit_batch`], but waits for room in the queue without blocking the thread, for as long as it
+    /// takes: for async code, which has its own clock. Dropped before it is ready, it has submitted nothing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// # fn block_on<F: Future>(f: F) -> F::Output {
+    /// #     let mut f = std::pin::pin!(f);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop { if let std::task::Poll::Ready(r) = f.as_mut().poll(&mut context) { return r } }
+    /// # }
+    /// let batch = chiplog::BatchBuilder::new().push(b"x")?.build()?;
+    /// let appended = block_on(async { log.submit_batch_when_room(&batch).await?.await })?;
+    /// assert_eq!(appended.first.get(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Log::submit_batch`], but never `Busy`.
+    pub async fn submit_batch_when_room(&self, batch: &Batch) -> Result<Ticket> {
+        self.check_batch(batch)?;
+        loop {
+            match self.inner.queue.push_batch_or_wait(batch)? {
+                Ok(ticket) => return Ok(ticket),
+                Err(room) => drop(room.await?),
+            }
+        }
+    }
+
+    /// Whether the capacity has room for an append of so many bytes now, besides all that waits.
+    ///
+    /// # Errors
+    /// `Full`: it has not. `Poisoned`, `Closed`.
+    pub fn check_room(&self, bytes: usize) -> Result<()> {
+        self.inner.queue.check_room(bytes)
+    }
+
     fn patience(&self) -> Patience {
         Patience::For(self.queue_timeout())
     }
@@ -300,14 +337,14 @@ impl Log {
     }
 
     fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
-        self.check_fork()?;
-        self.check_size(
-            "batch",
-            batch.as_bytes().len(),
-            self.inner.options.batch_bytes_max,
-            "batch_bytes_max",
-        )?;
+        self.check_batch(batch)?;
         self.inner.queue.push_batch(batch, patience)
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<()> {
+        self.check_fork()?;
+        let bytes = batch.as_bytes().len();
+        self.check_size("batch", bytes, self.inner.options.batch_bytes_max, "batch_bytes_max")
     }
 
     fn check_size(&self, what: &str, bytes: usize, max: u32, option: &str) -> Result<()> {
@@ -357,16 +394,28 @@ impl Log {
     /// `Removed`: nothing is discarded; `Unavailable`: the lead was lost meanwhile, it may or may not come about. To ask
     /// again does no harm.
     pub fn discard(&self, first: Index) -> Result<()> {
+        self.submit_discard(first)?.wait().map(drop)
+    }
+
+    /// As [`Log::discard`], and returns at once: the answer is an index at or below the log's first one then.
+    ///
+    /// # Errors
+    /// As [`Log::discard`].
+    pub fn submit_discard(&self, first: Index) -> Result<Answer> {
         if first.0 >= INDEX_MAX {
             let what = format!("index {first} is out of bounds; the largest is {}", INDEX_MAX - 1);
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        self.command(Command::Discard { first }).map(drop)
+        self.submit_command(Command::Discard { first })
+    }
+
+    fn submit_command(&self, command: Command) -> Result<Answer> {
+        self.check_fork()?;
+        self.inner.queue.push_command(command).map(Answer)
     }
 
     fn command(&self, command: Command) -> Result<u64> {
-        self.check_fork()?;
-        Ok(self.inner.queue.push_command(command)?.wait()?.first.0)
+        self.submit_command(command)?.wait().map(Index::get)
     }
 
     /// The id of a new exactly-once session, which is durable then.
@@ -424,7 +473,15 @@ impl Log {
     /// # Errors
     /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
-        Ok(self.ask(Ask::Barrier, timeout)?.first)
+        self.submit_barrier(timeout)?.wait()
+    }
+
+    /// As [`Log::barrier`], and returns at once. Any number can be under way: those that wait share one round.
+    ///
+    /// # Errors
+    /// As [`Log::barrier`].
+    pub fn submit_barrier(&self, timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Barrier, timeout)
     }
 
     /// Waits until this replica has record `index`, or knows that it was discarded: what was appended at the leader
@@ -460,12 +517,16 @@ impl Log {
         self.ask(Ask::Transfer(to), timeout).map(drop)
     }
 
-    fn ask(&self, ask: Ask, timeout: Duration) -> Result<Appended> {
+    fn ask(&self, ask: Ask, timeout: Duration) -> Result<Index> {
+        self.submit_ask(ask, timeout)?.wait()
+    }
+
+    fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {
         self.check_fork()?;
         let promise = Promise::new();
         let ticket = promise.ticket(0, 0, 0);
         self.inner.queue.push_question(Mail::Ask(ask, timeout, promise))?;
-        ticket.wait()
+        Ok(Answer(ticket))
     }
 
     /// What the log did since it was opened.

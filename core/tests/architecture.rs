@@ -74,6 +74,7 @@ const ORDER: &[&str] = &[
     "plan",
     "writing",
     "replica::storage",
+    "replica::ticking",
     "replica::ordering",
     "replica::checking",
     "replica::applying",

@@ -4,6 +4,7 @@ use crate::address::Address;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
 use tonic::Status;
 
 /// The one log that a server has for now.
@@ -23,6 +24,7 @@ pub const DEFAULT_LOG: &str = "default";
 #[derive(Debug, Default)]
 pub struct Host {
     log: OnceLock<Log>,
+    draining: watch::Sender<bool>,
 }
 
 impl Host {
@@ -36,19 +38,52 @@ impl Host {
         let _ = self.log.set(log);
     }
 
+    /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
+    pub fn opened(&self) -> Option<&Log> {
+        self.log.get()
+    }
+
+    /// From now on no call is begun. Streams that go on should look at [`Self::drained`] and end in order.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Whether the server is about to end.
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Returns once the server is about to end.
+    pub async fn drained(&self) {
+        // It cannot fail: the sender is here.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+
+    /// Checks a log's name, as a request gives it.
+    ///
+    /// # Errors
+    /// NOT_FOUND for another name than "default" or none.
+    pub fn check_name(&self, name: &str) -> Result<(), Status> {
+        if name.is_empty() || name == DEFAULT_LOG {
+            return Ok(());
+        }
+        let what = format!("there is no log {name:?} on this server; its only one is {DEFAULT_LOG:?}");
+        Err(to_status(&Error::new(ErrorKind::NotFound, what), None))
+    }
+
     /// The log of this name, as a request names it.
     ///
     /// # Errors
-    /// NOT_FOUND for another name than "default" or none; UNAVAILABLE before there is a log.
+    /// NOT_FOUND for another name than "default" or none; UNAVAILABLE before there is a log, and when the server is
+    /// about to end.
     pub fn log(&self, name: &str) -> Result<&Log, Status> {
-        if !name.is_empty() && name != DEFAULT_LOG {
-            let what = format!("there is no log {name:?} on this server; its only one is {DEFAULT_LOG:?}");
-            return Err(to_status(&Error::new(ErrorKind::NotFound, what), None));
+        self.check_name(name)?;
+        let unavailable = |what| to_status(&Error::new(ErrorKind::Unavailable, what), None);
+        if self.is_draining() {
+            return Err(unavailable("this server is about to end"));
         }
-        self.log.get().ok_or_else(|| {
-            let what = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
-            to_status(&Error::new(ErrorKind::Unavailable, what), None)
-        })
+        let waits = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
+        self.log.get().ok_or_else(|| unavailable(waits))
     }
 
     /// Where the leader serves clients, if one is known. Takes a moment: not for the path of every append.

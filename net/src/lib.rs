@@ -7,13 +7,25 @@
 //! | [`proto`] | the messages and services as generated |
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
+//! | [`ids`] | ids of logs and directories, on the wire and for people |
 //! | [`host`] | the log that a server serves |
+//! | [`admin`] | looking after a cluster: the service |
+//! | [`authority`] | what clients put where HTTP/2 wants a host's name |
+//! | [`listener`] | connections, as the services want them |
+//! | [`peer`] | the transport between replicas |
+//! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
 //! | [`client`] | the log over the network: producers, readers |
 
 pub mod address;
+pub mod admin;
+pub mod authority;
 pub mod client;
 pub mod host;
+pub mod ids;
+pub mod listener;
+pub mod logspec;
 pub mod native;
+pub mod peer;
 pub mod proto;
 pub mod status;

@@ -71,13 +71,14 @@ impl WriteOptions {
 
 /// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
-    let error = match Log::open(dir, options) {
-        Ok(log) => return Ok(log),
-        Err(error) => error,
-    };
+    Log::open(dir, options).map_err(|error| refused(dir, error))
+}
+
+/// Why a log could not be opened.
+pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {
     match locks::holder(dir) {
-        Some(holder) if error.kind() == ErrorKind::Locked => Err(locked(dir, &holder)),
-        _ => Err(error.into()),
+        Some(holder) if error.kind() == ErrorKind::Locked => locked(dir, &holder),
+        _ => error.into(),
     }
 }
 

@@ -4,12 +4,14 @@
 //! goes to standard error. Must not know: what any command does.
 
 mod args;
+mod cluster;
 mod commands;
 mod engine;
 mod exit;
 mod failure;
 mod human;
 mod locks;
+mod serve;
 mod signals;
 mod target;
 mod ui;

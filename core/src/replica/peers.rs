@@ -159,6 +159,7 @@ impl Replica {
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.admit_self(&mut message);
         }
+        self.give_way(&message);
         // Stale and foreign ones are raft's to refuse.
         let _ = self.raw.step(message);
         Ok(())

@@ -1,8 +1,9 @@
 //! Ticking: raft's clock, and when a voter stands for election.
 //!
 //! Raft draws an election time-out at random, from one to two times the shortest. Here each voter has a place of its own,
-//! so that two rarely stand at once and the first one does soon; and who asked in vain asks again soon, which costs
-//! nobody anything: before an election the others are only asked whether they would vote (pre-vote).
+//! so that two rarely stand at once and the first one does soon; if they do, one gives way before any vote is given; and
+//! who asked in vain asks again soon. All this costs nobody anything: before an election the others are only asked whether
+//! they would vote (pre-vote).
 
 use super::Replica;
 use crate::cluster::Cluster;
@@ -10,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::writing::Writing;
 use raft::StateRole;
+use raft::eraftpb::{Message, MessageType};
 use std::time::Duration;
 
 /// Raft's clock.
@@ -23,8 +25,9 @@ pub(super) struct Ticks {
     timeout: usize,
     /// For which term, role and place among the voters the time-out was drawn.
     drawn_for: (u64, StateRole, (usize, usize)),
-    /// Ticks since this voter last asked for votes.
+    /// Ticks since this voter asked for votes, and in which term and how.
     asking: usize,
+    asked_as: (u64, StateRole),
 }
 
 impl Ticks {
@@ -37,6 +40,7 @@ impl Ticks {
             timeout: election,
             drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
             asking: 0,
+            asked_as: (u64::MAX, StateRole::Follower),
         }
     }
 }
@@ -74,8 +78,12 @@ impl Replica {
     /// Who asked for votes, and got neither enough nor a leader, asks again before its time-out has passed a second time:
     /// the others may have waited for a leader that they had heard a little later.
     fn ask_for_votes_again(&mut self) {
-        if !matches!(self.raw.raft.state, StateRole::PreCandidate | StateRole::Candidate) {
+        let asks_as = (self.raw.raft.term, self.raw.raft.state);
+        if self.ticks.asked_as != asks_as {
+            self.ticks.asked_as = asks_as;
             self.ticks.asking = 0;
+        }
+        if !matches!(self.raw.raft.state, StateRole::PreCandidate | StateRole::Candidate) {
             return;
         }
         self.ticks.asking += 1;
@@ -85,6 +93,25 @@ impl Replica {
             self.ticks.asking = 0;
             // Refused only while a change of membership has to be applied first.
             let _ = self.raw.campaign();
+        }
+    }
+
+    /// Gives way to another voter that asks for votes at the same time, if that one comes first and this one would vote
+    /// for it: else each could get half of the votes.
+    pub(super) fn give_way(&mut self, question: &Message) {
+        let raft = &mut self.raw.raft;
+        let asks = question.get_msg_type() == MessageType::MsgRequestPreVote;
+        if !asks
+            || raft.state != StateRole::PreCandidate
+            || !raft.raft_log.is_up_to_date(question.index, question.log_term)
+        {
+            return;
+        }
+        let term = raft.term;
+        let voters = self.membership.voters();
+        let turn = |node| voters.iter().position(|v| *v == node).map(|p| self.turn(p, voters.len()));
+        if turn(question.from) < turn(self.node().0) && turn(question.from).is_some() {
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
         }
     }
 

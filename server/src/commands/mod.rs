@@ -9,13 +9,18 @@ use clap::Subcommand;
 mod append;
 mod bench;
 mod completions;
+mod config;
 mod demo;
+mod dev;
 mod discard;
 mod doctor;
 mod dump;
 mod info;
 mod man;
+mod member;
 mod read;
+mod serve;
+mod status;
 mod verify;
 
 /// What to do.
@@ -29,6 +34,12 @@ pub(crate) enum Command {
     Dump(dump::Dump),
     Doctor(doctor::Doctor),
     Bench(Box<bench::Bench>),
+    Serve(Box<serve::Serve>),
+    Dev(dev::Dev),
+    Status(status::Status),
+    Member(Box<member::MemberCommand>),
+    TransferLeader(Box<member::TransferLeader>),
+    Config(config::ConfigCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
@@ -45,6 +56,12 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
         Command::Bench(args) => bench::run(*args),
+        Command::Serve(args) => serve::run(&args, ui),
+        Command::Dev(args) => dev::run(&args, ui),
+        Command::Status(args) => status::run(&args, ui),
+        Command::Member(args) => member::run(&args, ui),
+        Command::TransferLeader(args) => member::transfer(&args, ui),
+        Command::Config(args) => config::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),
         Command::Man(args) => man::run(&args, ui),

@@ -1,0 +1,337 @@
+//! Admin: the service that looks after a cluster. Turns its calls into those of the log, off the runtime's threads.
+//!
+//! A server without a replica waits. It gets one by `Init` (a new cluster) or by `Join` (an empty replica of a log that
+//! is elsewhere, which the leader of that has to add). Both make it once; who asks again is told what there is.
+
+use crate::address::Address;
+use crate::host::Host;
+use crate::ids;
+use crate::proto::v1::admin_server::{Admin, AdminServer};
+use crate::proto::v1::member_change::Change as WireChange;
+use crate::proto::v1::{
+    AddMember, ChangeMembersRequest, ChangeMembersResponse, InitRequest, InitResponse, JoinRequest,
+    JoinResponse, Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse, SetAddress,
+    StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
+};
+use crate::status::to_status;
+use chiplog::inspect::{Event, Inspector, Report};
+use chiplog::{Bootstrap, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// The longest time-out that a caller gets.
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+/// Findings of a scrub that are told in words; all are counted.
+const FINDINGS_MAX: u64 = 10_000;
+/// How much a scrub reads between two responses.
+const PROGRESS_BYTES: u64 = 16 << 20;
+
+/// Makes the replica of this server: opens the log's directory with what is to be done if it is empty. May block.
+pub type Found = Box<dyn Fn(Bootstrap) -> chiplog::Result<Log> + Send + Sync>;
+
+/// The service. See [`AdminService::new`].
+pub struct AdminService {
+    host: Arc<Host>,
+    node: NodeId,
+    address: Address,
+    version: String,
+    found: Arc<Found>,
+    /// Held while the replica is being made.
+    founding: Mutex<()>,
+    scrubs: Arc<Semaphore>,
+}
+
+impl fmt::Debug for AdminService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminService").field("node", &self.node).field("address", &self.address).finish()
+    }
+}
+
+impl AdminService {
+    /// For the server's host. `node` and `address` are this server's own, `version` that of the program.
+    pub fn new(
+        host: Arc<Host>,
+        node: NodeId,
+        address: Address,
+        version: impl Into<String>,
+        found: Found,
+    ) -> AdminServer<Self> {
+        AdminServer::new(Self {
+            host,
+            node,
+            address,
+            version: version.into(),
+            found: Arc::new(found),
+            founding: Mutex::new(()),
+            scrubs: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Makes the replica, unless there is one, and returns it; and whether it was made now.
+    async fn found(&self, bootstrap: Bootstrap) -> Result<(Log, bool), Status> {
+        let _one = self.founding.lock().await;
+        if let Some(log) = self.host.opened() {
+            return Ok((log.clone(), false));
+        }
+        if self.host.is_draining() {
+            return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
+        }
+        let found = self.found.clone();
+        let log = blocking(move || found(bootstrap)).await?.map_err(|e| to_status(&e, None))?;
+        self.host.open(log.clone());
+        Ok((log, true))
+    }
+
+    /// Calls the log where it may block.
+    async fn ask<T: Send + 'static>(
+        &self,
+        log: &Log,
+        ask: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let log = log.clone();
+        blocking(move || ask(&log)).await?.map_err(|e| self.host.status_of(&e))
+    }
+}
+
+async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(call).await.map_err(|_| Status::internal("the call panicked"))
+}
+
+fn refusal(kind: ErrorKind, what: impl Into<String>) -> Status {
+    to_status(&Error::new(kind, what), None)
+}
+
+fn timeout(millis: u32, default: Duration) -> Duration {
+    if millis == 0 { default } else { Duration::from_millis(millis.into()).min(TIMEOUT_MAX) }
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn init(&self, _: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
+        let (log, made) = self.found(Bootstrap::Init).await?;
+        let log_id = ids::to_hex(log.info().log_id.get());
+        if !made {
+            let what = format!("this server is part of a cluster already, that of log {log_id}");
+            return Err(refusal(ErrorKind::Membership, what));
+        }
+        tracing::info!(log_id, "a new cluster");
+        Ok(Response::new(InitResponse { log_id }))
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
+        let (log, made) = self.found(Bootstrap::Join(LogId(wanted))).await?;
+        let info = log.info();
+        if info.log_id.get() != wanted {
+            let what = format!(
+                "this server is part of a cluster already, that of log {}",
+                ids::to_hex(info.log_id.get())
+            );
+            return Err(refusal(ErrorKind::Membership, what));
+        }
+        if made {
+            tracing::info!(log_id = ids::to_hex(wanted), "joins a cluster, whose leader has to add it");
+        }
+        let Address { peer, client, zone } = self.address.clone();
+        Ok(Response::new(JoinResponse {
+            node: self.node.get(),
+            directory: ids::to_hex(info.directory.get()),
+            peer_address: peer,
+            client_address: client,
+            zone,
+        }))
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        self.host.check_name(&request.get_ref().log)?;
+        let mut response = self.host.opened().map_or_else(StatusResponse::default, describe);
+        if self.host.opened().is_none() {
+            (response.role, response.node) = (Role::Waiting.into(), self.node.get());
+        }
+        let Address { peer, client, zone } = self.address.clone();
+        (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
+        response.version.clone_from(&self.version);
+        response.draining = self.host.is_draining();
+        Ok(Response::new(response))
+    }
+
+    async fn change_members(
+        &self,
+        request: Request<ChangeMembersRequest>,
+    ) -> Result<Response<ChangeMembersResponse>, Status> {
+        let ChangeMembersRequest { log, changes, timeout_millis } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
+        let timeout = timeout(timeout_millis, Duration::from_secs(60));
+        self.ask(log, move |log| log.change_members(&changes, timeout)).await?;
+        Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let timeout = timeout(timeout_millis, Duration::from_secs(10));
+        self.ask(log, move |log| log.transfer_leader(NodeId(to), timeout)).await?;
+        Ok(Response::new(TransferLeaderResponse {}))
+    }
+
+    type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
+
+    async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
+        let log = self.host.log(&request.get_ref().log)?;
+        let path = log.path().to_owned();
+        let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
+            return Err(refusal(ErrorKind::Busy, "another scrub of this server is under way"));
+        };
+        let (responses, stream) = mpsc::channel(4);
+        tokio::task::spawn_blocking(move || scrub(&path, &responses, permit));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// Reads all segments, and says how far it is, until nobody listens.
+fn scrub(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, permit: OwnedSemaphorePermit) {
+    let result = walk(path, responses);
+    drop(permit);
+    if let Err(error) = result {
+        let _ = responses.blocking_send(Err(to_status(&error, None)));
+    }
+}
+
+fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> chiplog::Result<()> {
+    let inspector = Inspector::open(path)?;
+    let bytes_total = inspector.bytes()?;
+    // Bytes of the segments before the one at hand, and with it.
+    let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
+    let mut next = ScrubResponse { bytes_total, ..ScrubResponse::default() };
+    let mut gone = false;
+    let report: Report = inspector.walk(&mut |event| {
+        match event {
+            Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
+            Event::Block(block) => next.bytes = before + block.offset(),
+            Event::SegmentEnd(_) => next.bytes = with,
+            Event::Fault(fault) => {
+                match fault.severity {
+                    chiplog::inspect::Severity::Corrupt => next.corrupt += 1,
+                    _ => next.harmless += 1,
+                }
+                if findings_told < FINDINGS_MAX {
+                    findings_told += 1;
+                    next.findings.push(fault.to_string());
+                }
+            }
+            _ => {}
+        }
+        if next.bytes < told + PROGRESS_BYTES && next.findings.len() < 100 {
+            return ControlFlow::Continue(());
+        }
+        told = next.bytes;
+        let response = ScrubResponse { findings: std::mem::take(&mut next.findings), ..next.clone() };
+        if responses.blocking_send(Ok(response)).is_err() {
+            gone = true;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    if !gone {
+        let (corrupt, harmless) = (report.corrupt, report.harmless);
+        let last = ScrubResponse { bytes: report.bytes, done: true, corrupt, harmless, ..next };
+        let _ = responses.blocking_send(Ok(last));
+    }
+    Ok(())
+}
+
+/// What a replica says of itself.
+fn describe(log: &Log) -> StatusResponse {
+    let (status, info, stats) = (log.status(), log.info(), log.stats());
+    let role = match status.role {
+        chiplog::Role::Leader => Role::Leader,
+        chiplog::Role::Follower => Role::Follower,
+        chiplog::Role::Candidate => Role::Candidate,
+        chiplog::Role::Learner => Role::Learner,
+        chiplog::Role::Repairing => Role::Repairing,
+        chiplog::Role::Removed => Role::Removed,
+        _ => Role::Unspecified,
+    };
+    let peer = |p: &chiplog::PeerStatus| PeerProgress {
+        node: p.node.get(),
+        matched_raft: p.matched.get(),
+        lag: p.lag,
+        active: p.active,
+    };
+    StatusResponse {
+        log_id: ids::to_hex(status.log_id.get()),
+        node: status.node.get(),
+        directory: ids::to_hex(status.directory.get()),
+        role: role.into(),
+        term: status.term.get(),
+        leader_node: status.leader.map_or(0, NodeId::get),
+        first: info.first.get(),
+        last: info.last.get(),
+        committed_raft: status.committed_raft.get(),
+        last_raft: status.last_raft.get(),
+        bytes_used: info.bytes_used,
+        capacity: info.bytes_capacity.unwrap_or(0),
+        members: members(&status),
+        peers: status.peers.iter().map(peer).collect(),
+        sync_median_micros: stats.sync_micros_at(0.5),
+        sync_p99_micros: stats.sync_micros_at(0.99),
+        scrubbed_bytes: stats.scrubbed_bytes,
+        damaged: stats.damaged,
+        repaired: stats.repaired,
+        poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
+        ..StatusResponse::default()
+    }
+}
+
+fn members(status: &chiplog::Status) -> Vec<Member> {
+    let member = |m: &chiplog::Member| {
+        // An address of another grammar is shown where the peers' stands: whoever embeds the log may have chosen it.
+        let address = m.address.parse().unwrap_or_else(|_| Address {
+            peer: m.address.clone(),
+            client: String::new(),
+            zone: String::new(),
+        });
+        Member {
+            node: m.node.get(),
+            directory: ids::to_hex(m.directory.get()),
+            voter: m.is_voter(),
+            leaving: m.is_leaving(),
+            peer_address: address.peer,
+            client_address: address.client,
+            zone: address.zone,
+        }
+    };
+    status.members.iter().map(member).collect()
+}
+
+/// A change as the log takes it.
+fn change(change: MemberChange) -> Result<Change, Status> {
+    let place = |peer: String, client: String, zone: String| {
+        let address = Address::new(peer, client, zone);
+        address.map(|a| a.to_string()).map_err(|e| refusal(ErrorKind::InvalidArgument, e.to_string()))
+    };
+    Ok(match change.change {
+        Some(WireChange::Add(AddMember { node, directory, peer_address, client_address, zone })) => {
+            let directory = ids::from_hex(&directory).map_err(|e| to_status(&e, None))?;
+            let address = place(peer_address, client_address, zone)?;
+            Change::AddLearner { node: NodeId(node), directory: DirectoryId(directory), address }
+        }
+        Some(WireChange::SetAddress(SetAddress { node, peer_address, client_address, zone })) => {
+            Change::SetAddress { node: NodeId(node), address: place(peer_address, client_address, zone)? }
+        }
+        Some(WireChange::Promote(node)) => Change::Promote(NodeId(node)),
+        Some(WireChange::Demote(node)) => Change::Demote(NodeId(node)),
+        Some(WireChange::Remove(node)) => Change::Remove(NodeId(node)),
+        None => return Err(refusal(ErrorKind::InvalidArgument, "a change that says nothing")),
+    })
+}

@@ -1,0 +1,175 @@
+//! Link: the stream to one other replica, made again whenever it breaks.
+//!
+//! Invariants:
+//! - The first attempts follow each other quickly, later ones at least four times an election time-out.
+//! - What waits when an attempt fails is dropped: it would be old when it arrived.
+
+use super::queue::Queue;
+use super::traffic::Counters;
+use super::{IDLE, PROTOCOL, Shared};
+use crate::ids;
+use crate::proto::v1::PeerHello;
+use crate::proto::v1::peer_client::PeerClient;
+use chiplog::NodeId;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tonic::{Code, Status, Streaming};
+
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+
+/// The way to one replica.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) node: NodeId,
+    /// `host:port`.
+    pub(super) address: String,
+    pub(super) queue: Arc<Queue>,
+    counters: Arc<Counters>,
+    closed: watch::Sender<bool>,
+}
+
+impl Link {
+    pub(super) fn new(node: NodeId, address: String, bytes_max: usize, counters: Arc<Counters>) -> Self {
+        let queue = Arc::new(Queue::new(bytes_max, counters.clone()));
+        Self { node, address, queue, counters, closed: watch::Sender::new(false) }
+    }
+
+    /// Ends it, for good.
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+        self.queue.clear();
+        self.queue.end_stream();
+    }
+}
+
+/// Keeps the stream up until the link is closed.
+pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
+    let mut closed = link.closed.subscribe();
+    let keep = async {
+        // What the last failure was, so that it is told once.
+        let mut told: Option<Code> = None;
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            if !shared.is_member(link.node)
+                && tokio::time::timeout(IDLE, link.queue.filled()).await.is_err()
+                && shared.retire(&link)
+            {
+                return;
+            }
+            let begun = Instant::now();
+            let mut stood = false;
+            let end = match connect(&shared, &link).await {
+                Ok(answers) => {
+                    stood = true;
+                    told = None;
+                    link.counters.connected();
+                    tracing::debug!(node = %link.node, address = link.address, "connected to a peer");
+                    let end = stand(&shared, &link, answers).await;
+                    link.counters.disconnected();
+                    match end {
+                        Some(end) => end,
+                        None => return,
+                    }
+                }
+                Err(status) => status,
+            };
+            link.queue.end_stream();
+            link.queue.clear();
+            if told != Some(end.code()) {
+                told = Some(end.code());
+                say(&link, &end);
+            }
+            if stood && begun.elapsed() > shared.election_timeout {
+                backoff = BACKOFF_MIN;
+            }
+            tokio::time::sleep(backoff).await;
+            let max = (shared.election_timeout / 4).clamp(BACKOFF_MIN, Duration::from_secs(1));
+            backoff = (backoff * 2).min(max);
+        }
+    };
+    tokio::select! {
+        () = keep => {}
+        _ = closed.wait_for(|closed| *closed) => {}
+    }
+    link.counters.disconnected();
+}
+
+fn say(link: &Link, status: &Status) {
+    let (node, address, why) = (link.node, &link.address, status.message());
+    match status.code() {
+        Code::FailedPrecondition => tracing::warn!(%node, address, why, "a peer refuses this replica"),
+        _ => tracing::info!(%node, address, why, "no connection to a peer"),
+    }
+}
+
+/// Dials and introduces this replica.
+async fn connect(shared: &Shared, link: &Link) -> Result<Streaming<PeerHello>, Status> {
+    let (me, to_directory) = {
+        let state = shared.read();
+        (state.me, state.members.get(&link.node).map_or(0, |known| known.directory.get()))
+    };
+    let me = me.ok_or_else(|| Status::unavailable("this replica is not open yet"))?;
+    let hello = PeerHello {
+        protocol: PROTOCOL,
+        log_id: ids::to_bytes(me.log.get()),
+        from: shared.node.get(),
+        from_directory: ids::to_bytes(me.directory.get()),
+        to: link.node.get(),
+        to_directory: ids::to_bytes(to_directory),
+        from_address: shared.address.clone(),
+    };
+    let unavailable = |e: tonic::transport::Error| Status::unavailable(causes(&e));
+    let channel =
+        shared.endpoint(&link.address).map_err(unavailable)?.connect().await.map_err(unavailable)?;
+    let mut client = PeerClient::new(channel)
+        .max_decoding_message_size(64 << 10) // Hellos are all that comes back
+        .max_encoding_message_size(shared.message_bytes_max);
+    let begin = async {
+        let mut answers = client.messages(link.queue.stream(hello)).await?.into_inner();
+        let answer = answers.message().await?;
+        Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("it said nothing"))?))
+    };
+    let late = |_| Status::deadline_exceeded("it did not answer the greeting");
+    let (answers, answer) = tokio::time::timeout(2 * shared.silence(), begin).await.map_err(late)??;
+    if answer.from != link.node.get() || ids::from_bytes(&answer.log_id) != Some(me.log.get()) {
+        let what = format!("node {} of another log or another node answers there", answer.from);
+        return Err(Status::failed_precondition(what));
+    }
+    Ok(answers)
+}
+
+/// Until the stream breaks; then why. None: it was idle, and ended.
+async fn stand(shared: &Shared, link: &Arc<Link>, mut answers: Streaming<PeerHello>) -> Option<Status> {
+    let mut ticks = tokio::time::interval(IDLE);
+    ticks.tick().await;
+    let mut sent = None;
+    loop {
+        tokio::select! {
+            answer = answers.message() => match answer {
+                Ok(Some(_)) => {}
+                Ok(None) => return Some(Status::unavailable("it ended the stream")),
+                Err(status) => return Some(status),
+            },
+            _ = ticks.tick() => {
+                let now = link.counters.read(link.node, 0).sent;
+                if sent == Some(now) && !shared.is_member(link.node) && shared.retire(link) {
+                    return None;
+                }
+                sent = Some(now);
+            }
+        }
+    }
+}
+
+/// An error with its causes: tonic's own say "transport error".
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,456 @@
+//! Peer: the way between replicas, over gRPC. A [`PeerTransport`] is what [`chiplog::Cluster`] takes.
+//!
+//! ```text
+//! log's thread ── send ──> Queue ──> Link (one stream a peer, dials again when it breaks) ──> network
+//!                                                       Service (Hello checked first) <── network
+//!                                                          └──> Inbox of the log
+//! ```
+//!
+//! Invariants:
+//! - `send` never waits: what a peer does not take is dropped, within a bound of bytes.
+//! - One stream to each peer, in order. Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
+//!   node meant, its directory, and the sender's directory, if the membership knows one.
+//! - All of it runs on one thread of its own: what clients do does not delay elections.
+//! - A silent connection is given up after about an election time-out.
+//!
+//! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
+//! is no member is reached where its last Hello said, and such a link ends when it is idle.
+//!
+//! Must not know: raft, blocks, what a message says.
+
+mod link;
+mod queue;
+mod service;
+mod traffic;
+
+pub use traffic::PeerTraffic;
+
+use crate::address::{Address, check_host_port};
+use chiplog::transport::{Envelope, Inbox, Transport};
+use chiplog::{DirectoryId, LogId, MEMBERS_MAX, Member, NodeId};
+use link::Link;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{oneshot, watch};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
+use traffic::Counters;
+
+/// The revision of the peers' protocol.
+const PROTOCOL: u32 = 1;
+/// How long a link to a node that is no member stays without a message.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// What a transport is made of.
+///
+/// ```
+/// use chiplog_net::peer::PeerOptions;
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let options = PeerOptions::new(chiplog::NodeId(1), listener, "127.0.0.1:7412 127.0.0.1:7411");
+/// assert_eq!(options.queue_bytes_max, 64 << 20);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PeerOptions {
+    /// This replica.
+    pub node: NodeId,
+    /// Where the others' streams arrive.
+    pub listener: TcpListener,
+    /// Where others reach this replica, as an [`Address`].
+    pub address: String,
+    /// That of the cluster: a connection that is silent for about so long is given up. Default 1 s.
+    pub election_timeout: Duration,
+    /// Bytes of messages that may wait for one peer, default 64 MiB; one larger message may wait alone.
+    pub queue_bytes_max: usize,
+    /// The largest message, default 72 MiB. Has to hold the largest batch and the largest block of the log.
+    pub message_bytes_max: usize,
+    /// TLS in both directions. Default: none.
+    pub tls: Option<PeerTls>,
+}
+
+impl PeerOptions {
+    /// With the defaults.
+    pub fn new(node: NodeId, listener: TcpListener, address: impl Into<String>) -> Self {
+        Self {
+            node,
+            listener,
+            address: address.into(),
+            election_timeout: Duration::from_secs(1),
+            queue_bytes_max: 64 << 20,
+            message_bytes_max: 72 << 20,
+            tls: None,
+        }
+    }
+}
+
+/// Mutual TLS between replicas, all in PEM. A peer's certificate has to name the host of its address.
+#[derive(Clone)]
+pub struct PeerTls {
+    /// This replica's certificate, with those between it and the authority.
+    pub certificate: Vec<u8>,
+    /// Its private key.
+    pub key: Vec<u8>,
+    /// Who has to have signed the others' certificates.
+    pub authority: Vec<u8>,
+}
+
+impl fmt::Debug for PeerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerTls")
+    }
+}
+
+/// The way to the other replicas over gRPC. `Send + Sync`. Ends when it is closed or dropped.
+#[derive(Debug)]
+pub struct PeerTransport {
+    shared: Arc<Shared>,
+    local: SocketAddr,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the transport, its links and its service share.
+pub(crate) struct Shared {
+    node: NodeId,
+    address: String,
+    election_timeout: Duration,
+    queue_bytes_max: usize,
+    message_bytes_max: usize,
+    tls: Option<PeerTls>,
+    runtime: Handle,
+    closing: watch::Sender<bool>,
+    state: RwLock<State>,
+    /// Messages for nodes that nobody knows how to reach.
+    nowhere: AtomicU64,
+}
+
+/// Which copy of which log this replica has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Me {
+    log: LogId,
+    directory: DirectoryId,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inbox: Option<Inbox>,
+    /// The log is closed: what it still says goes nowhere, until one is opened again.
+    detached: bool,
+    /// Known from the log's first message on, or when it is told.
+    me: Option<Me>,
+    members: BTreeMap<NodeId, Known>,
+    /// Where nodes that are no members said they are. At most [`MEMBERS_MAX`].
+    told: BTreeMap<NodeId, String>,
+    links: BTreeMap<NodeId, Arc<Link>>,
+    counters: BTreeMap<NodeId, Arc<Counters>>,
+    /// Streams that arrive: letting go of one's sender ends it.
+    arriving: BTreeMap<NodeId, oneshot::Sender<()>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    directory: DirectoryId,
+    /// None: its address does not say.
+    peer: Option<String>,
+}
+
+impl PeerTransport {
+    /// Begins to listen, on a thread of its own.
+    ///
+    /// # Errors
+    /// The listener cannot be used, the certificates are none, or there is no thread to be had.
+    pub fn start(options: PeerOptions) -> io::Result<Arc<Self>> {
+        let PeerOptions {
+            node,
+            listener,
+            address,
+            election_timeout,
+            queue_bytes_max,
+            message_bytes_max,
+            tls,
+        } = options;
+        let local = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(Shared {
+            node,
+            address,
+            election_timeout,
+            queue_bytes_max,
+            message_bytes_max,
+            tls,
+            runtime: runtime.handle().clone(),
+            closing: watch::Sender::new(false),
+            state: RwLock::default(),
+            nowhere: AtomicU64::new(0),
+        });
+        let listener = {
+            let _in = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let server = service::server(&shared).map_err(io::Error::other)?;
+        let serving = service::serve(shared.clone(), server, listener);
+        let thread = std::thread::Builder::new().name("chiplog-peer".into()).spawn(move || {
+            runtime.block_on(serving);
+        })?;
+        Ok(Arc::new(Self { shared, local, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Which copy of which log this replica has. To be told once the log is open: until then, or until its first
+    /// message, streams of others are refused, to come again.
+    pub fn identify(&self, log: LogId, directory: DirectoryId) {
+        self.shared.write().me = Some(Me { log, directory });
+    }
+
+    /// What went to and came from each peer.
+    pub fn traffic(&self) -> Vec<PeerTraffic> {
+        let state = self.shared.read();
+        let queued = |node| state.links.get(node).map_or(0, |link| link.queue.bytes());
+        state.counters.iter().map(|(node, counters)| counters.read(*node, queued(node))).collect()
+    }
+
+    /// Messages dropped because nobody knew where their receiver is.
+    pub fn dropped_nowhere(&self) -> u64 {
+        self.shared.nowhere.load(Ordering::Relaxed)
+    }
+
+    /// Ends all streams and the thread, and waits for that. Nothing is sent or delivered afterwards.
+    pub fn close(&self) {
+        self.shared.closing.send_replace(true);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            if thread.join().is_err() {
+                tracing::error!("the thread of the peers' transport panicked");
+            }
+            self.shared.forget();
+        }
+    }
+}
+
+impl Drop for PeerTransport {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Transport for PeerTransport {
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        if node != self.shared.node {
+            tracing::error!(%node, of = %self.shared.node, "the transport is another node's: nothing will arrive");
+            return;
+        }
+        let mut state = self.shared.write();
+        state.detached = false;
+        let earlier = state.inbox.replace(inbox);
+        drop(state);
+        drop(earlier); // it may be the last to hold what is behind it
+    }
+
+    fn detach(&self, node: NodeId) {
+        if node == self.shared.node {
+            self.shared.forget();
+        }
+    }
+
+    fn send(&self, envelope: Envelope) {
+        self.shared.send(envelope);
+    }
+
+    fn members(&self, members: &[Member]) {
+        self.shared.members(members);
+    }
+}
+
+impl Shared {
+    // Nothing panics under the lock.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(self: &Arc<Self>, envelope: Envelope) {
+        let (to, me) = (envelope.to, Me { log: envelope.log, directory: envelope.from_directory });
+        {
+            let state = self.read();
+            if state.me == Some(me)
+                && let Some(link) = state.links.get(&to)
+            {
+                return link.queue.push(envelope);
+            }
+        }
+        let mut state = self.write();
+        if state.detached {
+            return;
+        }
+        state.me = Some(me);
+        match self.link(&mut state, to) {
+            Some(link) => link.queue.push(envelope),
+            None => _ = self.nowhere.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The link to a node; made, if it is known where that is.
+    fn link(self: &Arc<Self>, state: &mut State, node: NodeId) -> Option<Arc<Link>> {
+        if let Some(link) = state.links.get(&node) {
+            return Some(link.clone());
+        }
+        let address = state.address(node).filter(|_| node != self.node)?;
+        let counters = state.counters(node);
+        let link = Arc::new(Link::new(node, address, self.queue_bytes_max, counters));
+        state.links.insert(node, link.clone());
+        self.runtime.spawn(link::run(self.clone(), link.clone()));
+        Some(link)
+    }
+
+    fn members(self: &Arc<Self>, members: &[Member]) {
+        let known = |m: &Member| Known { directory: m.directory, peer: peer_part(&m.address) };
+        let mut state = self.write();
+        state.detached = false;
+        state.members = members.iter().map(|m| (m.node, known(m))).collect();
+        // Of who was a member and is none any more, the last words still go out; then its link is idle and ends.
+        let gone: Vec<NodeId> =
+            state.links.keys().copied().filter(|n| !state.members.contains_key(n)).collect();
+        for node in gone {
+            if let Some(link) = state.links.get(&node) {
+                let address = link.address.clone();
+                state.tell(node, address);
+            }
+        }
+        let moved: Vec<NodeId> = state
+            .links
+            .iter()
+            .filter(|(node, link)| state.address(**node).is_some_and(|a| a != link.address))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in moved {
+            if let Some(link) = state.links.remove(&node) {
+                link.close();
+            }
+        }
+        let nodes: Vec<NodeId> = state.members.keys().copied().collect();
+        state.counters.retain(|n, _| nodes.contains(n));
+        // Dialled before there is anything to say: an election should not wait for it.
+        for node in nodes {
+            self.link(&mut state, node);
+        }
+    }
+
+    /// Ends all streams, and nothing more arrives, until there is an inbox again.
+    fn forget(&self) {
+        let mut state = self.write();
+        for link in std::mem::take(&mut state.links).into_values() {
+            link.close();
+        }
+        state.arriving.clear();
+        (state.me, state.detached) = (None, true);
+        let inbox = state.inbox.take();
+        drop(state);
+        drop(inbox);
+    }
+
+    /// Ends the link of a node that is no member, unless a message has come meanwhile. Whether it did.
+    fn retire(&self, link: &Arc<Link>) -> bool {
+        let mut state = self.write();
+        let here = state.links.get(&link.node).is_some_and(|l| Arc::ptr_eq(l, link));
+        if here && (state.members.contains_key(&link.node) || !link.queue.is_empty()) {
+            return false;
+        }
+        if here {
+            state.links.remove(&link.node);
+        }
+        link.close();
+        true
+    }
+
+    fn is_member(&self, node: NodeId) -> bool {
+        self.read().members.contains_key(&node)
+    }
+
+    /// How to reach a peer.
+    fn endpoint(&self, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .connect_timeout(self.election_timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(self.election_timeout / 2)
+            .keep_alive_timeout(self.silence())
+            .keep_alive_while_idle(true)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_stream_window_size(WINDOW_BYTES);
+        if let Some(tls) = &self.tls {
+            let config = ClientTlsConfig::new()
+                .identity(Identity::from_pem(&tls.certificate, &tls.key))
+                .ca_certificate(Certificate::from_pem(&tls.authority));
+            endpoint = endpoint.tls_config(config)?;
+        }
+        Ok(endpoint)
+    }
+
+    /// How long a peer may leave a ping without an answer.
+    fn silence(&self) -> Duration {
+        self.election_timeout.max(Duration::from_millis(500))
+    }
+
+    fn server_tls(&self) -> Option<ServerTlsConfig> {
+        let tls = self.tls.as_ref()?;
+        let config = ServerTlsConfig::new()
+            .identity(Identity::from_pem(&tls.certificate, &tls.key))
+            .client_ca_root(Certificate::from_pem(&tls.authority));
+        Some(config)
+    }
+}
+
+/// What may be under way on a stream: some blocks.
+const WINDOW_BYTES: u32 = 16 << 20;
+
+impl State {
+    fn address(&self, node: NodeId) -> Option<String> {
+        match self.members.get(&node) {
+            Some(known) => known.peer.clone(),
+            None => self.told.get(&node).cloned(),
+        }
+    }
+
+    fn tell(&mut self, node: NodeId, address: String) {
+        if self.told.len() >= MEMBERS_MAX && !self.told.contains_key(&node) {
+            self.told.pop_first();
+        }
+        self.told.insert(node, address);
+    }
+
+    /// Its counters; those of a node too many are shown to nobody.
+    fn counters(&mut self, node: NodeId) -> Arc<Counters> {
+        if self.counters.len() >= 2 * MEMBERS_MAX && !self.counters.contains_key(&node) {
+            return Arc::default();
+        }
+        self.counters.entry(node).or_default().clone()
+    }
+}
+
+/// The part of a member's address that is for its peers. Whoever embeds the log may give that part alone.
+fn peer_part(address: &str) -> Option<String> {
+    match address.parse::<Address>() {
+        Ok(address) => Some(address.peer),
+        Err(_) => check_host_port(address).is_ok().then(|| address.to_owned()),
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("node", &self.node).field("address", &self.address).finish()
+    }
+}

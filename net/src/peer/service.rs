@@ -1,0 +1,195 @@
+//! Service: what arrives from the other replicas.
+
+use super::{IDLE, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use crate::ids;
+use crate::listener;
+use crate::proto::v1::peer_server::{Peer, PeerServer};
+use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use chiplog::transport::{Envelope, Inbox};
+use chiplog::{DirectoryId, LogId, MEMBERS_MAX, NodeId};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+/// A server with the options that all streams get.
+pub(super) fn server(shared: &Shared) -> Result<Server, tonic::transport::Error> {
+    let mut server = Server::builder()
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .max_concurrent_streams(8)
+        .max_frame_size(256 << 10)
+        .http2_keepalive_interval(Some(shared.election_timeout / 2))
+        .http2_keepalive_timeout(Some(2 * shared.silence()));
+    if let Some(tls) = shared.server_tls() {
+        server = server.tls_config(tls)?;
+    }
+    Ok(server)
+}
+
+/// Takes streams until the transport is closed.
+pub(super) async fn serve(shared: Arc<Shared>, mut server: Server, listener: TcpListener) {
+    let service = PeerServer::new(PeerService { shared: shared.clone() })
+        .max_decoding_message_size(shared.message_bytes_max);
+    let mut closing = shared.closing.subscribe();
+    let serving = async {
+        let ended = server.add_service(service).serve_with_incoming(listener::plain(listener)).await;
+        if let Err(error) = ended {
+            tracing::error!(%error, "the listener for peers ended");
+        }
+        // What this replica sends still goes out.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = serving => {}
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+}
+
+struct PeerService {
+    shared: Arc<Shared>,
+}
+
+/// A sender whose Hello is in order.
+struct Sender {
+    me: Me,
+    node: NodeId,
+    directory: DirectoryId,
+    inbox: Inbox,
+    replaced: oneshot::Receiver<()>,
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
+
+    async fn messages(
+        &self,
+        request: Request<Streaming<PeerMessage>>,
+    ) -> Result<Response<Self::MessagesStream>, Status> {
+        let mut incoming = request.into_inner();
+        let late = |_| Status::deadline_exceeded("no Hello came");
+        let first = tokio::time::timeout(IDLE, incoming.message()).await.map_err(late)??;
+        let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
+            return Err(Status::failed_precondition("a stream begins with a Hello"));
+        };
+        let sender = admit(&self.shared, &hello).inspect_err(|status| {
+            tracing::debug!(from = hello.from, why = status.message(), "refused a peer")
+        })?;
+        let answer = PeerHello {
+            protocol: PROTOCOL,
+            log_id: hello.log_id,
+            from: self.shared.node.get(),
+            from_directory: ids::to_bytes(sender.me.directory.get()),
+            to: hello.from,
+            to_directory: hello.from_directory,
+            from_address: self.shared.address.clone(),
+        };
+        let (answers, outgoing) = mpsc::channel(2);
+        let _ = answers.try_send(Ok(answer));
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let status = receive(&shared, sender, incoming).await;
+            let _ = answers.try_send(Err(status));
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+}
+
+/// Checks a Hello, and ends an earlier stream of the same sender.
+///
+/// # Errors
+/// FAILED_PRECONDITION says what is wrong; UNAVAILABLE: the log is not open.
+fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
+    let refuse = |what: String| Err(Status::failed_precondition(what));
+    let id = |bytes: &[u8]| {
+        ids::from_bytes(bytes).ok_or_else(|| Status::failed_precondition("an id has to have 16 bytes"))
+    };
+    if hello.protocol != PROTOCOL {
+        return refuse(format!("protocol {}; this replica speaks {PROTOCOL}", hello.protocol));
+    }
+    let (log, directory) = (id(&hello.log_id)?, DirectoryId(id(&hello.from_directory)?));
+    let (node, to_directory) = (NodeId(hello.from), id(&hello.to_directory)?);
+    let mut state = shared.write();
+    let (Some(inbox), Some(me)) = (state.inbox.clone(), state.me) else {
+        return Err(Status::unavailable("this replica is not open"));
+    };
+    if log != me.log.get() {
+        return refuse(format!(
+            "it is of log {}, this replica of {}",
+            ids::to_hex(log),
+            ids::to_hex(me.log.get())
+        ));
+    }
+    if hello.to != shared.node.get() {
+        return refuse(format!("it is for node {}; this is node {}", hello.to, shared.node));
+    }
+    if node.is_none() || node == shared.node || directory.get() == 0 {
+        return refuse(format!("no peer is node {node} without a directory, or this node itself"));
+    }
+    if to_directory != 0 && to_directory != me.directory.get() {
+        return refuse(format!(
+            "the directory of node {} is not the one meant: its disk was emptied or replaced",
+            shared.node
+        ));
+    }
+    match state.members.get(&node) {
+        Some(known) if known.directory.get() != 0 && known.directory != directory => {
+            return refuse(format!("node {node} comes with a directory that the cluster does not know"));
+        }
+        Some(_) => {}
+        None => {
+            if let Some(address) = peer_part(&hello.from_address) {
+                state.tell(node, address);
+            }
+        }
+    }
+    if state.arriving.len() >= 2 * MEMBERS_MAX && !state.arriving.contains_key(&node) {
+        state.arriving.retain(|_, stream| !stream.is_closed());
+        if state.arriving.len() >= 2 * MEMBERS_MAX {
+            return Err(Status::resource_exhausted("too many streams of other nodes"));
+        }
+    }
+    let (stream, replaced) = oneshot::channel();
+    state.arriving.insert(node, stream);
+    Ok(Sender { me, node, directory, inbox, replaced })
+}
+
+/// Hands over what comes, until the stream ends; then why.
+async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMessage>) -> Status {
+    let Sender { me, node, directory, inbox, mut replaced } = sender;
+    let counters = {
+        let mut state = shared.write();
+        state.counters(node)
+    };
+    loop {
+        let message = tokio::select! {
+            biased;
+            _ = &mut replaced => return Status::aborted("another stream of the same node took its place"),
+            message = incoming.message() => message,
+        };
+        let envelope = match message {
+            Ok(Some(PeerMessage { message: Some(peer_message::Message::Envelope(envelope)) })) => envelope,
+            Ok(Some(_)) => return Status::invalid_argument("only messages follow the Hello"),
+            Ok(None) => return Status::ok(""),
+            Err(status) => return status,
+        };
+        let PeerEnvelope { head, bodies, to_directory } = envelope;
+        let Some(to_directory) = ids::from_bytes(&to_directory) else {
+            return Status::invalid_argument("an id has to have 16 bytes");
+        };
+        let envelope = Envelope {
+            log: LogId(me.log.get()),
+            from: node,
+            from_directory: directory,
+            to: shared.node,
+            to_directory: DirectoryId(to_directory),
+            head,
+            bodies,
+        };
+        counters.received(envelope.bytes());
+        inbox.deliver(envelope);
+    }
+}

@@ -1,0 +1,86 @@
+//! Traffic: what went to and came from each other replica. Counters only grow.
+
+use chiplog::NodeId;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What went between this replica and another one since the transport was started.
+///
+/// ```
+/// # fn show(traffic: &chiplog_net::peer::PeerTraffic) {
+/// println!("node {}: {} messages sent, {} dropped", traffic.node, traffic.sent, traffic.dropped);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerTraffic {
+    /// The other replica.
+    pub node: NodeId,
+    /// Whether the stream to it stands.
+    pub connected: bool,
+    /// Messages given to its stream, and their bytes.
+    pub sent: u64,
+    /// Bytes of those.
+    pub sent_bytes: u64,
+    /// Messages dropped: the queue was full, or there was no connection.
+    pub dropped: u64,
+    /// Messages that came from it.
+    pub received: u64,
+    /// Bytes of those.
+    pub received_bytes: u64,
+    /// Times the stream to it was made again.
+    pub reconnects: u64,
+    /// Bytes of messages that wait for its stream now.
+    pub queue_bytes: u64,
+}
+
+/// The live counters. Relaxed everywhere: they order nothing.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    sent: AtomicU64,
+    sent_bytes: AtomicU64,
+    dropped: AtomicU64,
+    received: AtomicU64,
+    received_bytes: AtomicU64,
+    connects: AtomicU64,
+    connected: AtomicBool,
+}
+
+impl Counters {
+    pub(super) fn sent(&self, bytes: usize) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self, bytes: usize) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn dropped(&self, messages: usize) {
+        self.dropped.fetch_add(messages as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn connected(&self) {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        self.connected.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn disconnected(&self) {
+        self.connected.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self, node: NodeId, queue_bytes: usize) -> PeerTraffic {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        PeerTraffic {
+            node,
+            connected: self.connected.load(Ordering::Relaxed),
+            sent: get(&self.sent),
+            sent_bytes: get(&self.sent_bytes),
+            dropped: get(&self.dropped),
+            received: get(&self.received),
+            received_bytes: get(&self.received_bytes),
+            reconnects: get(&self.connects).saturating_sub(1),
+            queue_bytes: queue_bytes as u64,
+        }
+    }
+}

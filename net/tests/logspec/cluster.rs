@@ -1,0 +1,275 @@
+//! Three replicas, each served: redirects, held requests, reads from any of them.
+
+use crate::support::{Appender, PATIENCE, Served, info, serve};
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog_net::logspec::Limits;
+use chiplog_net::proto::logspec::append_reply::Reply;
+use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest, discard_reply, read_reply};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tonic::Code;
+
+struct Trio {
+    network: MemoryNetwork,
+    served: Vec<Served>,
+    _dirs: Vec<TempDir>,
+}
+
+fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork, client: &str) -> Options {
+    let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+    cluster.heartbeat = Duration::from_millis(50);
+    cluster.election_timeout = Duration::from_millis(500);
+    cluster.address = format!("127.0.0.1:{node} {client}");
+    let capacity_bytes = Some(24 << 20);
+    Options { cluster: Some(cluster), capacity_bytes, ..Options::with_segment_bytes(4 << 20) }
+}
+
+impl Trio {
+    async fn new() -> Self {
+        let network = MemoryNetwork::new();
+        let (mut served, mut dirs): (Vec<Served>, Vec<TempDir>) = (Vec::new(), Vec::new());
+        for node in 1..=3 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let client = listener.local_addr().unwrap().to_string();
+            let bootstrap = match served.first() {
+                None => Bootstrap::Init,
+                Some(first) => Bootstrap::Join(first.log.info().log_id),
+            };
+            let dir = tempfile::tempdir().unwrap();
+            let options = options(node, bootstrap, &network, &client);
+            let address = options.cluster.as_ref().unwrap().address.clone();
+            let log = Log::open(dir.path(), options).unwrap();
+            if let Some(Served { log: leader, .. }) = served.first() {
+                let directory = log.info().directory;
+                let add = Change::AddLearner { node: NodeId(node), directory, address };
+                let leader = leader.clone();
+                tokio::task::spawn_blocking(move || {
+                    leader.change_members(&[add], PATIENCE)?;
+                    leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE)
+                })
+                .await
+                .unwrap()
+                .unwrap();
+            }
+            served.push(serve(listener, log, Limits::default()));
+            dirs.push(dir);
+        }
+        let trio = Self { network, served, _dirs: dirs };
+        trio.await_all(|log| log.status().leader.is_some()).await;
+        trio
+    }
+
+    async fn await_all(&self, holds: impl Fn(&Log) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !self.served.iter().all(|s| holds(&s.log)) {
+            assert!(
+                Instant::now() < until,
+                "{:?}",
+                self.served.iter().map(|s| s.log.status()).collect::<Vec<_>>()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn leader(&self) -> &Served {
+        self.served.iter().find(|s| s.log.status().role == Role::Leader).unwrap()
+    }
+
+    fn follower(&self) -> &Served {
+        self.served.iter().find(|s| s.log.status().role == Role::Follower).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn followers_redirect_to_the_leader_and_send_nothing_more() {
+    let trio = Trio::new().await;
+    let leader = trio.leader().address.clone();
+    let follower = trio.follower();
+    for probe in [true, false] {
+        let mut appender = follower.appender().await;
+        appender.send((0..if probe { 0 } else { 3 }).map(|_| "x")).await;
+        appender.send(["y"]).await;
+        let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
+        assert_eq!(redirect.host, leader);
+        assert_eq!(appender.reply().await.unwrap(), None);
+    }
+    let reply = follower.client().await.discard(DiscardRequest { first_index: 1 }).await.unwrap();
+    let Some(discard_reply::Reply::Redirect(redirect)) = reply.into_inner().reply else { panic!() };
+    assert_eq!(redirect.host, leader);
+    assert_eq!(trio.leader().appender().await.append(["first"]).await, [1]);
+}
+
+#[tokio::test]
+async fn any_replica_reads_and_knows_what_was_acknowledged() {
+    let trio = Trio::new().await;
+    let mut appender = trio.leader().appender().await;
+    let mut clients = Vec::new();
+    for served in &trio.served {
+        clients.push(served.client().await);
+    }
+    for n in 1..=20 {
+        appender.append([format!("{n}")]).await;
+        for client in &mut clients {
+            assert!(info(client, false).await.last_index >= n);
+        }
+    }
+    for client in &mut clients {
+        let mut tail = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
+        let mut next = 1;
+        while next <= 20 {
+            let Some(read_reply::Reply::Ok(ok)) = tail.message().await.unwrap().unwrap().reply else {
+                panic!()
+            };
+            for entry in ok.entries {
+                assert_eq!((entry.index, entry.data), (next, format!("{next}").into()));
+                next += 1;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_leader_requests_are_held_for_a_moment() {
+    let trio = Trio::new().await;
+    let lonely = trio.follower();
+    trio.network.disconnect(lonely.log.status().node);
+    let until = Instant::now() + PATIENCE;
+    while lonely.log.status().leader.is_some() {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut client = lonely.client().await;
+    for probe in [false, true] {
+        let began = Instant::now();
+        let mut appender = Appender::new(&mut client).await;
+        appender.send((0..if probe { 0 } else { 1 }).map(|_| "x")).await;
+        let status = appender.reply().await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!((Duration::from_millis(500)..Duration::from_secs(5)).contains(&began.elapsed()));
+    }
+    let status = client.discard(DiscardRequest { first_index: 1 }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let status = client.info(InfoRequest { allow_stale: false }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(info(&mut client, true).await.last_index, 0, "stale needs nobody");
+    // One that comes back while a request is held serves it, or says who does.
+    let mut appender = Appender::new(&mut client).await;
+    appender.send(["held"]).await;
+    trio.network.heal();
+    trio.network.connect(lonely.log.status().node);
+    let reply = appender.reply().await;
+    match reply {
+        Ok(Some(Reply::Redirect(redirect))) => {
+            assert!(trio.served.iter().any(|s| s.address == redirect.host && s.address != lonely.address));
+        }
+        Ok(Some(Reply::Ok(ok))) => assert_eq!(ok.indexes, [1]),
+        Err(status) => assert_eq!(status.code(), Code::Unavailable), // the election took longer
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether there is room is the leader's to say: a follower redirects, full as it is.
+#[tokio::test]
+async fn a_full_follower_redirects() {
+    let trio = Trio::new().await;
+    let leader = trio.leader();
+    let mut appender = leader.appender().await;
+    loop {
+        appender.send([vec![0; 1 << 20]]).await;
+        match appender.reply().await.unwrap() {
+            Some(Reply::Ok(_)) => {}
+            other => break assert_eq!(other, Some(Reply::Full(true))),
+        }
+    }
+    trio.await_all(|log| log.info().last == leader.log.info().last).await;
+    for proposals in [0, 1] {
+        let mut appender = trio.follower().appender().await;
+        appender.send(std::iter::repeat_n(vec![0; 1 << 20], proposals)).await;
+        let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
+        assert_eq!(redirect.host, leader.address);
+    }
+}
+
+/// What was acknowledged stays, what was not ends in a redirect or an error; and the clients find the next leader.
+#[tokio::test]
+async fn a_leader_is_lost_in_mid_append() {
+    let trio = Trio::new().await;
+    let old = trio.leader();
+    let mut appender = old.appender().await;
+    let mut acknowledged = appender.append(["a", "b", "c"]).await;
+    trio.network.disconnect(old.log.status().node);
+    appender.send(["never acknowledged"]).await;
+    match appender.reply().await {
+        Ok(Some(Reply::Redirect(redirect))) => assert_ne!(redirect.host, old.address),
+        Err(status) => assert_eq!(status.code(), Code::Unavailable),
+        other => panic!("{other:?}"),
+    }
+    let until = Instant::now() + PATIENCE;
+    let next = loop {
+        assert!(Instant::now() < until);
+        let leads = |s: &&Served| s.address != old.address && s.log.status().role == Role::Leader;
+        match trio.served.iter().find(leads) {
+            Some(next) => break next,
+            None => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    acknowledged.extend(next.appender().await.append(["d"]).await);
+    trio.network.connect(old.log.status().node);
+    trio.await_all(|log| log.info().last.get() >= *acknowledged.last().unwrap()).await;
+    for served in &trio.served {
+        let found: Vec<_> = acknowledged.iter().map(|n| served.log.read((*n).into()).unwrap().data).collect();
+        assert_eq!(found, ["a", "b", "c", "d"]);
+    }
+}
+
+/// A log that takes nothing slows its clients; what they sent is answered once it does.
+#[tokio::test]
+async fn a_stalled_log_slows_its_clients() {
+    let network = MemoryNetwork::new();
+    let (dirs, mut logs) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Vec::<Log>::new());
+    for node in 1..=2u64 {
+        let bootstrap = logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.info().log_id));
+        let mut options = options(node, bootstrap, &network, &format!("127.0.0.1:{node}"));
+        options.queue_bytes_max = options.batch_bytes_max as usize;
+        options.capacity_bytes = None;
+        if let Some(cluster) = &mut options.cluster {
+            cluster.election_timeout = Duration::from_secs(60); // a lead outlives the stall
+            cluster.uncommitted_bytes_max = 1 << 20;
+        }
+        let log = Log::open(dirs[node as usize - 1].path(), options).unwrap();
+        if let Some(leader) = logs.first().cloned() {
+            let (node, directory) = (NodeId(node), log.info().directory);
+            let address = "127.0.0.1:2 127.0.0.1:2".to_owned();
+            let adding = tokio::task::spawn_blocking(move || {
+                leader.change_members(&[Change::AddLearner { node, directory, address }], PATIENCE)?;
+                leader.change_members(&[Change::Promote(node)], PATIENCE)
+            });
+            adding.await.unwrap().unwrap();
+        }
+        logs.push(log);
+    }
+    let limits = Limits { stream_bytes_max: 2 << 20, ..Limits::default() };
+    let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), limits);
+    network.disconnect(NodeId(2));
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counting = sent.clone();
+    let requests = tokio_stream::iter((1..=400u64).map(move |n| {
+        counting.store(n, std::sync::atomic::Ordering::Relaxed);
+        chiplog_net::logspec::AppendRequest::new(n, [vec![n as u8; 256 << 10]])
+    }));
+    let mut replies = server.client().await.append(requests).await.unwrap().into_inner();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stalled_at = sent.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(stalled_at < 100, "{stalled_at} requests of 256 KiB were taken by a log that stands still");
+    let stale = info(&mut server.client().await, true).await;
+    assert_eq!(stale.last_index, 0, "others are served meanwhile");
+    network.connect(NodeId(2));
+    for n in 1..=400 {
+        let reply =
+            tokio::time::timeout(PATIENCE, replies.message()).await.expect("no reply").unwrap().unwrap();
+        let Some(Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
+        assert_eq!((ok.sequence, ok.indexes), (n, vec![n]));
+    }
+}

@@ -1,0 +1,73 @@
+//! Stock Go clients: grpc-go of today, and the one whose dial target is its `:authority`. Only where there is Go.
+
+use crate::support::{PATIENCE, Served, one};
+use chiplog::{Log, Options};
+use chiplog_net::host::Host;
+use chiplog_net::listener;
+use chiplog_net::logspec::{Limits, LogspecService};
+use std::path::Path;
+use std::process::Output;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio_stream::wrappers::TcpListenerStream;
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/clients/go");
+
+/// Builds the client with one of its module files. None: there is no Go here.
+async fn build(modules: &str, to: &Path) -> Option<()> {
+    if Command::new("go").arg("version").output().await.is_err() {
+        eprintln!("no go here: NOT tested with stock Go clients");
+        return None;
+    }
+    let flag = format!("-modfile={modules}");
+    let mut building = Command::new("go");
+    let built = building.args(["build", &flag, "-o"]).arg(to).arg(".").current_dir(SOURCES).output().await;
+    let built = built.unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(())
+}
+
+async fn run(client: &Path, address: &str) -> Output {
+    let running = Command::new(client).args(["-server", address]).kill_on_drop(true).output();
+    tokio::time::timeout(PATIENCE * 3, running).await.expect("the client hangs").unwrap()
+}
+
+async fn served() -> Served {
+    one(Options::default(), Limits::default()).await
+}
+
+async fn goes_through_all_methods(modules: &str, version: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let client = dir.path().join("client");
+    if build(modules, &client).await.is_none() {
+        return;
+    }
+    let server = served().await;
+    let output = run(&client, &server.address).await;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    assert!(out.contains(version), "{out}");
+    // The same client is refused where authorities are not mended: it does send what is none.
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::new();
+    host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let service = LogspecService::new(host, Limits::default()).into_server();
+    let router = listener::server().add_service(service);
+    let serving = tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
+    let output = run(&client, &address).await;
+    assert!(!output.status.success(), "this client does not test what it should");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("PROTOCOL_ERROR"));
+    serving.abort();
+}
+
+#[tokio::test]
+async fn grpc_go_of_today() {
+    goes_through_all_methods("go.mod", "grpc-go 1.75").await;
+}
+
+#[tokio::test]
+async fn grpc_go_of_the_first_clients() {
+    goes_through_all_methods("old.mod", "grpc-go 1.19").await;
+}

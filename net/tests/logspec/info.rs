@@ -1,0 +1,87 @@
+//! Info and InfoStream.
+
+use crate::support::{PATIENCE, info, small, stand};
+use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest};
+use std::time::{Duration, Instant};
+
+#[tokio::test]
+async fn a_new_log() {
+    let server = small().await;
+    let mut client = server.client().await;
+    for stale in [false, true] {
+        let stand = info(&mut client, stale).await;
+        assert_eq!((stand.first_index, stand.last_index), (1, 0));
+        assert!(stand.bytes_used < 100_000 && stand.bytes_total > 0, "{stand:?}");
+    }
+}
+
+#[tokio::test]
+async fn knows_what_was_acknowledged() {
+    let server = small().await;
+    let mut client = server.client().await;
+    let mut appender = server.appender().await;
+    for n in 1..=50 {
+        appender.append(["x"]).await;
+        assert_eq!(info(&mut client, false).await.last_index, n);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once() {
+    let server = small().await;
+    server.appender().await.append(["x"]).await;
+    let client = server.client().await;
+    let before = threads();
+    let asking: Vec<_> = (0..2000)
+        .map(|_| {
+            let mut client = client.clone();
+            tokio::spawn(async move { info(&mut client, false).await.last_index })
+        })
+        .collect();
+    for asked in asking {
+        assert_eq!(asked.await.unwrap(), 1);
+    }
+    assert!(threads() <= before + 4, "a thread for each question");
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[tokio::test]
+async fn a_stream_tells_at_once_and_then_of_changes() {
+    let server = small().await;
+    let mut client = server.client().await;
+    let mut appender = server.appender().await;
+    let mut stream = client.info_stream(InfoRequest { allow_stale: false }).await.unwrap().into_inner();
+    let first = stand(stream.message().await.unwrap().unwrap());
+    assert_eq!((first.first_index, first.last_index), (1, 0));
+    let quiet = tokio::time::timeout(Duration::from_millis(400), stream.message()).await;
+    assert!(quiet.is_err(), "no change, and yet {quiet:?}");
+    // Many changes: few replies, and the last one in time.
+    let began = Instant::now();
+    for _ in 0..300 {
+        appender.append(["x"]).await;
+    }
+    let took = began.elapsed();
+    let (mut replies, mut last) = (0, first);
+    while last.last_index < 300 {
+        let next = tokio::time::timeout(PATIENCE, stream.message()).await.expect("no reply");
+        let next = stand(next.unwrap().unwrap());
+        assert!(next != last && next.last_index >= last.last_index);
+        last = next;
+        replies += 1;
+    }
+    assert!(replies <= 3 + took.as_millis() / 20, "{replies} replies in {took:?}");
+    client.discard(DiscardRequest { first_index: 200 }).await.unwrap();
+    while last.first_index != 200 {
+        let next = tokio::time::timeout(PATIENCE, stream.message()).await.expect("no reply");
+        last = stand(next.unwrap().unwrap());
+    }
+    client.discard(DiscardRequest { first_index: 900 }).await.unwrap();
+    while last.first_index != 900 {
+        let next = tokio::time::timeout(PATIENCE, stream.message()).await.expect("no reply");
+        last = stand(next.unwrap().unwrap());
+    }
+    assert_eq!(last.last_index, 899);
+}

@@ -1,0 +1,135 @@
+//! A served log, and a client of it.
+
+use chiplog::{Log, Options};
+use chiplog_net::host::Host;
+use chiplog_net::listener;
+use chiplog_net::logspec::{AppendRequest, Limits, LogspecService};
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::logspec::{AppendReply, InfoReply, InfoRequest, append_reply, info_reply};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server. Ends when dropped.
+pub(crate) struct Served {
+    pub(crate) address: String,
+    pub(crate) log: Log,
+    _stop: oneshot::Sender<()>,
+    _dir: Option<TempDir>,
+}
+
+/// Serves `log` at `listener`.
+pub(crate) fn serve(listener: TcpListener, log: Log, limits: Limits) -> Served {
+    let host: Arc<Host> = Host::new();
+    host.open(log.clone());
+    let address = listener.local_addr().unwrap().to_string();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let service = LogspecService::new(host, limits).into_server();
+    tokio::spawn(async move {
+        let connections = listener::incoming(listener);
+        let server = listener::server().add_service(service);
+        server.serve_with_incoming_shutdown(connections, async { drop(stopped.await) }).await.unwrap();
+    });
+    Served { address, log, _stop: stop, _dir: None }
+}
+
+/// A new log on its own, served.
+pub(crate) async fn one(options: Options, limits: Limits) -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    Served { _dir: Some(dir), ..serve(listener, log, limits) }
+}
+
+/// A log with segments of 1 MiB.
+pub(crate) async fn small() -> Served {
+    one(Options::with_segment_bytes(1 << 20), Limits::default()).await
+}
+
+impl Served {
+    pub(crate) async fn client(&self) -> LogClient<Channel> {
+        let client = LogClient::connect(format!("http://{}", self.address)).await.unwrap();
+        client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
+    }
+
+    pub(crate) async fn appender(&self) -> Appender {
+        Appender::new(&mut self.client().await).await
+    }
+}
+
+/// An open append stream.
+pub(crate) struct Appender {
+    requests: mpsc::Sender<AppendRequest>,
+    pub(crate) replies: Streaming<AppendReply>,
+    sequence: u64,
+}
+
+impl Appender {
+    pub(crate) async fn new(client: &mut LogClient<Channel>) -> Self {
+        let (requests, stream) = mpsc::channel(1);
+        let replies = client.append(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        Self { requests, replies, sequence: 0 }
+    }
+
+    pub(crate) async fn send<P: AsRef<[u8]>>(&mut self, proposals: impl IntoIterator<Item = P>) {
+        self.sequence += 1;
+        self.send_as(self.sequence, proposals).await;
+    }
+
+    pub(crate) async fn send_as<P: AsRef<[u8]>>(
+        &mut self,
+        sequence: u64,
+        proposals: impl IntoIterator<Item = P>,
+    ) {
+        let _ = self.requests.send(AppendRequest::new(sequence, proposals)).await;
+    }
+
+    /// The next reply, whatever it is.
+    pub(crate) async fn reply(&mut self) -> Result<Option<append_reply::Reply>, Status> {
+        let reply = tokio::time::timeout(PATIENCE, self.replies.message()).await.expect("no reply")?;
+        Ok(reply.map(|reply| reply.reply.expect("one of the arms")))
+    }
+
+    /// The next reply, which has to be ok.
+    pub(crate) async fn ok(&mut self) -> append_reply::Ok {
+        match self.reply().await.unwrap() {
+            Some(append_reply::Reply::Ok(ok)) => ok,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends one request and waits for its indexes.
+    pub(crate) async fn append<P: AsRef<[u8]>>(
+        &mut self,
+        proposals: impl IntoIterator<Item = P>,
+    ) -> Vec<u64> {
+        self.send(proposals).await;
+        let ok = self.ok().await;
+        assert_eq!(ok.sequence, self.sequence);
+        ok.indexes
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) fn half_close(self) -> Streaming<AppendReply> {
+        self.replies
+    }
+}
+
+pub(crate) fn stand(reply: InfoReply) -> info_reply::Ok {
+    match reply.reply {
+        Some(info_reply::Reply::Ok(ok)) => ok,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn info(client: &mut LogClient<Channel>, allow_stale: bool) -> info_reply::Ok {
+    stand(client.info(InfoRequest { allow_stale }).await.unwrap().into_inner())
+}

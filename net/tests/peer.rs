@@ -1,0 +1,386 @@
+//! Replicas of one process that reach each other over gRPC, on loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use bytes::Bytes;
+use chiplog::{
+    Bootstrap, Change, Cluster, DirectoryId, ErrorKind, Index, Log, LogId, NodeId, Options, Role, Start,
+};
+use chiplog_net::peer::{PeerOptions, PeerTransport};
+use chiplog_net::proto::v1::peer_client::PeerClient;
+use chiplog_net::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use std::io::{ErrorKind as IoErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+/// So long a test waits for what has to happen: no machine is as slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Replica {
+    node: NodeId,
+    dir: PathBuf,
+    log: Log,
+    transport: Arc<PeerTransport>,
+    /// Where the others reach it.
+    address: SocketAddr,
+}
+
+fn options(segment_bytes: u32, mut cluster: Cluster) -> Options {
+    cluster.heartbeat = Duration::from_millis(50);
+    cluster.election_timeout = Duration::from_millis(400);
+    Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) }
+}
+
+fn bind(port: u16) -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "port {port}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Replica {
+    fn start(node: u64, dir: &Path, bootstrap: Bootstrap, segment_bytes: u32) -> Self {
+        let listener = bind(0);
+        let address = listener.local_addr().unwrap();
+        Self::start_at(node, dir, bootstrap, segment_bytes, listener, address)
+    }
+
+    fn start_at(
+        node: u64,
+        dir: &Path,
+        bootstrap: Bootstrap,
+        segment_bytes: u32,
+        listener: TcpListener,
+        address: SocketAddr,
+    ) -> Self {
+        let text = format!("{address} {address}");
+        let mut peer = PeerOptions::new(NodeId(node), listener, text.clone());
+        peer.election_timeout = Duration::from_millis(400);
+        let transport = PeerTransport::start(peer).unwrap();
+        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        cluster.address = text;
+        let log = Log::open(dir, options(segment_bytes, cluster)).unwrap();
+        let info = log.info();
+        transport.identify(info.log_id, info.directory);
+        Self { node: NodeId(node), dir: dir.to_owned(), log, transport, address }
+    }
+
+    /// As if the process had ended, as far as the others can tell.
+    fn kill(self) -> (PathBuf, u16) {
+        self.transport.close();
+        self.log.close().unwrap();
+        (self.dir, self.address.port())
+    }
+}
+
+fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Appends until it works, at whoever leads.
+fn append(replicas: &[&Replica], record: &[u8]) -> Index {
+    let begun = Instant::now();
+    loop {
+        for replica in replicas.iter().filter(|r| r.log.status().role == Role::Leader) {
+            match replica.log.append(record) {
+                Ok(index) => return index,
+                Err(error) => assert!(error.is_retryable(), "{error}"),
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody takes an append");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn records(log: &Log, last: Index) -> Vec<Vec<u8>> {
+    log.wait_for(last, PATIENCE).unwrap();
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut all = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        all.push(record.data.to_vec());
+    }
+    all
+}
+
+fn add(leader: &Log, replica: &Replica) {
+    let directory = replica.log.info().directory;
+    let address = format!("{0} {0}", replica.address);
+    let change = Change::AddLearner { node: replica.node, directory, address };
+    leader.change_members(&[change], PATIENCE).unwrap();
+    leader.change_members(&[Change::Promote(replica.node)], PATIENCE).unwrap();
+}
+
+/// Three voters; the first one leads.
+fn three(dir: &Path, segment_bytes: u32) -> Vec<Replica> {
+    let first = Replica::start(1, &dir.join("1"), Bootstrap::Init, segment_bytes);
+    wait("it leads itself", || first.log.status().role == Role::Leader);
+    let log = first.log.info().log_id;
+    let mut all = vec![first];
+    for node in 2..=3 {
+        let dir = dir.join(node.to_string());
+        let replica = Replica::start(node, &dir, Bootstrap::Join(log), segment_bytes);
+        add(&all[0].log, &replica);
+        all.push(replica);
+    }
+    all
+}
+
+#[test]
+fn three_replicas_lose_their_leader_and_take_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut replicas = three(dir.path(), 1 << 20);
+    for n in 0..100_u32 {
+        append(&replicas.iter().collect::<Vec<_>>(), &n.to_le_bytes());
+    }
+    let traffic = replicas[0].transport.traffic();
+    let others: Vec<_> = traffic.iter().filter(|t| t.node.get() != 1).collect();
+    assert_eq!(others.iter().map(|t| t.node.get()).collect::<Vec<_>>(), [2, 3]);
+    assert!(others.iter().all(|t| t.connected && t.sent > 0 && t.received > 0), "{traffic:?}");
+
+    let (directory, port) = replicas.remove(0).kill();
+    let begun = Instant::now();
+    let left: Vec<_> = replicas.iter().collect();
+    let last = append(&left, b"without the first");
+    println!("an append went through {:?} after the leader was gone", begun.elapsed());
+    assert_eq!(last, Index(101));
+
+    let listener = bind(port);
+    let address = listener.local_addr().unwrap();
+    let back = Replica::start_at(1, &directory, Bootstrap::Existing, 1 << 20, listener, address);
+    let last = append(&left, b"with it again");
+    let expected = records(&replicas[0].log, last);
+    assert_eq!(expected.len(), 102);
+    assert_eq!(records(&back.log, last), expected);
+    wait("it counts again", || {
+        let active = |r: &Replica| r.log.status().peers.iter().filter(|p| p.active && p.lag == 0).count();
+        replicas.iter().any(|r| active(r) == 2)
+    });
+    let again = replicas[0].transport.traffic().iter().map(|t| t.reconnects).sum::<u64>();
+    assert!(again >= 1, "the stream to the first was made again");
+}
+
+#[test]
+fn blocks_as_large_as_they_get_arrive() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = three(dir.path(), 64 << 20);
+    let all: Vec<_> = replicas.iter().collect();
+    let large: Vec<u8> = (0..16_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut last = Index(0);
+    for _ in 0..3 {
+        last = append(&all, &large);
+    }
+    for replica in &replicas {
+        assert!(records(&replica.log, last).iter().all(|r| *r == large));
+    }
+}
+
+#[test]
+fn a_replica_that_was_removed_is_let_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut replicas = three(dir.path(), 1 << 20);
+    let last = append(&replicas.iter().collect::<Vec<_>>(), b"x");
+    let third = replicas.pop().unwrap();
+    assert_eq!(records(&third.log, last).len(), 1);
+    wait("the leader removes it", || {
+        let leader = replicas.iter().find(|r| r.log.status().role == Role::Leader);
+        leader.is_some_and(|l| l.log.change_members(&[Change::Remove(third.node)], PATIENCE).is_ok())
+    });
+    wait("the stream to it ends", || {
+        replicas.iter().all(|r| r.transport.traffic().iter().all(|t| t.node != third.node || !t.connected))
+    });
+    append(&replicas.iter().collect::<Vec<_>>(), b"y");
+}
+
+/// What the server answers to a stream that begins so.
+fn greet(at: SocketAddr, first: PeerMessage) -> Result<PeerHello, tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = PeerClient::connect(format!("http://{at}")).await.unwrap();
+        let messages = tokio_stream::iter([first]);
+        let mut answers = client.messages(messages).await?.into_inner();
+        answers.message().await.map(|hello| hello.expect("a Hello or an error"))
+    })
+}
+
+#[test]
+fn who_is_not_meant_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
+    wait("its directory is known to the cluster", || {
+        replica.log.status().members.iter().any(|m| m.directory.get() != 0)
+    });
+    let info = replica.log.info();
+    let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+    let right = PeerHello {
+        protocol: 1,
+        log_id: bytes(info.log_id.get()),
+        from: 2,
+        from_directory: bytes(77),
+        to: 1,
+        to_directory: bytes(info.directory.get()),
+        from_address: "127.0.0.1:9 127.0.0.1:9".into(),
+    };
+    let hello = |hello: PeerHello| PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
+    let answer = greet(replica.address, hello(right.clone())).unwrap();
+    assert_eq!((answer.from, answer.to, &answer.log_id), (1, 2, &right.log_id));
+    assert_eq!(answer.from_directory, bytes(info.directory.get()));
+    greet(replica.address, hello(PeerHello { to_directory: Bytes::new(), ..right.clone() })).unwrap();
+
+    for (wrong, what) in [
+        (PeerHello { protocol: 2, ..right.clone() }, "protocol"),
+        (PeerHello { log_id: bytes(1), ..right.clone() }, "log"),
+        (PeerHello { log_id: Bytes::from_static(b"short"), ..right.clone() }, "16 bytes"),
+        (PeerHello { to: 3, ..right.clone() }, "for node 3"),
+        (PeerHello { to_directory: bytes(1), ..right.clone() }, "directory"),
+        (PeerHello { from: 1, ..right.clone() }, "this node"),
+        (PeerHello { from: 0, ..right.clone() }, "node 0"),
+        (PeerHello { from_directory: Bytes::new(), ..right.clone() }, "without a directory"),
+    ] {
+        let status = greet(replica.address, hello(wrong)).unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains(what), "{what}: {status}");
+    }
+    let envelope = PeerMessage { message: Some(peer_message::Message::Envelope(PeerEnvelope::default())) };
+    for first in [envelope, PeerMessage::default()] {
+        assert_eq!(greet(replica.address, first).unwrap_err().code(), Code::FailedPrecondition);
+    }
+
+    // A member that comes with another directory than the one it was added with.
+    let change = Change::AddLearner {
+        node: NodeId(2),
+        directory: DirectoryId(78),
+        address: "127.0.0.1:9 127.0.0.1:9".into(),
+    };
+    replica.log.change_members(&[change], PATIENCE).unwrap();
+    wait("the transport knows", || {
+        greet(replica.address, hello(right.clone())).is_err_and(|s| s.code() == Code::FailedPrecondition)
+    });
+    greet(replica.address, hello(PeerHello { from_directory: bytes(78), ..right })).unwrap();
+}
+
+/// A replica of another log at a known address is not talked to.
+#[test]
+fn a_replica_of_another_log_gets_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
+    let other = Replica::start(2, &dir.path().join("2"), Bootstrap::Join(LogId(1)), 1 << 20);
+    wait("it leads itself", || first.log.status().role == Role::Leader);
+    let address = format!("{0} {0}", other.address);
+    let change = Change::AddLearner { node: NodeId(2), directory: other.log.info().directory, address };
+    first.log.change_members(&[change], PATIENCE).unwrap();
+    first.log.append(b"x").unwrap();
+    let promoted = first.log.change_members(&[Change::Promote(NodeId(2))], Duration::from_millis(500));
+    assert_eq!(promoted.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(first.transport.traffic().iter().all(|t| t.received == 0));
+    assert!(other.transport.traffic().iter().all(|t| t.received == 0));
+}
+
+/// Between replicas: forwards, swallows silently, or cuts.
+struct Proxy {
+    address: SocketAddr,
+    mode: Arc<AtomicU8>,
+}
+
+const FORWARD: u8 = 0;
+const SWALLOW: u8 = 1;
+const CUT: u8 = 2;
+
+impl Proxy {
+    fn start(to: SocketAddr) -> Self {
+        let listener = bind(0);
+        let address = listener.local_addr().unwrap();
+        let mode = Arc::new(AtomicU8::new(FORWARD));
+        let shared = mode.clone();
+        // The threads end with the test's process.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if shared.load(Ordering::Relaxed) == CUT {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                let (client2, server2) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let (mode, mode2) = (shared.clone(), shared.clone());
+                std::thread::spawn(move || pump(client, server, &mode));
+                std::thread::spawn(move || pump(server2, client2, &mode2));
+            }
+        });
+        Self { address, mode }
+    }
+
+    fn set(&self, mode: u8) {
+        self.mode.store(mode, Ordering::Relaxed);
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream, mode: &AtomicU8) {
+    from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut buffer = vec![0; 64 << 10];
+    // What was swallowed is missing: such a connection never speaks again.
+    let mut dead = false;
+    loop {
+        let read = from.read(&mut buffer);
+        match mode.load(Ordering::Relaxed) {
+            CUT => break,
+            SWALLOW => dead = true,
+            _ => {}
+        }
+        match read {
+            Ok(0) => break,
+            Ok(_) if dead => {}
+            Ok(n) if to.write_all(&buffer[..n]).is_ok() => {}
+            Err(e) if matches!(e.kind(), IoErrorKind::WouldBlock | IoErrorKind::TimedOut) => {}
+            _ => break,
+        }
+    }
+    let _ = from.shutdown(std::net::Shutdown::Both);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn a_link_that_is_cut_or_silent_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let proxied = |node: u64, bootstrap| {
+        let listener = bind(0);
+        let proxy = Proxy::start(listener.local_addr().unwrap());
+        let at = proxy.address;
+        let path = dir.path().join(node.to_string());
+        (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at), proxy)
+    };
+    let (first, first_proxy) = proxied(1, Bootstrap::Init);
+    wait("it leads itself", || first.log.status().role == Role::Leader);
+    let log = first.log.info().log_id;
+    let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
+    add(&first.log, &second);
+    let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
+    add(&first.log, &third);
+    let replicas = [&first, &second, &third];
+    let proxies = [&first_proxy, &second_proxy, &third_proxy];
+
+    append(&replicas, b"a");
+    let mut last = Index(0);
+    for mode in [CUT, SWALLOW] {
+        proxies.iter().for_each(|p| p.set(mode));
+        wait("nobody leads", || replicas.iter().all(|r| r.log.status().role != Role::Leader));
+        wait("all streams are given up", || {
+            replicas.iter().all(|r| r.transport.traffic().iter().all(|t| !t.connected))
+        });
+        proxies.iter().for_each(|p| p.set(FORWARD));
+        last = append(&replicas, b"b");
+    }
+    let expected = records(&first.log, last);
+    assert!(expected.len() >= 3);
+    assert!(replicas.iter().all(|r| records(&r.log, last) == expected));
+    assert!(replicas.iter().any(|r| r.transport.traffic().iter().any(|t| t.reconnects > 0)));
+}

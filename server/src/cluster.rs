@@ -1,0 +1,200 @@
+//! Cluster: asks servers, and finds the one that leads.
+//!
+//! Invariants:
+//! - Nothing waits for ever: a connection has [`CONNECT`], a question its own time.
+//! - A change is sent again only after an answer that says it was not made.
+
+use crate::failure::{Failure, Result};
+use chiplog::ErrorKind;
+use chiplog_net::address::check_host_port;
+use chiplog_net::proto::v1::admin_client::AdminClient;
+use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
+use chiplog_net::status::{from_status, leader_of};
+use clap::Args;
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
+
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long a leader is looked for.
+const LEADER: Duration = Duration::from_secs(15);
+
+/// TLS towards servers.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection options")]
+pub(crate) struct Connect {
+    /// Speak TLS, to servers whose certificates this authority (PEM) has signed.
+    #[arg(long, env = "CHIPLOG_TLS_AUTHORITY", value_name = "FILE")]
+    tls_authority: Option<PathBuf>,
+
+    /// Certificate of this client (PEM), where servers want one.
+    #[arg(long, env = "CHIPLOG_TLS_CERTIFICATE", value_name = "FILE", requires_all = ["tls_key", "tls_authority"])]
+    tls_certificate: Option<PathBuf>,
+
+    /// Its private key (PEM).
+    #[arg(long, env = "CHIPLOG_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+}
+
+/// `host:port`, checked.
+pub(crate) fn host_port(text: &str) -> Result<String, String> {
+    check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// Asks servers, one question after the other.
+pub(crate) struct Asker {
+    runtime: Runtime,
+    tls: Option<ClientTlsConfig>,
+}
+
+impl Asker {
+    pub(crate) fn new(connect: &Connect) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot begin: {e}")))?;
+        let read = |path: &PathBuf| fs::read(path).map_err(|e| Failure::io("read", path, &e));
+        let mut tls = None;
+        if let Some(authority) = &connect.tls_authority {
+            let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
+            if let (Some(certificate), Some(key)) = (&connect.tls_certificate, &connect.tls_key) {
+                config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            }
+            tls = Some(config);
+        }
+        Ok(Self { runtime, tls })
+    }
+
+    /// Asks one server, within `patience`.
+    pub(crate) fn ask<T, F>(
+        &self,
+        server: &str,
+        patience: Duration,
+        question: impl FnOnce(AdminClient<Channel>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.try_ask(server, patience, question).map_err(|status| failure(server, &status))
+    }
+
+    fn try_ask<T, F>(
+        &self,
+        server: &str,
+        patience: Duration,
+        question: impl FnOnce(AdminClient<Channel>) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.runtime.block_on(async {
+            let client = AdminClient::new(self.dial(server).await?);
+            let late = |_| Status::deadline_exceeded(format!("no answer within {patience:?}"));
+            tokio::time::timeout(patience, question(client)).await.map_err(late)?
+        })
+    }
+
+    async fn dial(&self, server: &str) -> Result<Channel, Status> {
+        let refused = |e: tonic::transport::Error| {
+            let mut cause: &dyn std::error::Error = &e;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            Status::unavailable(format!("cannot connect: {cause}"))
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
+        let mut endpoint = endpoint.map_err(refused)?.connect_timeout(CONNECT);
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
+        }
+        let late = |_| Status::unavailable("cannot connect in time");
+        tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)
+    }
+
+    /// What a server says of itself.
+    pub(crate) fn status(&self, server: &str) -> Result<StatusResponse> {
+        self.ask(server, Duration::from_secs(5), |mut admin| async move {
+            admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
+        })
+    }
+
+    /// The leader's address and status, found from any of `servers`.
+    pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
+        let begun = Instant::now();
+        loop {
+            let mut last = Failure::new(ErrorKind::Unavailable, "the servers know no leader");
+            let mut asked: Vec<String> = Vec::new();
+            let mut ask: VecDeque<String> = servers.iter().cloned().collect();
+            while let Some(server) = ask.pop_front() {
+                if asked.contains(&server) {
+                    continue;
+                }
+                asked.push(server.clone());
+                match self.status(&server) {
+                    Ok(status) if status.log_id.is_empty() => {
+                        let what = format!("{server} is not part of a cluster yet");
+                        last = Failure::new(ErrorKind::Unavailable, what);
+                    }
+                    Ok(status) if status.leader_node == status.node => return Ok((server, status)),
+                    Ok(status) => {
+                        let leads = |m: &&_| is(m, status.leader_node);
+                        let leader = status.members.iter().find(leads).map(|m| m.client_address.clone());
+                        ask.extend(leader.filter(|a| !a.is_empty()));
+                    }
+                    Err(failure) => last = failure,
+                }
+            }
+            if begun.elapsed() > LEADER {
+                return Err(last);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Asks the leader; again, if it says that it is none.
+    pub(crate) fn ask_leader<T, F>(
+        &self,
+        servers: &[String],
+        patience: Duration,
+        mut question: impl FnMut(AdminClient<Channel>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let begun = Instant::now();
+        let mut servers = servers.to_vec();
+        loop {
+            let (leader, _) = self.leader(&servers)?;
+            let status = match self.try_ask(&leader, patience, &mut question) {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            let again = from_status(&status).kind() == ErrorKind::NotLeader;
+            if !again || begun.elapsed() > LEADER {
+                return Err(failure(&leader, &status));
+            }
+            servers.extend(leader_of(&status).filter(|l| !servers.contains(l)));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn is(member: &chiplog_net::proto::v1::Member, node: u64) -> bool {
+    node != 0 && member.node == node
+}
+
+fn failure(server: &str, status: &Status) -> Failure {
+    let error = from_status(status);
+    let advice = match status.code() {
+        Code::Unimplemented => {
+            "; is there a chiplog server at this address? Peers and probes have ports of their own"
+        }
+        _ => "",
+    };
+    Failure::new(error.kind(), format!("{server}: {error}{advice}"))
+}

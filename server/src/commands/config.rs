@@ -1,0 +1,59 @@
+//! `chiplog config`: a server's configuration, checked and shown.
+
+use super::serve::Settings;
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::serve::Config;
+use crate::ui::{Ui, print};
+use chiplog::ErrorKind;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog config show > chiplog.toml       a file with all keys and their defaults
+  chiplog config show --config chiplog.toml --set zone=west
+  chiplog config check chiplog.toml        before a server is started again";
+
+/// Check or show a server's configuration.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ConfigCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Check a file: unknown keys, values out of bounds.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print the configuration that file, environment and flags come to, with all defaults, as a file.
+    Show {
+        #[command(flatten)]
+        settings: Box<Settings>,
+    },
+}
+
+pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
+    match &args.what {
+        What::Check { file } => {
+            Config::load(Some(file), &[])?;
+            ui.result(&json!({ "ok": true }), |_| format!("{} is in order", file.display()))?;
+        }
+        What::Show { settings } => {
+            let config = settings.load()?.filled()?;
+            if ui.json {
+                ui.json(&config)?;
+            } else {
+                let text =
+                    toml::to_string(&config).map_err(|e| Failure::new(ErrorKind::Io, e.to_string()))?;
+                print(text.as_bytes())?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,216 @@
+//! `chiplog member`: who belongs to a cluster. `chiplog transfer-leader`: who leads it.
+
+use crate::cluster::{Asker, Connect, host_port};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::ui::Ui;
+use chiplog::ErrorKind;
+use chiplog_net::proto::v1::member_change::Change;
+use chiplog_net::proto::v1::{
+    AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, TransferLeaderRequest,
+};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog member init log1:7411                               log1 is the first of a new cluster
+  chiplog member add log2:7411 --cluster log1:7411 --promote  log2 gets everything, and then votes
+  chiplog member remove 2 --cluster log1:7411                 node 2 leaves for good";
+
+/// Change who belongs to a cluster.
+///
+/// A new server is started with a number of its own and waits (`chiplog serve`). `init` makes the first of a cluster of
+/// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
+/// has caught up.
+///
+/// A server whose disk was lost does not come back under its number: remove it, and add it under a new one.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct MemberCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Which cluster.
+#[derive(Args, Debug)]
+struct Of {
+    /// Servers of the cluster, by the address for clients; one is enough.
+    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    cluster: Vec<String>,
+
+    /// How long to wait, in seconds: a learner has to catch up before it votes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=600))]
+    timeout: u32,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a new cluster with this server, which waits, as its only voter.
+    Init {
+        /// The server.
+        #[arg(value_name = "HOST:PORT", value_parser = host_port)]
+        server: String,
+        #[command(flatten)]
+        connect: Connect,
+    },
+    /// Take a server that waits into the cluster, as a learner. Again after a failure: goes on where it stopped.
+    Add {
+        /// The new server.
+        #[arg(value_name = "HOST:PORT", value_parser = host_port)]
+        server: String,
+        /// Let it vote once it has caught up.
+        #[arg(long)]
+        promote: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Let a learner vote, once it has caught up.
+    Promote {
+        /// Its number.
+        node: u64,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Let a voter go on as a learner.
+    Demote {
+        /// Its number.
+        node: u64,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Take a replica out of the cluster for good.
+    Remove {
+        /// Its number.
+        node: u64,
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+const TRANSFER_EXAMPLES: &str = "\
+Examples:
+  chiplog transfer-leader --cluster log1:7411      whoever is closest, before this server is stopped
+  chiplog transfer-leader 3 --cluster log1:7411    node 3";
+
+/// Let another voter lead.
+#[derive(Args, Debug)]
+#[command(after_long_help = TRANSFER_EXAMPLES)]
+pub(crate) struct TransferLeader {
+    /// Its number. Without it: the voter that lacks least.
+    node: Option<u64>,
+    #[command(flatten)]
+    of: Of,
+}
+
+pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
+    match &args.what {
+        What::Init { server, connect } => init(server, connect, ui)?,
+        What::Add { server, promote, of } => add(server, *promote, of, ui)?,
+        What::Promote { node, of } => one(of, *node, Change::Promote(*node), "votes", ui)?,
+        What::Demote { node, of } => one(of, *node, Change::Demote(*node), "is a learner", ui)?,
+        What::Remove { node, of } => one(of, *node, Change::Remove(*node), "is removed", ui)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn init(server: &str, connect: &Connect, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(connect)?;
+    let made = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
+        admin.init(InitRequest {}).await.map(tonic::Response::into_inner)
+    })?;
+    let words = format!("{server} is the first of the cluster of log {}", made.log_id);
+    ui.result(&json!({ "log_id": made.log_id }), |_| words)
+}
+
+fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let waiting = asker.status(server)?;
+    if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
+        let what = format!(
+            "{server} comes with an empty directory as node {}, which is a member already: a server whose disk was lost gets a new number",
+            waiting.node
+        );
+        return Err(Failure::new(ErrorKind::Membership, what));
+    }
+    let log_id = leader.log_id.clone();
+    let place = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
+        admin.join(JoinRequest { log_id }).await.map(tonic::Response::into_inner)
+    })?;
+    let node = place.node;
+    let known = leader.members.iter().find(|m| m.node == node);
+    if let Some(other) = known.filter(|m| m.directory != place.directory) {
+        let what = format!(
+            "node {node} is a member already, with directory {}: give {server} a number of its own",
+            other.directory
+        );
+        return Err(Failure::new(ErrorKind::Membership, what));
+    }
+    if known.is_none() {
+        let add = AddMember {
+            node,
+            directory: place.directory.clone(),
+            peer_address: place.peer_address,
+            client_address: place.client_address,
+            zone: place.zone,
+        };
+        change(&asker, of, Change::Add(add))?;
+    }
+    if promote && !known.is_some_and(|m| m.voter) {
+        change(&asker, of, Change::Promote(node))?;
+    }
+    let part = if promote { "votes" } else { "is a learner" };
+    let shown = json!({ "node": node, "directory": place.directory, "voter": promote });
+    ui.result(&shown, |_| format!("node {node} at {server} {part}"))
+}
+
+fn one(of: &Of, node: u64, what: Change, words: &str, ui: &Ui) -> Result<()> {
+    change(&Asker::new(&of.connect)?, of, what)?;
+    ui.result(&json!({ "node": node }), |_| format!("node {node} {words}"))
+}
+
+fn change(asker: &Asker, of: &Of, change: Change) -> Result<()> {
+    let timeout_millis = of.timeout * 1000;
+    // A little longer than the server's own: it says more.
+    let patience = Duration::from_secs(u64::from(of.timeout) + 5);
+    asker.ask_leader(&of.cluster, patience, |mut admin| {
+        let changes = vec![MemberChange { change: Some(change.clone()) }];
+        let request = ChangeMembersRequest { changes, timeout_millis, ..Default::default() };
+        async move { admin.change_members(request).await.map(drop) }
+    })
+}
+
+pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
+    let of = &args.of;
+    let asker = Asker::new(&of.connect)?;
+    let begun = Instant::now();
+    let (leader, to) = loop {
+        let (_, leader) = asker.leader(&of.cluster)?;
+        let votes = |node| leader.members.iter().any(|m| m.node == node && m.voter && !m.leaving);
+        let others = leader.peers.iter().filter(|p| p.active && votes(p.node));
+        let closest = others.max_by_key(|p| p.matched_raft).map(|p| p.node);
+        if let Some(to) = args.node.or(closest) {
+            break (leader, to);
+        }
+        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        if begun.elapsed() > Duration::from_secs(2) {
+            return Err(Failure::new(ErrorKind::Membership, "there is no other voter that answers"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if leader.node != to {
+        let timeout_millis = of.timeout * 1000;
+        let patience = Duration::from_secs(u64::from(of.timeout) + 5);
+        asker.ask_leader(&of.cluster, patience, |mut admin| {
+            let request = TransferLeaderRequest { to, timeout_millis, ..Default::default() };
+            async move { admin.transfer_leader(request).await.map(drop) }
+        })?;
+    }
+    ui.result(&json!({ "leader": to }), |_| format!("node {to} leads"))?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,211 @@
+//! `chiplog serve`: a replica of a cluster, and its services.
+
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::serve::{Config, First, Server};
+use crate::signals;
+use crate::ui::Ui;
+use chiplog::{ErrorKind, LogId};
+use clap::Args;
+use sd_notify::NotifyState;
+use std::path::PathBuf;
+use tokio::sync::oneshot;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog serve --node 1 --data ./1 --init           a new cluster of one server, on this machine
+  chiplog serve --config /etc/chiplog.toml           waits for `chiplog member add`, or goes on with its replica
+  chiplog serve --config chiplog.toml --set log.segment_bytes=128MiB
+  chiplog dev                                        three servers in one process, to try";
+
+/// Run a server: a replica of a cluster, for clients over gRPC.
+///
+/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. `chiplog config
+/// show` prints all keys with what they come to.
+///
+/// In a directory that holds a replica the server goes on with it. In an empty one it waits until `chiplog member
+/// init` makes it the first of a cluster or `chiplog member add` takes it into one; --init and --join say so at once.
+///
+/// SIGTERM and Ctrl-C end it in order: it is not ready any more, takes no new calls, lets another replica lead, ends
+/// its streams and closes the log (status 0). A second signal ends it at once; nothing confirmed is lost by that.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    settings: Settings,
+
+    /// If the directory is empty, make a new cluster with this server as its only voter. Once, on one server.
+    #[arg(long, conflicts_with = "join")]
+    init: bool,
+
+    /// If the directory is empty, make an empty replica of this log; `chiplog member add` has to add it.
+    #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
+    join: Option<LogId>,
+}
+
+fn log_id(text: &str) -> Result<LogId, String> {
+    chiplog_net::ids::from_hex(text).map(LogId).map_err(|e| e.to_string())
+}
+
+/// What a server is told, from all sources.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Server options")]
+pub(crate) struct Settings {
+    /// Configuration file.
+    #[arg(long, env = "CHIPLOG_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// This server's number in its cluster, from 1. Never that of another server, nor of one that was removed.
+    #[arg(long, env = "CHIPLOG_NODE", value_name = "N")]
+    node: Option<String>,
+
+    /// The log's directory. Default /var/lib/chiplog.
+    #[arg(long, env = "CHIPLOG_DATA", value_name = "DIR")]
+    data: Option<String>,
+
+    /// Where to listen for clients. Default 127.0.0.1:7411.
+    #[arg(long, env = "CHIPLOG_LISTEN_CLIENT", value_name = "HOST:PORT")]
+    listen_client: Option<String>,
+
+    /// Where to listen for the other replicas. Default 127.0.0.1:7412.
+    #[arg(long, env = "CHIPLOG_LISTEN_PEER", value_name = "HOST:PORT")]
+    listen_peer: Option<String>,
+
+    /// Where to listen for probes and metrics; empty: nowhere. Default 127.0.0.1:7413.
+    #[arg(long, env = "CHIPLOG_LISTEN_HTTP", value_name = "HOST:PORT")]
+    listen_http: Option<String>,
+
+    /// How clients reach this server, if not where it listens.
+    #[arg(long, env = "CHIPLOG_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
+    advertise_client: Option<String>,
+
+    /// How the other replicas reach this server, if not where it listens.
+    #[arg(long, env = "CHIPLOG_ADVERTISE_PEER", value_name = "HOST:PORT")]
+    advertise_peer: Option<String>,
+
+    /// A label of the place the server stands in.
+    #[arg(long, env = "CHIPLOG_ZONE")]
+    zone: Option<String>,
+
+    /// Let listeners beyond this machine go without TLS.
+    #[arg(long, env = "CHIPLOG_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
+    insecure: bool,
+
+    /// Set any key of the file, such as log.capacity_bytes=10GiB. Any number of times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Settings {
+    /// The configuration that they come to.
+    pub(crate) fn load(&self) -> Result<Config> {
+        let text = |text: &str| format!("{text:?}");
+        let mut over = Vec::new();
+        for (key, value) in [
+            ("data", &self.data),
+            ("listen.client", &self.listen_client),
+            ("listen.peer", &self.listen_peer),
+            ("listen.http", &self.listen_http),
+            ("advertise.client", &self.advertise_client),
+            ("advertise.peer", &self.advertise_peer),
+            ("zone", &self.zone),
+        ] {
+            over.extend(value.as_deref().map(|v| (key.to_owned(), text(v))));
+        }
+        over.extend(self.node.clone().map(|n| ("node".to_owned(), n)));
+        if self.insecure {
+            over.push(("insecure".to_owned(), "true".to_owned()));
+        }
+        for pair in &self.set {
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(Failure::usage(format!("--set {pair}: give KEY=VALUE")));
+            };
+            over.push((key.trim().to_owned(), value.trim().to_owned()));
+        }
+        Config::load(self.config.as_deref(), &over)
+    }
+}
+
+/// A runtime for servers and for those who ask them.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("chiplog-serve")
+        .build()
+        .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))
+}
+
+/// Variables that look like ours and mean nothing: most likely a slip.
+fn unknown_variables(set: impl Iterator<Item = String>) -> Vec<String> {
+    fn known(command: &clap::Command, name: &str) -> bool {
+        command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
+            || command.get_subcommands().any(|c| known(c, name))
+    }
+    let command = crate::args::command();
+    // Kubernetes sets these for a service called chiplog.
+    let foreign = |name: &str| name.starts_with("CHIPLOG_PORT") || name.contains("_SERVICE_");
+    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !known(&command, n)).collect()
+}
+
+pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
+    for name in unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+        tracing::warn!(name, "an environment variable that means nothing to chiplog");
+    }
+    let config = args.settings.load()?;
+    let first = match (args.init, args.join) {
+        (true, _) => First::Init,
+        (_, Some(log)) => First::Join(log),
+        _ => First::Wait,
+    };
+    let (stop, stopped) = oneshot::channel();
+    signals::on_stop(move || _ = stop.send(()))?;
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
+        let server = Server::start(config, first).await?;
+        announce(&server, ui);
+        // Not under systemd: nobody to tell.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let _ = stopped.await;
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+        tracing::info!("ends");
+        server.shutdown(true).await
+    });
+    // A call that still blocks does not hold up the end.
+    runtime.shutdown_background();
+    ended.map(|()| Exit::Ok)
+}
+
+/// Says on standard error what there is.
+fn announce(server: &Server, ui: &Ui) {
+    if ui.quiet {
+        return;
+    }
+    let address = &server.address;
+    let what = match server.host.opened() {
+        Some(log) => format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get())),
+        None => format!(
+            "waits: `chiplog member init {0}` makes a cluster, `chiplog member add {0}` takes it into one",
+            address.client
+        ),
+    };
+    let node = server.config.node;
+    eprintln!("chiplog: node {node} serves clients at {}, peers at {}; {what}", address.client, address.peer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_in_the_environment_are_found() {
+        let set = [
+            "CHIPLOG_NODE",
+            "CHIPLOG_NODES",
+            "CHIPLOG_LOG",
+            "CHIPLOG_SERVICE_HOST",
+            "CHIPLOG_PORT_7411_TCP",
+            "HOME",
+        ];
+        assert_eq!(unknown_variables(set.iter().map(ToString::to_string)), ["CHIPLOG_NODES"]);
+    }
+}

@@ -1,0 +1,219 @@
+//! `chiplog status`: a cluster as its servers see it.
+
+use crate::cluster::{Asker, Connect, host_port};
+use crate::exit::Exit;
+use crate::failure::Result;
+use crate::human;
+use crate::ui::Ui;
+use chiplog_net::proto::v1::{Member, Role, StatusResponse};
+use clap::Args;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog status 127.0.0.1:7411
+  chiplog status log1:7411,log2:7411 --json | jq -r '.replicas[] | select(.role == \"leader\").client'";
+
+/// Show a cluster: its replicas, what they do and how far they are.
+///
+/// One server that answers is enough: it names the others, which are asked as well. Status 5 when nobody leads or no
+/// server answers.
+///
+/// Fields of --json: log_id, leader (node; null: nobody), replicas: each {"node", "role" (leader, follower, candidate,
+/// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
+/// "first", "last", "last_raft", "committed_raft", "lag" (entries it lacks, as the leader knows; null: not known),
+/// "bytes_used", "bytes_capacity" (null: the disk), "sync_median_micros", "sync_p99_micros", "scrubbed_bytes",
+/// "damaged", "repaired", "version", "poison" (null: it takes appends), "error" (null: it answered)}.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Status {
+    /// Servers, by the address for clients; one is enough.
+    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    servers: Vec<String>,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    log_id: Option<String>,
+    leader: Option<u64>,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Default, Serialize)]
+struct Replica {
+    node: Option<u64>,
+    role: &'static str,
+    voter: bool,
+    client: String,
+    peer: String,
+    zone: String,
+    directory: Option<String>,
+    term: Option<u64>,
+    first: Option<u64>,
+    last: Option<u64>,
+    last_raft: Option<u64>,
+    committed_raft: Option<u64>,
+    lag: Option<u64>,
+    bytes_used: Option<u64>,
+    bytes_capacity: Option<u64>,
+    sync_median_micros: Option<u64>,
+    sync_p99_micros: Option<u64>,
+    scrubbed_bytes: Option<u64>,
+    damaged: Option<u64>,
+    repaired: Option<u64>,
+    version: Option<String>,
+    poison: Option<String>,
+    error: Option<String>,
+}
+
+fn role_name(status: &StatusResponse) -> &'static str {
+    match status.role() {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Learner => "learner",
+        Role::Repairing => "repairing",
+        Role::Removed => "removed",
+        Role::Waiting => "waiting",
+        Role::Unspecified => "unknown",
+    }
+}
+
+impl Replica {
+    fn answered(status: &StatusResponse) -> Self {
+        let s = status.clone();
+        let me = s.members.iter().find(|m| m.node == s.node);
+        Self {
+            node: (s.node != 0).then_some(s.node),
+            role: role_name(status),
+            voter: me.is_some_and(|m| m.voter),
+            client: s.client_address,
+            peer: s.peer_address,
+            zone: s.zone,
+            directory: (!s.directory.is_empty()).then_some(s.directory),
+            term: Some(s.term),
+            first: Some(s.first),
+            last: Some(s.last),
+            last_raft: Some(s.last_raft),
+            committed_raft: Some(s.committed_raft),
+            lag: (s.leader_node == s.node && s.node != 0).then_some(0),
+            bytes_used: Some(s.bytes_used),
+            bytes_capacity: (s.capacity > 0).then_some(s.capacity),
+            sync_median_micros: Some(s.sync_median_micros),
+            sync_p99_micros: Some(s.sync_p99_micros),
+            scrubbed_bytes: Some(s.scrubbed_bytes),
+            damaged: Some(s.damaged),
+            repaired: Some(s.repaired),
+            version: Some(s.version),
+            poison: (!s.poison.is_empty()).then_some(s.poison),
+            error: None,
+        }
+    }
+
+    fn silent(server: String, member: Option<&Member>, error: String) -> Self {
+        let mut replica = Self { client: server, role: "unreachable", error: Some(error), ..Self::default() };
+        if let Some(m) = member {
+            (replica.node, replica.voter) = (Some(m.node), m.voter);
+            replica.peer.clone_from(&m.peer_address);
+            replica.zone.clone_from(&m.zone);
+            replica.directory = Some(m.directory.clone());
+        }
+        replica
+    }
+}
+
+impl Shown {
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let id = self.log_id.as_deref().unwrap_or("not made yet");
+        let leader = self.leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
+        _ = writeln!(out, "log {id}; {leader}");
+        let mut rows = vec![
+            ["NODE", "ROLE", "VOTES", "CLIENT", "ZONE", "TERM", "FIRST", "LAST", "LAG", "USED", "SYNC P99"]
+                .map(str::to_owned),
+        ];
+        let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+        for r in &self.replicas {
+            rows.push([
+                number(r.node),
+                r.role.to_owned(),
+                if r.voter { "yes" } else { "no" }.to_owned(),
+                r.client.clone(),
+                if r.zone.is_empty() { "-".into() } else { r.zone.clone() },
+                number(r.term),
+                number(r.first),
+                number(r.last),
+                number(r.lag),
+                r.bytes_used.map_or("-".into(), human::bytes),
+                r.sync_p99_micros
+                    .map_or("-".into(), |m| human::duration(std::time::Duration::from_micros(m))),
+            ]);
+        }
+        let widths: Vec<usize> = (0..rows[0].len())
+            .map(|n| rows.iter().map(|r| r[n].chars().count()).max().unwrap_or(0))
+            .collect();
+        for row in rows {
+            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+            _ = writeln!(out, "{}", cells.join("  ").trim_end());
+        }
+        for r in &self.replicas {
+            for what in [&r.poison, &r.error].into_iter().flatten() {
+                _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
+            }
+        }
+        out
+    }
+}
+
+pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
+    let asker = Asker::new(&args.connect)?;
+    let mut servers: VecDeque<String> = args.servers.iter().cloned().collect();
+    let mut asked: Vec<String> = Vec::new();
+    let mut members: BTreeMap<u64, Member> = BTreeMap::new();
+    let (mut answers, mut silent): (Vec<StatusResponse>, Vec<(String, String)>) = Default::default();
+    while let Some(server) = servers.pop_front() {
+        if asked.contains(&server) {
+            continue;
+        }
+        asked.push(server.clone());
+        match asker.status(&server) {
+            Ok(status) => {
+                for member in &status.members {
+                    servers.extend(Some(member.client_address.clone()).filter(|a| !a.is_empty()));
+                    members.insert(member.node, member.clone());
+                }
+                if !answers.iter().any(|a| (a.node, &a.directory) == (status.node, &status.directory)) {
+                    answers.push(status);
+                }
+            }
+            Err(failure) => silent.push((server, failure.to_string())),
+        }
+    }
+    // Two can believe that they lead; the one of the later term does.
+    let leader = answers.iter().filter(|s| s.role() == Role::Leader).max_by_key(|s| s.term);
+    let mut replicas: Vec<Replica> = answers.iter().map(Replica::answered).collect();
+    for (server, why) in silent {
+        let member = members.values().find(|m| m.client_address == server);
+        let answered = member.is_some_and(|m| answers.iter().any(|a| a.node == m.node));
+        if !answered {
+            replicas.push(Replica::silent(server, member, why));
+        }
+    }
+    for replica in &mut replicas {
+        let known = leader.and_then(|l| l.peers.iter().find(|p| Some(p.node) == replica.node));
+        replica.lag = known.map(|p| p.lag).or(replica.lag);
+    }
+    replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+    let shown = Shown {
+        log_id: answers.iter().map(|s| s.log_id.clone()).find(|id| !id.is_empty()),
+        leader: leader.map(|l| l.node),
+        replicas,
+    };
+    Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
+    Ok(if shown.leader.is_some() { Exit::Ok } else { Exit::Retry })
+}

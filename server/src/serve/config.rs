@@ -1,0 +1,412 @@
+//! Config: what a server is told. A TOML file, then the environment and flags, which win, then defaults.
+//!
+//! Invariants:
+//! - An unknown key is an error that names it.
+//! - Every key of the file can be set by `--set KEY=VALUE`; those that differ from machine to machine have a flag and
+//!   an environment variable of their own.
+//!
+//! Must not know: sockets, logs.
+
+use crate::failure::{Failure, Result};
+use crate::human::parse_bytes;
+use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
+use chiplog_net::address::{Address, check_host_port};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// A server's configuration, as its file is written.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// This server's number in its cluster, from 1: never that of another server, nor of one that was removed.
+    pub(crate) node: u64,
+    /// The log's directory.
+    pub(crate) data: PathBuf,
+    /// A label of the place the server stands in.
+    pub(crate) zone: String,
+    /// Lets listeners beyond this machine go without TLS.
+    pub(crate) insecure: bool,
+    /// How long an orderly end may take, in milliseconds.
+    pub(crate) shutdown_millis: u64,
+    pub(crate) listen: Listen,
+    pub(crate) advertise: Advertise,
+    pub(crate) log: LogConfig,
+    pub(crate) cluster: ClusterConfig,
+    pub(crate) tls: Tls,
+}
+
+/// Where it listens, each `host:port`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Listen {
+    /// For clients and for the administration.
+    pub(crate) client: String,
+    /// For the other replicas.
+    pub(crate) peer: String,
+    /// Probes and metrics, plain HTTP. Empty: none.
+    pub(crate) http: String,
+}
+
+/// Where others reach it. Empty: where it listens.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Advertise {
+    pub(crate) client: String,
+    pub(crate) peer: String,
+}
+
+/// The log's limits. Those left out fit the segment's size.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LogConfig {
+    pub(crate) segment_bytes: Option<Size>,
+    pub(crate) capacity_bytes: Option<Size>,
+    pub(crate) retention_bytes: Option<Size>,
+    pub(crate) retention_seconds: Option<u64>,
+    pub(crate) record_bytes_max: Option<Size>,
+    pub(crate) batch_bytes_max: Option<Size>,
+    pub(crate) block_bytes_max: Option<Size>,
+    pub(crate) queue_bytes_max: Option<Size>,
+    pub(crate) queue_appends_max: Option<u64>,
+    pub(crate) queue_timeout_millis: Option<u64>,
+    pub(crate) prefetch_bytes: Option<Size>,
+    pub(crate) sessions_max: Option<u32>,
+    pub(crate) session_window: Option<u16>,
+    pub(crate) session_idle_max_seconds: Option<u64>,
+    /// "map" or "read".
+    pub(crate) read_mode: Option<Reading>,
+}
+
+/// As [`ReadMode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Reading {
+    Map,
+    Read,
+}
+
+/// Replication.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClusterConfig {
+    pub(crate) heartbeat_millis: u64,
+    pub(crate) election_timeout_millis: u64,
+    pub(crate) message_bytes_max: Size,
+    pub(crate) messages_inflight_max: u16,
+    pub(crate) uncommitted_bytes_max: Size,
+    pub(crate) inbox_bytes_max: Size,
+    /// Bytes that may wait for one peer.
+    pub(crate) peer_queue_bytes_max: Size,
+    /// 0: never.
+    pub(crate) limping_sync_millis: u64,
+    pub(crate) scrub_bytes_per_second: Size,
+}
+
+/// Certificates, each a file in PEM. None: no TLS.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tls {
+    /// For clients.
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    /// Who has to have signed the clients' certificates. None: clients need none.
+    pub(crate) client_authority: Option<PathBuf>,
+    /// Between the replicas; in both directions.
+    pub(crate) peer_certificate: Option<PathBuf>,
+    pub(crate) peer_key: Option<PathBuf>,
+    pub(crate) peer_authority: Option<PathBuf>,
+}
+
+/// Bytes: a number, or text such as "64MiB".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a number of bytes, or text such as \"64MiB\"")]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Number(n) => Ok(Self(n)),
+            Written::Text(text) => parse_bytes(&text).map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node: 0,
+            data: PathBuf::from("/var/lib/chiplog"),
+            zone: String::new(),
+            insecure: false,
+            shutdown_millis: 10_000,
+            listen: Listen::default(),
+            advertise: Advertise::default(),
+            log: LogConfig::default(),
+            cluster: ClusterConfig::default(),
+            tls: Tls::default(),
+        }
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let at = |port: u16| format!("127.0.0.1:{port}");
+        Self { client: at(7411), peer: at(7412), http: at(7413) }
+    }
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        let d = Cluster::new(NodeId(1), Bootstrap::Existing, Arc::new(Nowhere));
+        Self {
+            heartbeat_millis: d.heartbeat.as_millis() as u64,
+            election_timeout_millis: d.election_timeout.as_millis() as u64,
+            message_bytes_max: Size(d.message_bytes_max.into()),
+            messages_inflight_max: d.messages_inflight_max,
+            uncommitted_bytes_max: Size(d.uncommitted_bytes_max as u64),
+            inbox_bytes_max: Size(d.inbox_bytes_max as u64),
+            peer_queue_bytes_max: Size(64 << 20),
+            limping_sync_millis: d.limping_sync.map_or(0, |t| t.as_millis() as u64),
+            scrub_bytes_per_second: Size(d.scrub_bytes_per_second),
+        }
+    }
+}
+
+/// A transport for options that are only looked at.
+#[derive(Debug)]
+pub(super) struct Nowhere;
+
+impl chiplog::transport::Transport for Nowhere {
+    fn attach(&self, _: NodeId, _: chiplog::transport::Inbox) {}
+    fn detach(&self, _: NodeId) {}
+    fn send(&self, _: chiplog::transport::Envelope) {}
+}
+
+impl Config {
+    /// The file's configuration, with these keys set over it, checked.
+    ///
+    /// # Errors
+    /// The file cannot be read; it, or a key, is not what it should be.
+    pub(crate) fn load(file: Option<&Path>, over: &[(String, String)]) -> Result<Self> {
+        let mut table = Table::new();
+        if let Some(file) = file {
+            let text = fs::read_to_string(file).map_err(|e| Failure::io("read", file, &e))?;
+            // As it stands first: its errors name line and column.
+            let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("{}: {e}", file.display()));
+            toml::from_str::<Self>(&text).map_err(|e| wrong(&e))?;
+            table = text.parse().map_err(|e: toml::de::Error| wrong(&e))?;
+        }
+        for (key, value) in over {
+            set(&mut table, key, value)?;
+        }
+        // It names the key on a line of its own.
+        let wrong = |e: toml::de::Error| Failure::usage(e.to_string().trim().replace('\n', " "));
+        let config: Self = table.try_into().map_err(wrong)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks all that can be checked without the machine.
+    fn check(&self) -> Result<()> {
+        let Listen { client, peer, http } = &self.listen;
+        let mut places = vec![("listen.client", client), ("listen.peer", peer)];
+        places.extend([("listen.http", http)].into_iter().filter(|(_, v)| !v.is_empty()));
+        for (key, place) in places {
+            // Port 0: any that is free.
+            let any = place.strip_suffix(":0").map(|host| format!("{host}:1"));
+            check_host_port(any.as_deref().unwrap_or(place))
+                .map_err(|e| Failure::usage(format!("{key}: {e}")))?;
+        }
+        for (key, place) in
+            [("advertise.client", &self.advertise.client), ("advertise.peer", &self.advertise.peer)]
+        {
+            if !place.is_empty() {
+                check_host_port(place).map_err(|e| Failure::usage(format!("{key}: {e}")))?;
+            }
+        }
+        Address::new("a:1", "a:1", self.zone.as_str()).map_err(|e| Failure::usage(e.to_string()))?;
+        let Tls { certificate, key, client_authority, peer_certificate, peer_key, peer_authority } =
+            &self.tls;
+        if certificate.is_some() != key.is_some() || (client_authority.is_some() && key.is_none()) {
+            return Err(Failure::usage(
+                "tls.certificate and tls.key go together; tls.client_authority needs both",
+            ));
+        }
+        let peers = [peer_certificate, peer_key, peer_authority].map(Option::is_some);
+        if peers.contains(&true) && peers.contains(&false) {
+            return Err(Failure::usage(
+                "tls.peer_certificate, tls.peer_key and tls.peer_authority go together",
+            ));
+        }
+        self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?.check()?;
+        Ok(())
+    }
+
+    /// The options of this server's log. `node` may still be missing.
+    pub(crate) fn options(
+        &self,
+        bootstrap: Bootstrap,
+        transport: Arc<dyn chiplog::transport::Transport>,
+        address: String,
+    ) -> Result<Options> {
+        let c = &self.cluster;
+        let mut cluster = Cluster::new(NodeId(self.node.max(1)), bootstrap, transport);
+        cluster.address = address;
+        cluster.heartbeat = Duration::from_millis(c.heartbeat_millis);
+        cluster.election_timeout = Duration::from_millis(c.election_timeout_millis);
+        cluster.message_bytes_max = narrow("cluster.message_bytes_max", c.message_bytes_max)?;
+        cluster.messages_inflight_max = c.messages_inflight_max;
+        cluster.uncommitted_bytes_max = wide(c.uncommitted_bytes_max);
+        cluster.inbox_bytes_max = wide(c.inbox_bytes_max);
+        cluster.limping_sync =
+            (c.limping_sync_millis > 0).then(|| Duration::from_millis(c.limping_sync_millis));
+        cluster.scrub_bytes_per_second = c.scrub_bytes_per_second.0;
+        let l = &self.log;
+        let base = match l.segment_bytes {
+            Some(size) => Options::with_segment_bytes(narrow("log.segment_bytes", size)?),
+            None => Options::default(),
+        };
+        let or = |key: &str, size: Option<Size>, default| size.map_or(Ok(default), |s| narrow(key, s));
+        Ok(Options {
+            capacity_bytes: l.capacity_bytes.map(|s| s.0),
+            retention_bytes: l.retention_bytes.map(|s| s.0),
+            retention_age: l.retention_seconds.map(Duration::from_secs),
+            record_bytes_max: or("log.record_bytes_max", l.record_bytes_max, base.record_bytes_max)?,
+            batch_bytes_max: or("log.batch_bytes_max", l.batch_bytes_max, base.batch_bytes_max)?,
+            block_bytes_max: or("log.block_bytes_max", l.block_bytes_max, base.block_bytes_max)?,
+            queue_bytes_max: l.queue_bytes_max.map_or(base.queue_bytes_max, wide),
+            queue_appends_max: l.queue_appends_max.map_or(base.queue_appends_max, |n| wide(Size(n))),
+            queue_timeout: l.queue_timeout_millis.map_or(base.queue_timeout, Duration::from_millis),
+            prefetch_bytes: or("log.prefetch_bytes", l.prefetch_bytes, base.prefetch_bytes)?,
+            sessions_max: l.sessions_max.unwrap_or(base.sessions_max),
+            session_window: l.session_window.unwrap_or(base.session_window),
+            session_idle_max: l.session_idle_max_seconds.map_or(base.session_idle_max, Duration::from_secs),
+            read_mode: match l.read_mode {
+                Some(Reading::Read) => ReadMode::Read,
+                Some(Reading::Map) | None => base.read_mode,
+            },
+            cluster: Some(cluster),
+            ..base
+        })
+    }
+
+    /// The same with every limit of the log filled in.
+    pub(crate) fn filled(&self) -> Result<Self> {
+        let o = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
+        let size = |n: u64| Some(Size(n));
+        let log = LogConfig {
+            segment_bytes: size(o.segment_bytes.into()),
+            record_bytes_max: size(o.record_bytes_max.into()),
+            batch_bytes_max: size(o.batch_bytes_max.into()),
+            block_bytes_max: size(o.block_bytes_max.into()),
+            queue_bytes_max: size(o.queue_bytes_max as u64),
+            queue_appends_max: Some(o.queue_appends_max as u64),
+            queue_timeout_millis: Some(o.queue_timeout.as_millis() as u64),
+            prefetch_bytes: size(o.prefetch_bytes.into()),
+            sessions_max: Some(o.sessions_max),
+            session_window: Some(o.session_window),
+            session_idle_max_seconds: Some(o.session_idle_max.as_secs()),
+            read_mode: Some(if o.read_mode == ReadMode::Read { Reading::Read } else { Reading::Map }),
+            ..self.log.clone()
+        };
+        Ok(Self { log, ..self.clone() })
+    }
+
+    /// Bytes of the largest message between replicas: the largest batch or block, or the state of a snapshot, and what
+    /// goes with it.
+    pub(crate) fn peer_message_bytes_max(&self, options: &Options) -> usize {
+        let block = options.batch_bytes_max.max(options.block_bytes_max).max(options.segment_bytes / 8);
+        2 * block as usize + wide(self.cluster.message_bytes_max) + (1 << 20)
+    }
+}
+
+fn narrow(key: &str, size: Size) -> Result<u32> {
+    u32::try_from(size.0)
+        .map_err(|_| Failure::usage(format!("{key} is {}; it has to be below 4 GiB", size.0)))
+}
+
+fn wide(size: Size) -> usize {
+    usize::try_from(size.0).unwrap_or(usize::MAX)
+}
+
+/// Sets `a.b` to a value: what TOML takes it for, or text.
+fn set(table: &mut Table, key: &str, value: &str) -> Result<()> {
+    let mut at = table;
+    let mut parts = key.split('.').peekable();
+    while let Some(part) = parts.next() {
+        if part.is_empty() {
+            break;
+        }
+        if parts.peek().is_none() {
+            let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+            at.insert(part.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+            return Ok(());
+        }
+        match at.entry(part).or_insert_with(|| Value::Table(Table::new())) {
+            Value::Table(inner) => at = inner,
+            _ => return Err(Failure::usage(format!("{key}: {part} has no keys below it"))),
+        }
+    }
+    Err(Failure::usage(format!("{key:?} is no key")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, over: &[(&str, &str)]) -> Result<Config> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let over: Vec<_> = over.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Config::load(Some(file.path()), &over)
+    }
+
+    #[test]
+    fn what_is_set_later_wins() {
+        let text = "node = 3\n[log]\nsegment_bytes = \"1MiB\"\n[listen]\nclient = \"[::1]:1\"";
+        let config = load(text, &[("listen.client", "127.0.0.1:0"), ("node", "4"), ("zone", "7x")]).unwrap();
+        assert_eq!(
+            (config.node, config.listen.client.as_str(), config.zone.as_str()),
+            (4, "127.0.0.1:0", "7x")
+        );
+        assert_eq!(config.log.segment_bytes, Some(Size(1 << 20)));
+        let filled = config.filled().unwrap();
+        assert_eq!(filled.filled().unwrap(), filled);
+        let text = toml::to_string(&filled).unwrap();
+        assert_eq!(load(&text, &[]).unwrap(), filled, "what is shown can be loaded");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, over, named) in [
+            ("nodes = 3", None, "nodes"),
+            ("[log]\nsegment = 1", None, "segment"),
+            ("[log]\nsegment_bytes = 1", None, "segment_bytes"),
+            ("[log]\nsegment_bytes = \"8 parsecs\"", None, "segment_bytes"),
+            ("", Some(("listen.cilent", "a:1")), "cilent"),
+            ("", Some(("listen.client", "a")), "listen.client"),
+            ("", Some(("node.x.y", "1")), "node"),
+            ("", Some(("", "1")), "no key"),
+            ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),
+            ("", Some(("tls.key", "k")), "tls.certificate"),
+        ] {
+            let error = load(text, over.as_slice()).unwrap_err().to_string();
+            assert!(error.contains(named), "{text} {over:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Metrics: figures of the log and of the way to its peers, in the OpenMetrics text that Prometheus reads. Looked up
+//! when asked for; nothing is kept here.
+
+use super::ready::not_ready;
+use chiplog::{Log, Role, SYNC_BUCKETS};
+use chiplog_net::host::Host;
+use chiplog_net::peer::{PeerTraffic, PeerTransport};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    pub(super) fn new(host: Arc<Host>, transport: Arc<PeerTransport>) -> Self {
+        let mut registry = Registry::with_prefix("chiplog");
+        registry.register_collector(Box::new(Figures { host, transport }));
+        Self { registry }
+    }
+
+    pub(super) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[derive(Debug)]
+struct Figures {
+    host: Arc<Host>,
+    transport: Arc<PeerTransport>,
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page { encoder };
+        page.gauge("ready", "1 if clients should be sent here", u64::from(not_ready(&self.host).is_none()))?;
+        if let Some(log) = self.host.opened() {
+            of_log(&mut page, log)?;
+        }
+        of_peers(&mut page, &self.transport.traffic())?;
+        page.counter(
+            "peer_unaddressed",
+            "messages for nodes of unknown address",
+            self.transport.dropped_nowhere(),
+        )
+    }
+}
+
+fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
+    let (info, status, stats) = (log.info(), log.status(), log.stats());
+    page.gauge("first_index", "index of the first record that is not discarded", info.first.get())?;
+    page.gauge("last_index", "index of the last committed record", info.last.get())?;
+    page.gauge("durable_index", "index of the last record durable here", info.durable.get())?;
+    page.gauge("committed_raft_index", "the last entry known committed", status.committed_raft.get())?;
+    page.gauge("last_raft_index", "the last entry, committed or not", status.last_raft.get())?;
+    page.gauge("term", "raft's term", status.term.get())?;
+    page.gauge("leader", "the node that leads; 0: not known", status.leader.map_or(0, |n| n.get()))?;
+    page.gauge("used_bytes", "bytes of blocks from the first record on", info.bytes_used)?;
+    page.gauge("capacity_bytes", "their limit; 0: the disk", info.bytes_capacity.unwrap_or(0))?;
+    page.gauge("segments", "segment files", info.segments)?;
+    page.gauge("sessions", "open sessions", info.sessions.into())?;
+    page.gauge("poisoned", "1 if a write failed", u64::from(log.poison_cause().is_some()))?;
+    let roles = [
+        (Role::Leader, "leader"),
+        (Role::Follower, "follower"),
+        (Role::Candidate, "candidate"),
+        (Role::Learner, "learner"),
+        (Role::Repairing, "repairing"),
+        (Role::Removed, "removed"),
+    ];
+    let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == status.role)));
+    page.family("role", "1 for what this replica does", "role", MetricType::Gauge, &roles)?;
+    page.counter("appends", "batches taken", stats.appends)?;
+    page.counter("records", "records written", stats.records)?;
+    page.counter("blocks", "blocks written", stats.blocks)?;
+    page.counter("written_bytes", "bytes of blocks written", stats.bytes)?;
+    page.counter("rolls", "segments begun", stats.rolls)?;
+    page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
+    page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
+    page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
+    let bound = |n: usize| if n + 1 == SYNC_BUCKETS { f64::INFINITY } else { (2_u64 << n) as f64 / 1e6 };
+    let buckets: Vec<(f64, u64)> =
+        stats.sync_micros_buckets.iter().enumerate().map(|(n, count)| (bound(n), *count)).collect();
+    let (sum, count) = (stats.sync_micros_total as f64 / 1e6, stats.sync_micros_buckets.iter().sum());
+    page.encoder
+        .encode_descriptor("sync_seconds", "how long syncs of the disk took", None, MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
+        status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
+    };
+    let gauge = MetricType::Gauge;
+    page.family(
+        "peer_lag",
+        "entries that a peer lacks; told by the leader",
+        "node",
+        gauge,
+        &peers(|p| p.lag),
+    )?;
+    let active = peers(|p| u64::from(p.active));
+    page.family("peer_active", "1 if the leader hears of the peer", "node", MetricType::Gauge, &active)
+}
+
+fn of_peers(page: &mut Page<'_>, traffic: &[PeerTraffic]) -> fmt::Result {
+    type Value = fn(&PeerTraffic) -> u64;
+    let rows: [(&str, &str, MetricType, Value); 8] = [
+        ("peer_connected", "1 if the stream to it stands", MetricType::Gauge, |t| t.connected.into()),
+        ("peer_queue_bytes", "bytes that wait for its stream", MetricType::Gauge, |t| t.queue_bytes),
+        ("peer_sent", "messages sent", MetricType::Counter, |t| t.sent),
+        ("peer_sent_bytes", "bytes sent", MetricType::Counter, |t| t.sent_bytes),
+        ("peer_dropped", "messages dropped", MetricType::Counter, |t| t.dropped),
+        ("peer_received", "messages received", MetricType::Counter, |t| t.received),
+        ("peer_received_bytes", "bytes received", MetricType::Counter, |t| t.received_bytes),
+        ("peer_reconnects", "times the stream was made again", MetricType::Counter, |t| t.reconnects),
+    ];
+    for (name, help, kind, value) in rows {
+        let values: Vec<_> = traffic.iter().map(|t| (t.node.to_string(), value(t))).collect();
+        page.family(name, help, "node", kind, &values)?;
+    }
+    Ok(())
+}
+
+struct Page<'e> {
+    encoder: DescriptorEncoder<'e>,
+}
+
+impl Page<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value as f64).encode(metric)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(metric)
+    }
+
+    /// One value a label.
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        kind: MetricType,
+        values: &[(String, u64)],
+    ) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, kind)?;
+        for (of, value) in values {
+            let labels = [(label, of.as_str())];
+            let one = metric.encode_family(&labels)?;
+            match kind {
+                MetricType::Counter => ConstCounter::new(*value).encode(one)?,
+                _ => ConstGauge::new(*value as f64).encode(one)?,
+            }
+        }
+        Ok(())
+    }
+}

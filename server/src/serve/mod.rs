@@ -1,0 +1,379 @@
+//! Serve: one server, from its configuration to its end: listeners, the way to the peers, the log, the services.
+//!
+//! ```text
+//! listen.client ── tonic ──> services ──┐
+//! listen.http ──── axum ──> probes ─────┼──> Host ──> Log ──> PeerTransport ──> listen.peer of the others
+//! listen.peer ──── PeerTransport (a thread of its own) ──> Log
+//! ```
+//!
+//! Invariants:
+//! - Nothing is listened to before all listeners are bound and, where there is a replica, its log is open.
+//! - The end is in order: not ready, no new calls, another leads, streams end, the log is closed. Bounded in time.
+//!
+//! Must not know: command lines, terminals.
+
+pub(crate) mod config;
+mod http;
+mod metrics;
+mod ready;
+mod router;
+
+pub(crate) use config::Config;
+
+use crate::engine;
+use crate::failure::{Failure, Result};
+use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Options, Role};
+use chiplog_net::address::Address;
+use chiplog_net::admin::AdminService;
+use chiplog_net::host::Host;
+use chiplog_net::listener;
+use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
+use metrics::Metrics;
+use ready::not_ready;
+use std::fs;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+/// What to do when the directory holds no replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// Wait until somebody says.
+    Wait,
+    /// Make a new cluster.
+    Init,
+    /// Be an empty replica of this log, which its leader has to add.
+    Join(LogId),
+}
+
+/// A server at work.
+pub(crate) struct Server {
+    pub(crate) host: Arc<Host>,
+    pub(crate) config: Config,
+    pub(crate) address: Address,
+    pub(crate) http: Option<SocketAddr>,
+    founder: Founder,
+    transport: Arc<PeerTransport>,
+    /// Told when streams have to end.
+    ending: watch::Sender<bool>,
+    services: Vec<JoinHandle<()>>,
+}
+
+/// How the log is opened.
+#[derive(Clone)]
+struct Founder {
+    config: Config,
+    address: String,
+    transport: Arc<PeerTransport>,
+}
+
+impl Founder {
+    /// Blocks for as long as recovery takes.
+    fn open(&self, bootstrap: Bootstrap) -> chiplog::Result<Log> {
+        let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
+        let options =
+            self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
+        let log = Log::open(&self.config.data, options)?;
+        let info = log.info();
+        self.transport.identify(info.log_id, info.directory);
+        Ok(log)
+    }
+}
+
+impl Server {
+    /// Starts everything. Blocks a moment for the disk: recovery reads the last segment.
+    ///
+    /// # Errors
+    /// A listener cannot be had, would be open to others without TLS, or the log cannot be opened.
+    pub(crate) async fn start(config: Config, first: First) -> Result<Self> {
+        if config.node == 0 {
+            let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
+            return Err(Failure::usage(what));
+        }
+        let tls = &config.tls;
+        let (client, client_at) = bind("listen.client", &config.listen.client)?;
+        let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
+        for (key, at, safe) in [
+            ("listen.client", client_at, tls.key.is_some()),
+            ("listen.peer", peer_at, tls.peer_key.is_some()),
+        ] {
+            if !safe && !at.ip().is_loopback() && !config.insecure {
+                let what =
+                    format!("{key} {at} is open to others and has no TLS: configure tls, or say --insecure");
+                return Err(Failure::usage(what));
+            }
+        }
+        let http = match config.listen.http.as_str() {
+            "" => None,
+            place => Some(bind("listen.http", place)?),
+        };
+        let advertise = &config.advertise;
+        let address = Address::new(
+            reached("advertise.peer", &advertise.peer, peer_at)?,
+            reached("advertise.client", &advertise.client, client_at)?,
+            config.zone.as_str(),
+        )
+        .map_err(|e| Failure::usage(e.to_string()))?;
+
+        let transport = start_transport(&config, &address, peer)?;
+        let founder =
+            Founder { config: config.clone(), address: address.to_string(), transport: transport.clone() };
+        let host = Host::new();
+        if let Some(log) = open(&founder, first).await? {
+            host.open(log);
+        }
+        let ending = watch::Sender::new(false);
+        let mut server = Self {
+            host,
+            config,
+            address,
+            http: http.as_ref().map(|(_, at)| *at),
+            founder,
+            transport,
+            ending,
+            services: Vec::new(),
+        };
+        server.serve_clients(client)?;
+        if let Some((listener, _)) = http {
+            server.serve_http(listener)?;
+        }
+        Ok(server)
+    }
+
+    /// Makes the replica of a server that waits.
+    pub(crate) async fn found(&self, bootstrap: Bootstrap) -> Result<Log> {
+        let log = opened(&self.founder, bootstrap).await??;
+        self.host.open(log.clone());
+        Ok(log)
+    }
+
+    fn serve_clients(&mut self, listener: TcpListener) -> Result<()> {
+        let founder = self.founder.clone();
+        let node = NodeId(self.config.node);
+        let found = Box::new(move |bootstrap| founder.open(bootstrap));
+        let version = env!("CARGO_PKG_VERSION");
+        let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
+        let (routes, reporter) = router::routes(&self.host, admin)?;
+        let mut server = listener::server()
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(20)));
+        let tls = client_tls(&self.config)?;
+        let secret = tls.is_some();
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).map_err(|e| Failure::usage(format!("tls: {e}")))?;
+        }
+        let listener = listening(listener)?;
+        let mut ending = self.ending.subscribe();
+        let until = async move { _ = ending.wait_for(|e| *e).await };
+        self.services.push(tokio::spawn(async move {
+            let router = server.add_routes(routes);
+            let served = if secret {
+                // Names are mended in plain bytes only.
+                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
+            } else {
+                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
+            };
+            if let Err(error) = served {
+                tracing::error!(%error, "the listener for clients ended");
+            }
+        }));
+        tokio::spawn(tell_health(self.host.clone(), reporter, self.ending.subscribe()));
+        Ok(())
+    }
+
+    fn serve_http(&mut self, listener: TcpListener) -> Result<()> {
+        let metrics = Arc::new(Metrics::new(self.host.clone(), self.transport.clone()));
+        let router = http::router(self.host.clone(), metrics);
+        let listener = listening(listener)?;
+        // Until the process ends: it says that the server is about to.
+        tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::error!(%error, "the listener for probes ended");
+            }
+        });
+        Ok(())
+    }
+
+    /// Ends in order, within the configured time. `others` go on: one of them should lead.
+    ///
+    /// # Errors
+    /// The log's, or that time was up.
+    pub(crate) async fn shutdown(self, others: bool) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(self.config.shutdown_millis);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        self.host.drain();
+        let log = self.host.opened().cloned();
+        if let Some(log) = log.clone().filter(|_| others) {
+            let patience = (left() / 3).min(Duration::from_secs(3));
+            let _ = tokio::task::spawn_blocking(move || hand_over(&log, patience)).await;
+        }
+        self.ending.send_replace(true);
+        let patience = (left() / 3).min(Duration::from_secs(2));
+        for service in self.services {
+            let stop = service.abort_handle();
+            if tokio::time::timeout(patience, service).await.is_err() {
+                tracing::info!("some streams of clients did not end; they are cut");
+                stop.abort();
+            }
+        }
+        let transport = self.transport;
+        let close = tokio::task::spawn_blocking(move || {
+            let closed = log.map_or(Ok(()), |log| log.close());
+            transport.close();
+            closed
+        });
+        match tokio::time::timeout(left(), close).await {
+            Ok(Ok(closed)) => closed.map_err(Failure::from),
+            Ok(Err(_)) => Err(Failure::new(ErrorKind::Poisoned, "closing the log panicked")),
+            Err(_) => {
+                let what = "the log was not closed in time; what was confirmed is in it";
+                Err(Failure::new(ErrorKind::Timeout, what))
+            }
+        }
+    }
+}
+
+/// Opens the replica that is there, or does what is to be done first.
+async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
+    let error = match opened(founder, Bootstrap::Existing).await? {
+        Ok(log) => return Ok(Some(log)),
+        Err(error) => error,
+    };
+    let dir = founder.config.data.as_path();
+    match (error.kind(), first) {
+        (ErrorKind::NotFound, First::Wait) => Ok(None),
+        (ErrorKind::NotFound, First::Init) => {
+            opened(founder, Bootstrap::Init).await?.map(Some).map_err(Failure::from)
+        }
+        (ErrorKind::NotFound, First::Join(log)) => {
+            opened(founder, Bootstrap::Join(log)).await?.map(Some).map_err(Failure::from)
+        }
+        _ => Err(engine::refused(dir, error)),
+    }
+}
+
+async fn opened(founder: &Founder, bootstrap: Bootstrap) -> Result<chiplog::Result<Log>> {
+    let founder = founder.clone();
+    tokio::task::spawn_blocking(move || founder.open(bootstrap))
+        .await
+        .map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the log panicked"))
+}
+
+/// Lets another voter lead, if this one does and there is one.
+fn hand_over(log: &Log, patience: Duration) {
+    let begun = Instant::now();
+    loop {
+        let status = log.status();
+        let votes = |node| status.members.iter().any(|m| m.node == node && m.is_voter() && !m.is_leaving());
+        let others = || status.peers.iter().filter(|p| votes(p.node));
+        if status.role != Role::Leader || others().next().is_none() {
+            return;
+        }
+        if let Some(next) = others().filter(|p| p.active).max_by_key(|p| p.matched) {
+            match log.transfer_leader(next.node, patience) {
+                Ok(()) => tracing::info!(to = %next.node, "another replica leads"),
+                Err(error) => tracing::warn!(%error, "leading could not be handed over"),
+            }
+            return;
+        }
+        // Once an election time-out everybody counts as silent, until the next answer to a heartbeat.
+        if begun.elapsed() > patience / 3 {
+            tracing::warn!("leading is handed over to nobody: no other voter answers");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Tells the health service what changes, five times a second.
+async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watch::Receiver<bool>) {
+    let mut told = None;
+    loop {
+        let status = match not_ready(&host) {
+            None => ServingStatus::Serving,
+            Some(_) => ServingStatus::NotServing,
+        };
+        if told != Some(status) {
+            told = Some(status);
+            for name in router::HEALTH_NAMES {
+                reporter.set_service_status(name, status).await;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+            _ = ending.wait_for(|e| *e) => return,
+        }
+    }
+}
+
+fn start_transport(config: &Config, address: &Address, listener: TcpListener) -> Result<Arc<PeerTransport>> {
+    let options: Options = config.options(Bootstrap::Existing, Arc::new(config::Nowhere), String::new())?;
+    let mut peer = PeerOptions::new(NodeId(config.node), listener, address.to_string());
+    peer.election_timeout = Duration::from_millis(config.cluster.election_timeout_millis);
+    peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
+    peer.message_bytes_max = config.peer_message_bytes_max(&options);
+    let tls = &config.tls;
+    if let (Some(certificate), Some(key), Some(authority)) =
+        (&tls.peer_certificate, &tls.peer_key, &tls.peer_authority)
+    {
+        peer.tls =
+            Some(PeerTls { certificate: read(certificate)?, key: read(key)?, authority: read(authority)? });
+    }
+    PeerTransport::start(peer).map_err(|e| Failure::usage(format!("cannot listen for peers: {e}")))
+}
+
+fn client_tls(config: &Config) -> Result<Option<ServerTlsConfig>> {
+    let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) else { return Ok(None) };
+    let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(read(certificate)?, read(key)?));
+    if let Some(authority) = &config.tls.client_authority {
+        tls = tls.client_ca_root(Certificate::from_pem(read(authority)?));
+    }
+    Ok(Some(tls))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|e| Failure::io("read", path, &e))
+}
+
+/// A listener at the first address that the place stands for.
+fn bind(key: &str, place: &str) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |e: std::io::Error| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::AddrInUse => ErrorKind::Locked,
+            _ => ErrorKind::Io,
+        };
+        Failure::new(kind, format!("cannot listen at {key} {place}: {e}"))
+    };
+    let addresses: Vec<SocketAddr> = place.to_socket_addrs().map_err(failed)?.collect();
+    let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
+    let at = listener.local_addr().map_err(failed)?;
+    Ok((listener, at))
+}
+
+/// The listener on the runtime.
+fn listening(listener: TcpListener) -> Result<tokio::net::TcpListener> {
+    listener
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::TcpListener::from_std(listener))
+        .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot listen: {e}")))
+}
+
+/// Where others reach a listener.
+fn reached(key: &str, said: &str, at: SocketAddr) -> Result<String> {
+    if !said.is_empty() {
+        return Ok(said.to_owned());
+    }
+    if at.ip().is_unspecified() {
+        let what = format!(
+            "the server listens at {at}, at all addresses of this machine: say in {key} how others reach it"
+        );
+        return Err(Failure::usage(what));
+    }
+    Ok(at.to_string())
+}

@@ -1,0 +1,22 @@
+//! Ready: whether clients should be sent to this server.
+
+use chiplog::Role;
+use chiplog_net::host::Host;
+
+/// Why they should not; None: they should.
+pub(super) fn not_ready(host: &Host) -> Option<&'static str> {
+    let Some(log) = host.opened() else { return Some("waits to become part of a cluster") };
+    if host.is_draining() {
+        return Some("about to end");
+    }
+    if log.poison_cause().is_some() {
+        return Some("a write failed: takes no appends");
+    }
+    let status = log.status();
+    match status.role {
+        Role::Repairing => Some("repairs damaged blocks"),
+        Role::Removed => Some("removed from the cluster"),
+        _ if status.leader.is_none() => Some("knows no leader"),
+        _ => None,
+    }
+}

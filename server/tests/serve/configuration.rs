@@ -1,0 +1,53 @@
+//! What a server is told.
+
+use crate::harness::{Server, chiplog, run};
+use std::fs;
+
+#[test]
+fn a_file_is_checked_and_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chiplog.toml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "node = 3\nzone = \"west\"\n[log]\nsegment_bytes = \"1MiB\"\n").unwrap();
+    run(&["config", "check", path]).ok();
+    let shown = run(&["config", "show", "--config", path, "--set", "zone=east", "--json"]).ok().json();
+    assert_eq!((&shown["node"], &shown["zone"]), (&3.into(), &"east".into()));
+    assert_eq!(shown["log"]["segment_bytes"], 1 << 20);
+
+    // Flags win over the environment, which wins over the file.
+    let output = chiplog()
+        .args(["config", "show", "--config", path, "--zone", "flag", "--json"])
+        .env("CHIPLOG_ZONE", "environment")
+        .env("CHIPLOG_NODE", "4")
+        .output()
+        .unwrap();
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&shown["node"], &shown["zone"]), (&4.into(), &"flag".into()));
+
+    // What is shown is a file.
+    let text = run(&["config", "show", "--config", path]).ok().out;
+    fs::write(&file, text).unwrap();
+    run(&["config", "check", path]).ok();
+
+    fs::write(&file, "[log]\nsegments = 1\n").unwrap();
+    let ran = run(&["config", "check", path]);
+    assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
+    let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+}
+
+#[test]
+fn an_open_door_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::new(1, dir.path());
+    let refused = |more: &[&str], word: &str| {
+        let output = server.command().args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(word), "{said}");
+    };
+    refused(&["--listen-client", "0.0.0.0:0"], "--insecure");
+    refused(&["--listen-peer", "0.0.0.0:0"], "--insecure");
+    refused(&["--listen-client", "0.0.0.0:0", "--insecure"], "advertise.client");
+    refused(&["--node", "0"], "--node N");
+    refused(&["--set", "cluster.heart=1"], "heart");
+}

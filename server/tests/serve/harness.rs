@@ -1,0 +1,302 @@
+//! Starts servers, asks them, appends to them.
+
+use chiplog_net::logspec::AppendRequest;
+use chiplog_net::proto::logspec::append_reply::Reply;
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::logspec::{ReadRequest, read_reply};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So long a test waits for what has to happen: no machine is as slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+#[track_caller]
+pub(crate) fn wait<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = is() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// The program, without what the surroundings may say to it.
+pub(crate) fn chiplog() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CHIPLOG_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn run(args: &[&str]) -> Ran {
+    let output = chiplog().args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {} {}", self.out, self.err))
+    }
+}
+
+/// A port that is free now. It is given out once in this process.
+fn port() -> u16 {
+    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut given = GIVEN.lock().unwrap();
+        if !given.contains(&port) {
+            given.push(port);
+            return port;
+        }
+    }
+}
+
+/// A server, which may run or not.
+pub(crate) struct Server {
+    pub(crate) node: u64,
+    pub(crate) data: PathBuf,
+    pub(crate) client: String,
+    pub(crate) http: String,
+    peer: String,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Not started yet.
+    pub(crate) fn new(node: u64, dir: &Path) -> Self {
+        let at = || format!("127.0.0.1:{}", port());
+        let data = dir.join(format!("node{node}"));
+        Self { node, data, client: at(), http: at(), peer: at(), child: None }
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = chiplog();
+        command
+            .args(["serve", "-v", "--set", "log.segment_bytes=1MiB", "--set", "cluster.heartbeat_millis=50"])
+            .args(["--set", "cluster.election_timeout_millis=500"])
+            .env("CHIPLOG_NODE", self.node.to_string())
+            .env("CHIPLOG_DATA", &self.data)
+            .env("CHIPLOG_LISTEN_CLIENT", &self.client)
+            .env("CHIPLOG_LISTEN_PEER", &self.peer)
+            .env("CHIPLOG_LISTEN_HTTP", &self.http);
+        command
+    }
+
+    /// Starts it and does not look whether it answers.
+    pub(crate) fn spawn(&mut self, more: &[&str]) {
+        let log = fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let child = self.command().args(more).stdin(Stdio::null()).stderr(log).stdout(Stdio::null()).spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// Starts it, and waits until it answers.
+    pub(crate) fn start(&mut self, more: &[&str]) {
+        self.spawn(more);
+        wait("the server answers", || {
+            assert!(self.child.as_mut().unwrap().try_wait().unwrap().is_none(), "{}", self.said());
+            (run(&["status", &self.client, "--json"]).json()["replicas"][0]["role"] != "unreachable")
+                .then_some(())
+        });
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.data.with_extension("stderr")
+    }
+
+    /// What it wrote to standard error, in all its lives.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.child.as_ref().unwrap());
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.take().unwrap().wait().unwrap();
+    }
+
+    /// SIGTERM; the exit code.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        let mut child = self.child.take().unwrap();
+        let status = wait("the server ends", || child.try_wait().unwrap());
+        status.code()
+    }
+
+    /// A page of its probes: status and text.
+    pub(crate) fn page(&self, path: &str) -> (u16, String) {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&self.http).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let code = text.split(' ').nth(1).and_then(|c| c.parse().ok()).unwrap_or(0);
+        (code, text.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- node {}:\n{}", self.node, self.said());
+        }
+    }
+}
+
+/// What `chiplog status` shows of these servers.
+pub(crate) fn status(servers: &[&Server]) -> Value {
+    let all: Vec<_> = servers.iter().filter(|s| s.is_running()).map(|s| s.client.as_str()).collect();
+    run(&["status", &all.join(","), "--json"]).json()
+}
+
+/// The node that leads.
+pub(crate) fn leader(servers: &[&Server]) -> u64 {
+    wait("somebody leads", || status(servers)["leader"].as_u64())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Appends one record after the other, wherever that is possible, until it is stopped.
+pub(crate) struct Appender {
+    stop: Arc<AtomicBool>,
+    acked: Arc<Mutex<BTreeMap<u64, u64>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Appender {
+    pub(crate) fn start(servers: &[&Server]) -> Self {
+        let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let servers: Vec<String> = servers.iter().map(|s| s.client.clone()).collect();
+        let thread = std::thread::spawn({
+            let (stop, acked) = (stop.clone(), Arc::clone(&acked));
+            move || runtime().block_on(append(servers, &stop, &acked))
+        });
+        Self { stop, acked, thread: Some(thread) }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.acked.lock().unwrap().len()
+    }
+
+    /// Waits until so many more are acknowledged.
+    #[track_caller]
+    pub(crate) fn goes_on(&self, more: usize) {
+        let begun = Instant::now();
+        let now = self.count();
+        wait("appends go on", || (self.count() >= now + more).then_some(()));
+        println!("{more} appends in {:?}", begun.elapsed());
+    }
+
+    /// What was acknowledged: the number each record holds, by index.
+    pub(crate) fn stop(mut self) -> BTreeMap<u64, u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        let acked = self.acked.lock().unwrap();
+        acked.clone()
+    }
+}
+
+async fn append(servers: Vec<String>, stop: &AtomicBool, acked: &Mutex<BTreeMap<u64, u64>>) {
+    let mut turn = 0;
+    let mut server = servers[0].clone();
+    let mut number = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        let streamed =
+            tokio::time::timeout(Duration::from_secs(3), LogClient::connect(format!("http://{server}")));
+        let redirect = match streamed.await {
+            Ok(Ok(client)) => stream(client, &mut number, stop, acked).await,
+            _ => None,
+        };
+        turn += 1;
+        server = redirect.unwrap_or_else(|| servers[turn % servers.len()].clone());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One stream, until it says that another server leads (then which), or breaks.
+async fn stream(
+    mut client: LogClient<tonic::transport::Channel>,
+    number: &mut u64,
+    stop: &AtomicBool,
+    acked: &Mutex<BTreeMap<u64, u64>>,
+) -> Option<String> {
+    let (requests, outgoing) = tokio::sync::mpsc::channel(1);
+    let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    let patience = Duration::from_secs(3);
+    let opened = tokio::time::timeout(patience, client.append(outgoing)).await;
+    let mut replies = opened.ok()?.ok()?.into_inner();
+    for sequence in 1.. {
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        *number += 1;
+        let request = AppendRequest::new(sequence, [number.to_le_bytes()]);
+        requests.send(request).await.ok()?;
+        let reply = tokio::time::timeout(patience, replies.message()).await.ok()?.ok()??;
+        match reply.reply? {
+            Reply::Ok(ok) => _ = acked.lock().unwrap().insert(ok.indexes[0], *number),
+            Reply::Redirect(redirect) => return Some(redirect.host).filter(|h| !h.is_empty()),
+            Reply::Full(_) => return None,
+        }
+    }
+    None
+}
+
+/// All records that a server has: the number each holds, by index.
+pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
+    runtime().block_on(async {
+        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
+        let mut all = BTreeMap::new();
+        while all.last_key_value().is_none_or(|(index, _)| *index < last) {
+            let reply = tokio::time::timeout(PATIENCE, replies.message()).await.unwrap().unwrap().unwrap();
+            let Some(read_reply::Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
+            for entry in ok.entries.into_iter().filter(|e| !e.skip) {
+                all.insert(entry.index, u64::from_le_bytes(entry.data.as_ref().try_into().unwrap()));
+            }
+        }
+        all
+    })
+}

@@ -1,0 +1,178 @@
+//! One server.
+
+use crate::harness::{Appender, PATIENCE, Server, chiplog, run, status, wait};
+use chiplog_net::proto::v1::ScrubRequest;
+use chiplog_net::proto::v1::admin_client::AdminClient;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+fn health(server: &Server, service: &str) -> i32 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+        let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+        client.check(HealthCheckRequest { service: service.into() }).await.unwrap().into_inner().status
+    })
+}
+
+const SERVING: i32 = 1;
+const NOT_SERVING: i32 = 2;
+
+#[test]
+fn probes_and_metrics_say_how_it_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(7, dir.path());
+    server.start(&[]);
+    assert_eq!(server.page("/livez").0, 200);
+    let (code, why) = server.page("/readyz");
+    assert_eq!((code, why.contains("waits")), (503, true), "{why}");
+    wait("health says so as well", || (health(&server, "") == NOT_SERVING).then_some(()));
+    assert!(server.page("/metrics").1.contains("chiplog_ready 0"));
+
+    run(&["member", "init", &server.client]).ok();
+    wait("it is ready", || (server.page("/readyz").0 == 200).then_some(()));
+    for service in ["", "logspec.Log", "chiplog.v1.Log"] {
+        wait("it serves", || (health(&server, service) == SERVING).then_some(()));
+    }
+    let appender = Appender::start(&[&server]);
+    appender.goes_on(10);
+    let acked = appender.stop();
+    let (code, text) = server.page("/metrics");
+    assert_eq!(code, 200);
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find(|l| l.split(' ').next() == Some(name));
+        line.and_then(|l| l.split(' ').nth(1)?.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    assert_eq!(value("chiplog_ready"), 1.0);
+    assert_eq!(value("chiplog_leader"), 7.0);
+    assert_eq!(value("chiplog_role{role=\"leader\"}"), 1.0);
+    assert!(value("chiplog_last_index") >= *acked.last_key_value().unwrap().0 as f64);
+    assert!(value("chiplog_records_total") >= acked.len() as f64);
+    assert!(value("chiplog_sync_seconds_count") >= 1.0);
+    assert_eq!(value("chiplog_sync_seconds_bucket{le=\"+Inf\"}"), value("chiplog_sync_seconds_count"));
+    assert!(text.ends_with("# EOF\n"));
+    assert_eq!(server.stop(), Some(0), "{}", server.said());
+}
+
+#[test]
+fn a_second_process_on_the_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let mut second = Server::new(1, dir.path());
+    second.data.clone_from(&server.data);
+    let output = second.command().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("open for writing already, by process"), "{said}");
+
+    // The same ports: another word.
+    let mut third = Server::new(1, dir.path());
+    third.client.clone_from(&server.client);
+    let output = third.command().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(5) && said.contains("listen.client"), "{said}");
+
+    // Another node's directory.
+    assert_eq!(server.stop(), Some(0));
+    let mut fourth = Server::new(2, dir.path());
+    fourth.data.clone_from(&server.data);
+    let output = fourth.command().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("node 1"), "{said}");
+}
+
+#[test]
+fn a_scrub_reads_all_beside_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let appender = Appender::start(&[&server]);
+    appender.goes_on(20);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let last = runtime.block_on(async {
+        let mut client = AdminClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let mut progress = client.scrub(ScrubRequest::default()).await.unwrap().into_inner();
+        let mut last = None;
+        while let Some(response) = progress.message().await.unwrap() {
+            assert!(response.findings.is_empty(), "{response:?}");
+            last = Some(response);
+        }
+        last.unwrap()
+    });
+    assert!(last.done && last.corrupt == 0 && last.bytes > 0, "{last:?}");
+    appender.goes_on(1);
+    appender.stop();
+}
+
+/// Three servers in one process; nothing stays behind.
+#[test]
+fn dev_is_a_cluster_that_leaves_nothing() {
+    let mut child = chiplog()
+        .args(["dev", "--port", "0", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let servers = shown["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 3);
+    let client = servers[2]["client"].as_str().unwrap();
+    let all = run(&["status", client, "--json"]).ok().json();
+    assert_eq!(all["log_id"], shown["log_id"]);
+    let replicas = all["replicas"].as_array().unwrap();
+    assert!(replicas.len() == 3 && replicas.iter().all(|r| r["voter"] == true), "{all}");
+    let words = run(&["status", client]).ok().out;
+    assert!(words.contains("NODE") && words.contains("leader"), "{words}");
+    let data = std::path::PathBuf::from(servers[0]["data"].as_str().unwrap());
+    assert!(data.exists());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let ended = wait("it ends", || child.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+    assert!(!data.exists() && !data.parent().unwrap().exists());
+}
+
+#[test]
+fn who_is_not_there_is_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = Server::new(1, dir.path());
+    let ran = run(&["status", &nobody.client, "--json"]);
+    assert_eq!(ran.code, 5);
+    assert_eq!(ran.json()["replicas"][0]["role"], "unreachable");
+    let mut waits = Server::new(1, dir.path());
+    waits.start(&[]);
+    assert_eq!(status(&[&waits])["leader"], serde_json::Value::Null);
+    assert_eq!(waits.stop(), Some(0));
+}
+
+/// What systemd hears of a server.
+#[test]
+fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = |word: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let bytes = socket.recv(&mut buffer).unwrap();
+            if String::from_utf8_lossy(&buffer[..bytes]).contains(word) {
+                return;
+            }
+        }
+    };
+    let server = Server::new(1, dir.path());
+    let mut child = server.command().arg("--init").env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    hear("READY=1");
+    assert_ne!(run(&["status", &server.client, "--json"]).json()["log_id"], serde_json::Value::Null);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    hear("STOPPING=1");
+    assert_eq!(wait("it ends", || child.try_wait().unwrap()).code(), Some(0));
+}

@@ -1,0 +1,127 @@
+//! Three servers.
+
+use crate::harness::{Appender, Server, leader, records, run, status, wait};
+use serde_json::Value;
+use std::path::Path;
+
+/// A cluster made by hand, as an operator makes it.
+fn three(dir: &Path) -> Vec<Server> {
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir)).collect();
+    servers.iter_mut().for_each(|s| s.start(&[]));
+    assert_eq!(status(&[&servers[0]])["replicas"][0]["role"], "waiting");
+    run(&["member", "init", &servers[0].client]).ok();
+    for n in 1..=2 {
+        run(&["member", "add", &servers[n].client, "--cluster", &servers[0].client]).ok();
+        let node = (n + 1).to_string();
+        run(&["member", "promote", &node, "--cluster", &servers[n].client]).ok();
+    }
+    servers
+}
+
+fn roles(status: &Value) -> Vec<&str> {
+    let mut roles: Vec<_> =
+        status["replicas"].as_array().unwrap().iter().map(|r| r["role"].as_str().unwrap()).collect();
+    roles.sort_unstable();
+    roles
+}
+
+/// All that was acknowledged is where it was said to be, on every server.
+fn check(servers: &[&Server], acked: &std::collections::BTreeMap<u64, u64>) {
+    let last = *acked.last_key_value().unwrap().0;
+    for server in servers {
+        let all = records(server, last);
+        for (index, number) in acked {
+            assert_eq!(all.get(index), Some(number), "record {index} on node {}", server.node);
+        }
+    }
+}
+
+#[test]
+fn a_killed_leader_is_replaced_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let all: Vec<&Server> = servers.iter().collect();
+    let shown = status(&all);
+    assert_eq!(roles(&shown), ["follower", "follower", "leader"], "{shown}");
+    assert!(shown["replicas"].as_array().unwrap().iter().all(|r| r["voter"] == true), "{shown}");
+
+    let appender = Appender::start(&all);
+    appender.goes_on(100);
+    let first = leader(&all);
+    let killed = servers.iter().position(|s| s.node == first).unwrap();
+    servers[killed].kill();
+    appender.goes_on(100);
+    let left: Vec<&Server> = servers.iter().filter(|s| s.is_running()).collect();
+    assert_ne!(leader(&left), first);
+    // The servers that are there name the one that is not.
+    wait("the killed one is shown", || {
+        let shown = status(&left);
+        (roles(&shown) == ["follower", "leader", "unreachable"]).then_some(())
+    });
+
+    servers[killed].start(&[]);
+    appender.goes_on(100);
+    let all: Vec<&Server> = servers.iter().collect();
+    wait("it is one of three again", || {
+        let shown = status(&all);
+        (roles(&shown) == ["follower", "follower", "leader"]).then_some(())
+    });
+    check(&all, &appender.stop());
+}
+
+#[test]
+fn stopping_in_order_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
+    for _ in 0..3 {
+        appender.goes_on(50);
+        let leads = leader(&servers.iter().collect::<Vec<_>>());
+        let at = servers.iter().position(|s| s.node == leads).unwrap();
+        assert_eq!(servers[at].stop(), Some(0), "{}", servers[at].said());
+        assert!(servers[at].said().contains("another replica leads"), "{}", servers[at].said());
+        appender.goes_on(50);
+        servers[at].start(&[]);
+    }
+    check(&servers.iter().collect::<Vec<_>>(), &appender.stop());
+}
+
+#[test]
+fn members_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let cluster = servers[1].client.clone();
+    run(&["transfer-leader", "3", "--cluster", &cluster]).ok();
+    assert_eq!(leader(&servers.iter().collect::<Vec<_>>()), 3);
+    run(&["transfer-leader", "--cluster", &cluster]).ok();
+
+    // Asked again, what is done already is no error.
+    let again =
+        run(&["member", "add", &servers[2].client, "--cluster", &cluster, "--promote", "--json"]).ok();
+    assert_eq!(again.json()["voter"], true);
+    let refused = run(&["member", "init", &servers[2].client, "--json"]);
+    assert!(refused.code != 0 && refused.err.contains("already"), "{}", refused.err);
+
+    let mut fourth = Server::new(4, dir.path());
+    fourth.start(&[]);
+    run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
+    run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
+    let left = [&servers[0], &servers[2], &fourth];
+    wait("three others are left", || {
+        let shown = status(&left);
+        let nodes: Vec<_> = shown["replicas"].as_array()?.iter().map(|r| r["node"].as_u64()).collect();
+        (nodes == [Some(1), Some(3), Some(4)] && roles(&shown) == ["follower", "follower", "leader"])
+            .then_some(())
+    });
+    let appender = Appender::start(&left);
+    appender.goes_on(20);
+    check(&left, &appender.stop());
+
+    // A lost disk does not come back under its number.
+    let lost = servers.iter().position(|s| s.node == 3).unwrap();
+    servers[lost].kill();
+    std::fs::remove_dir_all(&servers[lost].data).unwrap();
+    servers[lost].start(&[]);
+    let refused = run(&["member", "add", &servers[lost].client, "--cluster", &fourth.client]);
+    assert!(refused.code != 0 && refused.err.contains("new number"), "{}", refused.err);
+}
