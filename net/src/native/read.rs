@@ -139,10 +139,18 @@ struct Gathered {
 impl Reading {
     /// The next response, and what goes on.
     async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
-        let response = match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Ended => return None,
-            Stage::Waiting { min, start } => self.open(min, start).await,
-            Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose()?,
+        let host = self.host.clone();
+        let respond = async {
+            match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => None,
+                Stage::Waiting { min, start } => Some(self.open(min, start).await),
+                Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose(),
+            }
+        };
+        let response = tokio::select! {
+            biased;
+            () = host.drained() => Err(gone()),
+            response = respond => response?,
         };
         Some((response.map_err(|e| self.status(&e)), self))
     }
@@ -260,5 +268,5 @@ async fn more(reader: &mut Reader) -> chiplog::Result<()> {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server ends")
+    Error::new(ErrorKind::Unavailable, "this server is about to end")
 }
