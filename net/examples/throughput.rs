@@ -1,11 +1,13 @@
 //! Appends and reads over loopback, and prints how fast: `cargo run --release -p chiplog-net --example throughput`.
 //!
-//! Arguments, both optional: the directory of the log (default: one under `target`), seconds a measurement (default 3).
+//! Arguments, all optional: the directory of the log (default: one under `target`), seconds a measurement (default 3),
+//! and `generated` to read through tonic's own encoding, which copies.
 
 use chiplog::{Log, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions};
 use chiplog_net::host::Host;
 use chiplog_net::native::Native;
+use chiplog_net::proto::v1::log_server::LogServer;
 use std::error::Error;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -19,10 +21,11 @@ fn main() -> Result {
     let root = arguments.next().unwrap_or_else(|| "target/throughput".into());
     let seconds = arguments.next().map_or(Ok(3), |s| s.parse())?;
     let time = Duration::from_secs(seconds);
+    let generated = arguments.next().is_some_and(|a| a == "generated");
     for (record_bytes, connections) in [(10, 1), (100, 1), (2048, 1), (2048, 32)] {
         let _ = std::fs::remove_dir_all(&root);
         let log = Log::open(&root, Options::default())?;
-        let address = serve(log)?;
+        let address = serve(log, generated)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(measure(&address, record_bytes, connections, time))?;
     }
@@ -31,7 +34,7 @@ fn main() -> Result {
 }
 
 /// A server on a thread of its own.
-fn serve(log: Log) -> Result<String> {
+fn serve(log: Log, generated: bool) -> Result<String> {
     let (sender, address) = channel();
     std::thread::spawn(move || -> Result {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -40,12 +43,18 @@ fn serve(log: Log) -> Result<String> {
             sender.send(listener.local_addr()?.to_string())?;
             let host = Host::new();
             host.open(log);
-            let server = tonic::transport::Server::builder()
+            let mut server = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
                 .initial_stream_window_size(4 << 20)
                 .initial_connection_window_size(8 << 20)
-                .add_service(Native::new(host).into_service());
-            Ok(server.serve_with_incoming(TcpListenerStream::new(listener)).await?)
+                .max_frame_size(256 << 10);
+            let incoming = TcpListenerStream::new(listener);
+            let native = Native::new(host);
+            if generated {
+                let service = LogServer::new(native).max_encoding_message_size(64 << 20);
+                return Ok(server.add_service(service).serve_with_incoming(incoming).await?);
+            }
+            Ok(server.add_service(native.into_service()).serve_with_incoming(incoming).await?)
         })
     });
     Ok(address.recv()?)
@@ -53,7 +62,7 @@ fn serve(log: Log) -> Result<String> {
 
 async fn measure(address: &str, record_bytes: usize, connections: usize, time: Duration) -> Result {
     let record = vec![7; record_bytes];
-    let begun = Instant::now();
+    let (begun, cpu) = (Instant::now(), cpu_seconds()?);
     let mut producers = tokio::task::JoinSet::new();
     for _ in 0..connections {
         let client = Client::connect([address], ClientOptions::default()).await?;
@@ -76,29 +85,38 @@ async fn measure(address: &str, record_bytes: usize, connections: usize, time: D
     while let Some(done) = producers.join_next().await {
         count += done??;
     }
-    let taken = begun.elapsed().as_secs_f64();
-    println!(
-        "append, {record_bytes} bytes, {connections} connections: {:.2} M records/s, {:.0} MiB/s",
-        count as f64 / taken / 1e6,
-        count as f64 * record_bytes as f64 / taken / f64::from(1 << 20)
-    );
+    show(&format!("append on {connections}"), record_bytes, count, begun, cpu)?;
     let client = Client::connect([address], ClientOptions::default()).await?;
     let mut options = ReaderOptions::default();
     (options.follow, options.from) = (false, ReadFrom::Any);
     let mut reader = client.reader_with(Start::First, options);
-    let (begun, mut read, mut bytes) = (Instant::now(), 0u64, 0u64);
+    let (begun, cpu, mut read) = (Instant::now(), cpu_seconds()?, 0u64);
     while let Some(batch) = reader.next_batch().await? {
-        read += u64::from(batch.count());
-        bytes += batch.iter().map(|r| r.data.len() as u64).sum::<u64>();
+        read += batch.iter().filter(|r| r.data.len() == record_bytes).count() as u64;
     }
-    let taken = begun.elapsed().as_secs_f64();
     if read != count {
         return Err(format!("{read} records were read, and {count} appended").into());
     }
+    show("read", record_bytes, read, begun, cpu)
+}
+
+/// `begun` and `cpu`: the time, and the time that all threads had computed, when it began.
+fn show(what: &str, record_bytes: usize, count: u64, begun: Instant, cpu: f64) -> Result {
+    let taken = begun.elapsed().as_secs_f64();
+    let mib = count as f64 * record_bytes as f64 / f64::from(1 << 20);
     println!(
-        "read, {record_bytes} bytes: {:.2} M records/s, {:.0} MiB/s",
-        read as f64 / taken / 1e6,
-        bytes as f64 / taken / f64::from(1 << 20)
+        "{what}, {record_bytes} bytes a record: {:.2} M/s, {:.0} MiB/s, {:.2} s of CPU a GiB",
+        count as f64 / taken / 1e6,
+        mib / taken,
+        (cpu_seconds()? - cpu) / mib * 1024.0
     );
     Ok(())
+}
+
+/// User and system time of this process, to 10 ms.
+fn cpu_seconds() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |n: usize| fields.get(n).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+    Ok((ticks(11) + ticks(12)) / 100.0)
 }

@@ -118,7 +118,7 @@ async fn thousands_of_batches_are_pipelined_under_the_smallest_bounds() {
 }
 
 #[tokio::test]
-async fn a_full_queue_delays_and_then_refuses() {
+async fn a_full_queue_delays_and_loses_nothing() {
     let options = Options { queue_appends_max: 1, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
@@ -424,4 +424,34 @@ async fn streams_whose_clients_went_away_hold_nothing() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(one.log.reader(Start::First).is_ok());
+}
+
+/// What was submitted is answered; then every stream says that the server ends.
+#[tokio::test]
+async fn streams_end_in_order_when_the_server_is_about_to_end() {
+    let one = One::new();
+    let mut client = client(&one.address()).await;
+    let follow = ReadRequest { follow: true, ..read(From::Oldest(true)) };
+    let mut reading = client.read(follow).await.unwrap().into_inner();
+    let waiting = ReadRequest { min_index: 9, ..read(From::Oldest(true)) };
+    let mut waiting = client.read(waiting).await.unwrap().into_inner();
+    let mut watch = client.watch(WatchRequest::default()).await.unwrap().into_inner();
+    let (requests, receiver) = mpsc::channel(1);
+    let mut answers = client.append(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    requests.send(request(&batch(&[b"x"]))).await.unwrap();
+    next_batches(&mut reading).await;
+    one.server.host.drain();
+    let answer = answers.message().await.unwrap().unwrap();
+    assert_eq!(first_of(&answer.result.unwrap()), 1);
+    let ended = [
+        answers.message().await.unwrap_err(),
+        reading.message().await.unwrap_err(),
+        waiting.message().await.unwrap_err(),
+        loop {
+            if let Err(status) = watch.message().await {
+                break status;
+            }
+        },
+    ];
+    assert!(ended.iter().all(|status| status.code() == Code::Unavailable), "{ended:?}");
 }

@@ -54,12 +54,17 @@ impl fmt::Debug for Runtime {
 
 /// As [`super::Client`], for threads. Cheap to clone.
 ///
-/// ```no_run
+/// ```
 /// use chiplog_net::client::{ClientOptions, ProducerOptions, blocking::Client};
-/// let client = Client::connect(["log1.example:7000"], ClientOptions::default())?;
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+/// # let (_dir, address) = runtime.block_on(serve())?;
+/// let client = Client::connect([address], ClientOptions::default())?;
 /// let producer = client.producer(ProducerOptions::default())?;
 /// println!("at {}", producer.append(b"hello")?);
-/// # Ok::<(), chiplog::Error>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {

@@ -92,16 +92,10 @@ impl Default for ClientOptions {
 /// ```
 /// use chiplog::Start;
 /// use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
-/// # use chiplog_net::{host::Host, native::Native};
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// # let host = Host::new();
-/// # host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
-/// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-/// # let address = listener.local_addr()?.to_string();
-/// # let server = tonic::transport::Server::builder().add_service(Native::new(host).into_service());
-/// # tokio::spawn(server.serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)));
+/// # let (_dir, address) = serve().await?;
 /// let client = Client::connect([address], ClientOptions::default()).await?;
 /// let producer = client.producer(ProducerOptions::default()).await?;
 /// let index = producer.append(b"hello").await?.await?;

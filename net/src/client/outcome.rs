@@ -41,6 +41,20 @@ impl Outcome {
 ///
 /// Its error can be `SequenceForgotten`: the record **is in the log**, once; only where is no longer known. And
 /// `Timeout` or `Closed`: it may be in the log or not.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_dir, address) = serve().await?;
+/// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
+/// let producer = client.producer(Default::default()).await?;
+/// let one = producer.append(b"one").await?;
+/// let two = producer.append(b"two").await?; // both are under way
+/// assert_eq!(one.await?.next(), two.await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
 pub struct Delivery {

@@ -100,11 +100,15 @@ pub struct Unacknowledged {
 /// Records given one after the other are in the log in that order. Dropping the last clone lets what was given be sent
 /// in the background, as long as the runtime lives; [`close`](Self::close) waits for that.
 ///
-/// ```no_run
-/// # async fn example(client: chiplog_net::client::Client) -> chiplog::Result<()> {
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_dir, address) = serve().await?;
+/// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
 /// use std::time::Duration;
 /// let producer = client.producer(Default::default()).await?;
-/// for i in 0..1_000_000 {
+/// for i in 0..1000 {
 ///     producer.send(format!("record {i}").as_bytes()).await?; // returns when it is buffered
 /// }
 /// producer.flush(Duration::from_secs(10)).await?; // all are in the log

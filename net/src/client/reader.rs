@@ -71,8 +71,13 @@ impl Default for ReaderOptions {
 /// Reads records in order, over the network. When its server fails it goes on at another one, at the next record.
 /// `Send`; made by [`Client::reader`](super::Client::reader).
 ///
-/// ```no_run
-/// # async fn example(client: chiplog_net::client::Client) -> chiplog::Result<()> {
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_dir, address) = serve().await?;
+/// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
+/// # client.producer(Default::default()).await?.append(b"x").await?.await?;
 /// use chiplog::Start;
 /// use chiplog_net::client::ReadFrom;
 /// let mut reader = client.reader(Start::First, ReadFrom::Any);
@@ -80,6 +85,7 @@ impl Default for ReaderOptions {
 ///     for record in batch.iter() {
 ///         println!("{}: {} bytes", record.index, record.data.len());
 ///     }
+/// #   break;
 /// }
 /// # Ok(())
 /// # }

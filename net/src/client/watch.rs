@@ -55,12 +55,17 @@ impl From<InfoResponse> for RemoteInfo {
 
 /// Follows how a log stands. Made by [`Client::watch`].
 ///
-/// ```no_run
-/// # async fn show(client: chiplog_net::client::Client) -> chiplog::Result<()> {
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_dir, address) = serve().await?;
+/// # let client = chiplog_net::client::Client::connect([address], Default::default()).await?;
 /// let mut watch = client.watch(std::time::Duration::from_millis(100));
-/// loop {
-///     println!("up to {}", watch.next().await?.last);
-/// }
+/// println!("now up to {}", watch.next().await?.last);
+/// client.producer(Default::default()).await?.append(b"x").await?.await?;
+/// println!("then up to {}", watch.next().await?.last);
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]

@@ -17,16 +17,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-/// How soon a full queue is tried again; each time twice as late.
-const ROOM_RETRY_MIN: Duration = Duration::from_micros(500);
-const ROOM_RETRY_MAX: Duration = Duration::from_millis(20);
+type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The responses of one append stream.
-#[derive(Debug)]
 pub struct AppendStream {
     host: Arc<Host>,
     requests: Streaming<AppendRequest>,
@@ -42,25 +38,29 @@ pub struct AppendStream {
     stalled: Option<Stalled>,
     /// No request comes any more; and why, if not because the client said so.
     ended: Option<Option<Status>>,
+    /// The server is about to end.
+    drained: Waiting<()>,
 }
 
-#[derive(Debug)]
 enum Pending {
     Submitted { ticket: Ticket, bytes: usize },
     Answered(AppendResponse),
 }
 
-#[derive(Debug)]
 struct Stalled {
-    batch: Batch,
-    until: Instant,
-    wait: Duration,
-    sleep: Pin<Box<Sleep>>,
+    bytes: usize,
+    /// None: it waited for too long.
+    ticket: Waiting<Option<chiplog::Result<Ticket>>>,
 }
 
 impl AppendStream {
     pub(super) fn new(host: Arc<Host>, options: &NativeOptions, requests: Streaming<AppendRequest>) -> Self {
+        let drained = {
+            let host = host.clone();
+            Box::pin(async move { host.drained().await })
+        };
         Self {
+            drained,
             host,
             requests,
             log: None,
@@ -76,12 +76,16 @@ impl AppendStream {
 
     /// Takes in what there is, up to the bounds.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
+        if self.ended.is_none() && self.drained.as_mut().poll(context).is_ready() {
+            let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+            self.ended = Some(Some(self.host.status_of(&error)));
+        }
         while self.ended.is_none() {
-            if let Some(stalled) = self.stalled.take() {
-                if !self.retry(stalled, context) {
-                    return;
-                }
-                continue;
+            if let Some(stalled) = &mut self.stalled {
+                let Poll::Ready(ticket) = stalled.ticket.as_mut().poll(context) else { return };
+                let bytes = stalled.bytes;
+                self.stalled = None;
+                self.submitted(ticket, bytes);
             }
             if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
                 return;
@@ -110,43 +114,38 @@ impl AppendStream {
         }
         match Batch::decode(request.batch) {
             Err(error) => self.refuse(&error, false),
-            Ok(batch) => {
-                let until = Instant::now() + self.room_timeout;
-                if let Some(batch) = self.submit(batch, until) {
-                    let sleep = Box::pin(tokio::time::sleep(ROOM_RETRY_MIN));
-                    self.stalled = Some(Stalled { batch, until, wait: ROOM_RETRY_MIN, sleep });
-                }
-            }
+            Ok(batch) => self.submit(batch),
         }
     }
 
-    /// Some: the log's queue is full, and it is not `until` yet.
-    fn submit(&mut self, batch: Batch, until: Instant) -> Option<Batch> {
-        let log = self.log.as_ref()?;
+    fn submit(&mut self, batch: Batch) {
+        let Some(log) = &self.log else { return };
+        let bytes = batch.as_bytes().len();
         match log.try_submit_batch(&batch) {
-            Ok(ticket) => {
-                let bytes = batch.as_bytes().len();
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                let (log, patience) = (log.clone(), self.room_timeout);
+                let room = async move {
+                    tokio::time::timeout(patience, log.submit_batch_when_room(&batch)).await.ok()
+                };
+                self.stalled = Some(Stalled { bytes, ticket: Box::pin(room) });
+            }
+            done => self.submitted(Some(done), bytes),
+        }
+    }
+
+    /// None: there was no room in time.
+    fn submitted(&mut self, ticket: Option<chiplog::Result<Ticket>>, bytes: usize) {
+        match ticket {
+            Some(Ok(ticket)) => {
                 self.bytes += bytes;
                 self.pending.push_back(Pending::Submitted { ticket, bytes });
             }
-            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < until => return Some(batch),
-            Err(error) => self.refuse(&error, false),
-        }
-        None
-    }
-
-    /// False: not yet.
-    fn retry(&mut self, mut stalled: Stalled, context: &mut Context<'_>) -> bool {
-        while stalled.sleep.as_mut().poll(context).is_ready() {
-            match self.submit(stalled.batch, stalled.until) {
-                None => return true,
-                Some(batch) => stalled.batch = batch,
+            Some(Err(error)) => self.refuse(&error, false),
+            None => {
+                let what = format!("the log's queue was full for {:?}", self.room_timeout);
+                self.refuse(&Error::new(ErrorKind::Busy, what), false);
             }
-            stalled.wait = (stalled.wait * 2).min(ROOM_RETRY_MAX);
-            stalled.sleep.as_mut().reset(Instant::now() + stalled.wait);
         }
-        self.stalled = Some(stalled);
-        false
     }
 
     fn refuse(&mut self, error: &Error, in_doubt: bool) {

@@ -1,9 +1,12 @@
 //! Info: what a server tells of its log and of itself, once or whenever it changes.
 
 use crate::address::Address;
+use crate::host::Host;
+use crate::ids::to_hex;
 use crate::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
-use chiplog::{BATCH_RECORDS_MAX, Log, Member, Status as Standing};
+use chiplog::{BATCH_RECORDS_MAX, Error, ErrorKind, Log, Member, Status as Standing};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -28,7 +31,7 @@ pub(super) fn info(log: &Log) -> InfoResponse {
         last: info.last.get(),
         bytes_used: info.bytes_used,
         capacity: info.bytes_capacity.unwrap_or(0),
-        log_id: format!("{:032x}", info.log_id.get()),
+        log_id: to_hex(info.log_id.get()),
         node: standing.node.get(),
         leader_node: standing.leader.map_or(0, |n| n.get()),
         leader: leader(&standing).map(|(_, address)| address.client).unwrap_or_default(),
@@ -73,17 +76,18 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
 /// The changes of a log.
 #[derive(Debug)]
 pub struct WatchStream {
+    host: Arc<Host>,
     log: Log,
     interval: Interval,
     told: Option<InfoResponse>,
 }
 
-pub(super) fn watch(log: Log, interval_millis: u32) -> WatchStream {
+pub(super) fn watch(host: Arc<Host>, log: Log, interval_millis: u32) -> WatchStream {
     let asked = Duration::from_millis(interval_millis.into());
     let period = if asked.is_zero() { WATCH_INTERVAL } else { asked.max(WATCH_INTERVAL_MIN) };
     let mut interval = tokio::time::interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    WatchStream { log, interval, told: None }
+    WatchStream { host, log, interval, told: None }
 }
 
 impl Stream for WatchStream {
@@ -93,6 +97,10 @@ impl Stream for WatchStream {
         loop {
             if self.interval.poll_tick(context).is_pending() {
                 return Poll::Pending;
+            }
+            if self.host.is_draining() {
+                let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
+                return Poll::Ready(Some(Err(self.host.status_of(&error))));
             }
             let now = info(&self.log);
             if self.told.as_ref() != Some(&now) {

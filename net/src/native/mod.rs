@@ -16,22 +16,25 @@
 mod append;
 mod info;
 mod read;
+mod service;
+mod verbatim;
 
 use crate::host::Host;
-use crate::proto::v1::log_server::{Log as Service, LogServer};
+use crate::proto::v1::log_server::Log as Service;
 use crate::proto::v1::{
     AppendRequest, CloseSessionRequest, CloseSessionResponse, DiscardRequest, DiscardResponse, InfoRequest,
     InfoResponse, OpenSessionRequest, OpenSessionResponse, ReadRequest, ServerInfoRequest,
     ServerInfoResponse, WatchRequest,
 };
 use append::AppendStream;
-use chiplog::{Error, ErrorKind, Index, Log, Sequence, SessionId};
+use chiplog::{Answer, Error, ErrorKind, Index, Log, Sequence, SessionId};
 pub(crate) use info::PROTOCOL;
 use info::WatchStream;
-use read::ReadStream;
+use read::{ReadStream, Replies};
+pub use service::NativeServer;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
 /// The limits of a [`Native`] service.
@@ -106,9 +109,13 @@ impl Native {
     }
 
     /// As tonic serves it.
-    pub fn into_service(self) -> LogServer<Self> {
-        let bytes = self.options.message_bytes_max;
-        LogServer::new(self).max_decoding_message_size(bytes)
+    pub fn into_service(self) -> NativeServer {
+        NativeServer::new(self)
+    }
+
+    fn replies(&self, request: &ReadRequest) -> Result<Replies, Status> {
+        let log = self.host.log(&request.log)?.clone();
+        read::stream(self.host.clone(), log, request, self.options.reply_bytes)
     }
 
     /// Does what may wait on a thread that may, if there are not too many.
@@ -118,10 +125,7 @@ impl Native {
         work: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
     ) -> Result<T, Status> {
         let log = self.host.log(log)?.clone();
-        let Ok(permit) = self.calls.clone().try_acquire_owned() else {
-            let what = format!("{} calls wait for the log already", self.options.calls_max);
-            return Err(self.host.status_of(&Error::new(ErrorKind::Busy, what)));
-        };
+        let permit = self.permit()?;
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             work(&log)
@@ -130,6 +134,30 @@ impl Native {
             Ok(result) => result.map_err(|e| self.host.status_of(&e)),
             Err(_) => Err(Status::internal("the call was given up: the server ends, or failed")),
         }
+    }
+}
+
+impl Native {
+    /// What the log answers when it has: no thread waits.
+    async fn answer(
+        &self,
+        log: &str,
+        ask: impl FnOnce(&Log) -> chiplog::Result<Answer>,
+    ) -> Result<Index, Status> {
+        let log = self.host.log(log)?;
+        let _permit = self.permit()?;
+        let answer = match ask(log) {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        answer.map_err(|e| self.host.status_of(&e))
+    }
+
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
+        self.calls.clone().try_acquire_owned().map_err(|_| {
+            let what = format!("{} calls wait for the log already", self.options.calls_max);
+            self.host.status_of(&Error::new(ErrorKind::Busy, what))
+        })
     }
 }
 
@@ -147,14 +175,12 @@ impl Service for Native {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
-        let request = request.into_inner();
-        let log = self.host.log(&request.log)?.clone();
-        Ok(Response::new(read::stream(self.host.clone(), log, &request, self.options.reply_bytes)?))
+        Ok(Response::new(ReadStream(self.replies(request.get_ref())?)))
     }
 
     async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
         let DiscardRequest { log, first } = request.into_inner();
-        self.waiting(&log, move |log| log.discard(Index(first))).await?;
+        self.answer(&log, |log| log.submit_discard(Index(first))).await?;
         Ok(Response::new(DiscardResponse {}))
     }
 
@@ -162,7 +188,7 @@ impl Service for Native {
         let InfoRequest { log, allow_stale } = request.into_inner();
         if !allow_stale {
             let timeout = self.options.barrier_timeout;
-            self.waiting(&log, move |log| log.barrier(timeout)).await?;
+            self.answer(&log, |log| log.submit_barrier(timeout)).await?;
         }
         Ok(Response::new(info::info(self.host.log(&log)?)))
     }
@@ -170,7 +196,7 @@ impl Service for Native {
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<WatchStream>, Status> {
         let request = request.into_inner();
         let log = self.host.log(&request.log)?.clone();
-        Ok(Response::new(info::watch(log, request.interval_millis)))
+        Ok(Response::new(info::watch(self.host.clone(), log, request.interval_millis)))
     }
 
     async fn open_session(

@@ -7,24 +7,62 @@
 
 use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
-use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch};
+use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
-use chiplog::{Error, ErrorKind, Index, Log, Reader, Start, Timestamp};
+use chiplog::{Error, ErrorKind, Index, Log, Reader, Start, StoredBatch, Timestamp};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::Stream;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-/// The responses of one read.
-pub(super) type ReadStream = Pin<Box<dyn Stream<Item = Result<ReadResponse, Status>> + Send>>;
+/// One reply, before it is put into bytes.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) batches: Vec<StoredBatch>,
+    pub(super) last: Index,
+    pub(super) first: Index,
+    /// Not settled yet: the read waits for the replica.
+    pub(super) next: Option<Index>,
+}
+
+/// The same as messages, for whoever serves the generated service.
+pub struct ReadStream(pub(super) Replies);
+
+impl Stream for ReadStream {
+    type Item = Result<ReadResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reply = ready!(self.0.as_mut().poll_next(context));
+        Poll::Ready(reply.map(|reply| {
+            reply.map(|Reply { batches, last, first, next }| ReadResponse {
+                batches: batches.into_iter().map(message).collect(),
+                last: last.get(),
+                first: first.get(),
+                next: next.map_or(0, Index::get),
+            })
+        }))
+    }
+}
+
+fn message(batch: StoredBatch) -> Message {
+    Message {
+        first: batch.first().get(),
+        timestamp_nanos: batch.timestamp().get().saturating_mul(NANOS_PER_MILLI),
+        batch: batch.bytes().clone(),
+    }
+}
+
+/// The replies of one read.
+pub(super) type Replies = Pin<Box<dyn Stream<Item = Result<Reply, Status>> + Send>>;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-const NANOS_PER_MILLI: u64 = 1_000_000;
+pub(super) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Begins a read.
 ///
@@ -35,7 +73,7 @@ pub(super) fn stream(
     log: Log,
     request: &ReadRequest,
     reply_bytes: usize,
-) -> Result<ReadStream, Status> {
+) -> Result<Replies, Status> {
     let start = match request.start {
         Some(Asked::Index(index)) => Start::Index(Index(index)),
         Some(Asked::TimestampNanos(nanos)) => Start::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
@@ -100,17 +138,25 @@ struct Gathered {
 
 impl Reading {
     /// The next response, and what goes on.
-    async fn next(mut self) -> Option<(Result<ReadResponse, Status>, Self)> {
-        let response = match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Ended => return None,
-            Stage::Waiting { min, start } => self.open(min, start).await,
-            Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose()?,
+    async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
+        let host = self.host.clone();
+        let respond = async {
+            match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => None,
+                Stage::Waiting { min, start } => Some(self.open(min, start).await),
+                Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose(),
+            }
+        };
+        let response = tokio::select! {
+            biased;
+            () = host.drained() => Err(gone()),
+            response = respond => response?,
         };
         Some((response.map_err(|e| self.status(&e)), self))
     }
 
     /// Waits for the replica, and begins; or says that it still waits.
-    async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<ReadResponse> {
+    async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<Reply> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
             let mut tail = self.log.reader(Start::Next)?;
@@ -136,11 +182,7 @@ impl Reading {
     }
 
     /// None: all that was asked for was told.
-    async fn read(
-        &mut self,
-        mut reader: Box<Reader>,
-        mut at_tail: bool,
-    ) -> chiplog::Result<Option<ReadResponse>> {
+    async fn read(&mut self, mut reader: Box<Reader>, mut at_tail: bool) -> chiplog::Result<Option<Reply>> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
             if let Some(error) = self.failed.take() {
@@ -185,14 +227,9 @@ impl Reading {
         }
     }
 
-    fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> ReadResponse {
+    fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> Reply {
         let info = self.log.info();
-        ReadResponse {
-            batches,
-            last: info.last.get(),
-            first: info.first.get(),
-            next: next.map_or(0, Index::get),
-        }
+        Reply { batches, last: info.last, first: info.first, next }
     }
 
     fn status(&self, error: &Error) -> Status {
@@ -213,11 +250,7 @@ fn gather(mut reader: Box<Reader>, bytes_max: u64, records_max: u64) -> Gathered
             Ok(Some(batch)) => {
                 bytes += batch.bytes().len() as u64;
                 records += reader.position().get() - position.get();
-                batches.push(StoredBatch {
-                    first: batch.first().get(),
-                    timestamp_nanos: batch.timestamp().get().saturating_mul(NANOS_PER_MILLI),
-                    batch: batch.bytes().clone(),
-                });
+                batches.push(batch);
             }
             Ok(None) => break,
             Err(error) => {
@@ -235,5 +268,5 @@ async fn more(reader: &mut Reader) -> chiplog::Result<()> {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server ends")
+    Error::new(ErrorKind::Unavailable, "this server is about to end")
 }

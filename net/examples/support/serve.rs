@@ -1,0 +1,13 @@
+/// A log of its own and its server, for examples: its directory, which has to be kept, and its address.
+pub async fn serve() -> Result<(tempfile::TempDir, String), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let host = chiplog_net::host::Host::new();
+    host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?.to_string();
+    let service = chiplog_net::native::Native::new(host).into_service();
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    Ok((dir, address))
+}

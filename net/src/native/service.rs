@@ -1,0 +1,90 @@
+//! Service: the native service as tonic serves it: the generated one, but for `Read`, whose answers go out as they stand
+//! in the log.
+
+use super::Native;
+use super::verbatim::ReadBody;
+use crate::proto::v1::ReadRequest;
+use crate::proto::v1::log_server::{LogServer, SERVICE_NAME};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::http::header::CONTENT_TYPE;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{Service, StdError};
+use tonic::metadata::GRPC_CONTENT_TYPE;
+use tonic::server::NamedService;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+const READ: &str = "/chiplog.v1.Log/Read";
+/// Of the request of a read: numbers, and the name of a log.
+const READ_REQUEST_BYTES_MAX: usize = 4 << 10;
+
+/// The native service, to be added to a tonic server. Made by [`Native::into_service`]. Cheap to clone.
+///
+/// ```
+/// # use chiplog_net::{host::Host, native::{Native, NativeServer}};
+/// let service: NativeServer = Native::new(Host::new()).into_service();
+/// let router = tonic::transport::Server::builder().add_service(service);
+/// # drop(router);
+/// ```
+#[derive(Clone, Debug)]
+pub struct NativeServer {
+    native: Arc<Native>,
+    others: LogServer<Native>,
+}
+
+impl NativeServer {
+    pub(super) fn new(native: Native) -> Self {
+        let bytes = native.options.message_bytes_max;
+        let native = Arc::new(native);
+        let others = LogServer::from_arc(native.clone()).max_decoding_message_size(bytes);
+        Self { native, others }
+    }
+}
+
+impl NamedService for NativeServer {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl<B> Service<Request<B>> for NativeServer
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if request.uri().path() != READ {
+            return self.others.call(request);
+        }
+        let native = self.native.clone();
+        Box::pin(async move {
+            let decoder = ProstCodec::<(), ReadRequest>::raw_decoder(Default::default());
+            let mut requests =
+                Streaming::new_request(decoder, request.into_body(), None, Some(READ_REQUEST_BYTES_MAX));
+            let replies = match requests.message().await {
+                Ok(Some(request)) => native.replies(&request),
+                Ok(None) => Err(Status::invalid_argument("a read needs a request")),
+                Err(status) => Err(status),
+            };
+            Ok(match replies {
+                Ok(replies) => {
+                    let mut response = Response::new(Body::new(ReadBody::new(replies)));
+                    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+                    response
+                }
+                Err(status) => status.into_http(),
+            })
+        })
+    }
+}
