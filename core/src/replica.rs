@@ -224,7 +224,7 @@ impl Replica {
     }
 
     /// Entries that are committed and wait to come into force.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn changes_not_in_force(&self) -> usize {
         self.unapplied.len()
     }
