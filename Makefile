@@ -36,7 +36,7 @@ unit:
 SEEDS ?= 0..500
 HISTORIES ?= 0..100
 SIM := $(CARGO) run --quiet --release --package chiplog-sim --
-sim: ## simulated clusters: SEED=n tells the story of one run, SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
+sim: ## simulated clusters: SEED=n tells the story of one run (SIM_FLAGS="--steps --log" for all of it), SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
 sim-bugs: ## plants one bug after the other into the log: the simulator has to find each

@@ -34,6 +34,9 @@ enum Command {
         /// Only the figures.
         #[arg(long)]
         quiet: bool,
+        /// With how every replica stands after every step: a hundred times as many lines.
+        #[arg(long)]
+        steps: bool,
         /// With what the replicas log, among the story's lines.
         #[arg(long)]
         log: bool,
@@ -74,11 +77,21 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Run { seed, calm, quiet, log } => {
+        Command::Run { seed, calm, quiet, steps, log } => {
             if log {
                 tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false).init();
             }
-            Ok(tell(seed, calm, quiet))
+            Ok(tell(
+                seed,
+                calm,
+                if quiet {
+                    Telling::Nothing
+                } else if steps {
+                    Telling::Steps
+                } else {
+                    Telling::Events
+                },
+            ))
         }
         Command::Range { seeds, json, threads } => {
             let threads = threads.unwrap_or_else(many::processors);
@@ -99,12 +112,29 @@ fn main() -> Result<ExitCode> {
     }
 }
 
+/// How much of a story is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    Nothing,
+    Events,
+    Steps,
+}
+
+/// Whether a line of a story, which begins with the time, tells of a step.
+fn is_step(line: &str) -> bool {
+    line.trim_start().split_once(' ').is_some_and(|(_, what)| what.starts_with("  node"))
+}
+
 /// Runs one seed and tells its story.
-fn tell(seed: u64, calm: bool, quiet: bool) -> ExitCode {
+fn tell(seed: u64, calm: bool, telling: Telling) -> ExitCode {
     let plan = if calm { Plan::calm(seed) } else { Plan::of(seed) };
     let mut simulation = Simulation::new(plan);
-    if !quiet {
-        simulation = simulation.tell(|line| println!("{line}"));
+    if telling != Telling::Nothing {
+        simulation = simulation.tell(move |line| {
+            if telling == Telling::Steps || !is_step(line) {
+                println!("{line}");
+            }
+        });
     }
     let began = Instant::now();
     let report = simulation.run();
