@@ -146,12 +146,15 @@ impl Node {
         seed: u64,
         now: Moment,
     ) -> Result<Self> {
-        let Opened { identity: me, store, sequencer, cluster, .. } = opened;
+        let Opened { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
-        let replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        if !is_new {
+            replica.await_introduction();
+        }
         let limping = Limping::new(cluster.limping_sync);
         let mut node = Self {
             replica,

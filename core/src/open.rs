@@ -36,6 +36,8 @@ pub(crate) struct Opened {
     /// Its place in its cluster; that of a log on its own is made up.
     pub(crate) cluster: Cluster,
     pub(crate) segments: Arc<Segments>,
+    /// Whether the log was made just now.
+    pub(crate) is_new: bool,
 }
 
 impl Opened {
@@ -182,7 +184,7 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     let opening = sequencer.opening();
     let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
     keep(&*disk, identity)?;
-    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments })
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
 }
 
 /// Removes what a crash left of a log that was being made. Refuses when there is more than that: then the
@@ -284,7 +286,7 @@ fn recover(
         sequencer = replayed.sequencer;
         sequencer.keep_hard_state(state, committed);
     }
-    Ok(Opened { lock: None, identity, store, sequencer, cluster, segments })
+    Ok(Opened { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
 }
 
 /// Whether this directory is the one that the options mean.

@@ -160,7 +160,6 @@ impl Replica {
             cluster,
         };
         replica.members_changed();
-        replica.await_introduction();
         replica.steady();
         Ok(replica)
     }

@@ -218,9 +218,15 @@ impl Sequencer {
         self.hard_state.commit = self.hard_state.commit.max(self.committed.raft);
     }
 
+    /// Raft knows that entries up to `raft` are committed, whether they have taken effect here or not: blocks say so from
+    /// now on.
+    pub(crate) fn note_committed(&mut self, raft: RaftIndex) {
+        self.hard_state.commit = self.hard_state.commit.max(raft.min(self.end.raft));
+    }
+
     /// Raft's term and vote changed: the block that says so, and with it how far the log is committed.
     pub(crate) fn hard_state_block(&mut self, term: Term, vote: u64) -> NewBlock {
-        self.hard_state = HardState { term, vote, commit: self.committed.raft };
+        self.hard_state = HardState { term, vote, commit: self.known_committed() };
         self.position_block(Kind::HardState, self.hard_state.encode().to_vec())
     }
 
@@ -232,7 +238,7 @@ impl Sequencer {
             base_term: self.end.term,
             log_first: if planted!(30) { Index(1) } else { self.first_at_end() },
             hard_state: HardState {
-                commit: self.committed.raft,
+                commit: self.known_committed(),
                 term: if planted!(21) { self.end.term } else { self.hard_state.term },
                 vote: if planted!(21) { 0 } else { self.hard_state.vote },
             },

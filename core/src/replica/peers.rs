@@ -123,13 +123,17 @@ impl Replica {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
-        self.peers.heard_at.insert(from, now);
+        if is_member {
+            self.peers.heard_at.insert(from, now);
+        }
         self.hear(from, from_directory, &message);
-        if self.peers.introduced_by.is_some() && is_about_votes(&message) {
-            // All that this replica remembers may be gone: who wants its vote can tell who belongs to the cluster.
-            let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
-            self.post(from, hello, Vec::new());
-            return Err("asked about votes before it is known that the disk is not an older one");
+        if self.peers.introduced_by.is_some() {
+            // All that this replica remembers may be gone: who wants something of it can tell who belongs to the cluster.
+            if !is_member || is_candidates(&message) {
+                let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
+                self.post(from, hello, Vec::new());
+            }
+            return Err("it comes before it is known that the disk is not an older one");
         }
         // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
         // vote may be the one that is missing.
@@ -298,16 +302,16 @@ impl Replica {
         Ok(())
     }
 
-    /// A voter that has started asks what the others know of it before it votes or stands for election: its disk may
-    /// have been set back to an older state, in which it has not promised what it has.
-    pub(super) fn await_introduction(&mut self) {
+    /// A replica that has started on a directory that was there asks what the others know of it, before it takes anything
+    /// from them, votes or stands for election: its disk may have been set back to an older state, in which it has not
+    /// promised what it has. It may have been no voter then, or no member.
+    pub(crate) fn await_introduction(&mut self) {
         let node = self.node();
-        let votes = |m: &Member| m.is_voter();
-        // A voter for whose being one only the log speaks can have voted.
-        let here = |m: &Membership| m.get(node).is_some_and(votes) && !m.is_alone(node);
-        let is_voter = here(&self.membership) || here(self.sequencer.membership_at_end());
-        if is_voter && !self.membership.is_alone(node) {
+        // A voter for whose being alone only what is not committed speaks can have voted for another.
+        let alone = |m: &Membership| m.is_alone(node);
+        if !(alone(&self.membership) && alone(self.sequencer.membership_at_end())) {
             self.peers.introduced_by = Some(Introductions::default());
+            self.greet();
         }
     }
 
@@ -412,8 +416,8 @@ impl Replica {
         let Some(answered) = &self.peers.introduced_by else { return };
         let mut known = answered.by.clone();
         known.insert(self.node());
-        let newer = answered.newer.as_ref().is_some_and(|(_, membership)| is_majority(membership, &known));
-        if newer || is_majority(&self.membership, &known) {
+        let of = |membership: &Membership| membership.voters() != [] && is_majority(membership, &known);
+        if of(&self.membership) || answered.newer.as_ref().is_some_and(|(_, newer)| of(newer)) {
             self.peers.introduced_by = None;
         }
     }
@@ -484,11 +488,6 @@ fn raft_message(head: &Bytes) -> Option<Message> {
 fn is_leaders(message: &Message) -> bool {
     let kind = message.get_msg_type();
     matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
-}
-
-/// Whether a message may make this replica vote or stand for election.
-fn is_about_votes(message: &Message) -> bool {
-    is_candidates(message) || message.get_msg_type() == MessageType::MsgTimeoutNow
 }
 
 /// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.

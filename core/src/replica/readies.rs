@@ -19,7 +19,7 @@ use crate::plan::Room;
 use crate::raft_codec::{self, EntryKind, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::Kind;
-use crate::store::layout::HARD_STATE_BYTES;
+use crate::store::layout::{HARD_STATE_BYTES, HardState};
 use crate::store::prepared::Purpose;
 use crate::types::{RaftIndex, Term};
 use crate::writing::Writing;
@@ -154,6 +154,9 @@ impl Replica {
             writes = true;
         }
         for entry in entries {
+            if entry.get_entry_type() == EntryType::EntryConfChangeV2 {
+                self.keep_commit_before(&entry, writing)?;
+            }
             self.take_entry(entry, writing)?;
             writes = true;
         }
@@ -193,6 +196,19 @@ impl Replica {
         // All else has its effect through the sequencer: of many that wait for one nothing is kept.
         let changes = committed.into_iter().filter(|e| e.get_entry_type() == EntryType::EntryConfChangeV2);
         self.unapplied.extend(changes);
+        Ok(())
+    }
+
+    /// Who has a change of membership in its log has to know, as durably, that the one before is committed: a change is
+    /// proposed only then, and majorities of memberships that are two changes apart need not meet. So that is written
+    /// first, and a torn write cannot keep the change and lose it.
+    fn keep_commit_before(&mut self, change: &Entry, writing: &mut Writing) -> Result<()> {
+        let committed = self.raw.raft.raft_log.committed.min(change.index - 1);
+        self.sequencer.note_committed(RaftIndex(committed));
+        if writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer)? == Room::Here {
+            let HardState { term, vote, .. } = self.sequencer.hard_state();
+            writing.plan.push(self.sequencer.hard_state_block(term, vote));
+        }
         Ok(())
     }
 

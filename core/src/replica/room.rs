@@ -26,6 +26,8 @@ use std::collections::BTreeSet;
 pub(super) struct Admission {
     /// Bytes in the file, headers included.
     bytes: usize,
+    /// Room was promised that stands in no file yet that is written to: what follows has to be counted behind it.
+    is_ahead: bool,
     /// Whether there was no room the last time.
     is_short: bool,
 }
@@ -34,6 +36,7 @@ impl Replica {
     /// All that raft was given is planned.
     pub(super) fn admitted_is_planned(&mut self) {
         self.admission.bytes = 0;
+        self.admission.is_ahead = false;
     }
 
     /// Cuts off a message what there is no room for. False: nothing of it is of use then.
@@ -56,6 +59,7 @@ impl Replica {
                 if let Err(why) = &taken {
                     self.is_short_of_room(Some(why));
                 }
+                self.admission.is_ahead |= taken.is_ok();
                 return Ok(taken.is_ok());
             }
             _ => return Ok(true),
@@ -63,7 +67,8 @@ impl Replica {
         let bytes: usize = message.get_entries().iter().map(|e| block_bytes(body_of(e))).sum();
         let terms = block_bytes(HARD_STATE_BYTES);
         let follows = message.index == self.raw.raft.raft_log.last_index();
-        if follows && writing.plan.is_roomy(self.admission.bytes + bytes + terms) {
+        if follows && !self.admission.is_ahead && writing.plan.is_roomy(self.admission.bytes + bytes + terms)
+        {
             self.admission.bytes += bytes;
             return Ok(true);
         }
@@ -102,6 +107,7 @@ impl Replica {
             self.is_short_of_room(None);
         }
         message.mut_entries().truncate(known + blocks);
+        self.admission.is_ahead |= blocks > 0;
         Ok(true)
     }
 
@@ -131,7 +137,8 @@ fn purpose_of(entry: &Entry, is_discard: bool) -> Purpose {
 fn body_of(entry: &Entry) -> usize {
     match raft_codec::kind_of(entry) {
         Ok(EntryKind::Block(header)) => body_bytes(&header),
-        _ => entry.data.len(),
+        // A change of membership is written behind a block that says what is committed.
+        _ => entry.data.len() + block_bytes(HARD_STATE_BYTES),
     }
 }
 

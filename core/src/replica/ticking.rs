@@ -2,8 +2,8 @@
 //!
 //! Raft draws an election time-out at random, from one to two times the shortest. Here each voter has a place of its own,
 //! so that two rarely stand at once and the first one does soon; if they do, one gives way before any vote is given; and
-//! who asked in vain asks again soon. All this costs nobody anything: before an election the others are only asked whether
-//! they would vote (pre-vote).
+//! who asked in vain asks again soon. All this costs nobody anything, for it is before the election, when the others are only
+//! asked whether they would vote (pre-vote). The election itself waits for disks, and has a whole time-out.
 
 use super::Replica;
 use crate::cluster::Cluster;
@@ -25,9 +25,8 @@ pub(super) struct Ticks {
     timeout: usize,
     /// For which term, role and place among the voters the time-out was drawn.
     drawn_for: (u64, StateRole, (usize, usize)),
-    /// Ticks since this voter asked for votes, and in which term and how.
+    /// Ticks since this voter asked whether it would be voted for.
     asking: usize,
-    asked_as: (u64, StateRole),
 }
 
 impl Ticks {
@@ -40,7 +39,6 @@ impl Ticks {
             timeout: election,
             drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
             asking: 0,
-            asked_as: (u64::MAX, StateRole::Follower),
         }
     }
 }
@@ -70,20 +68,16 @@ impl Replica {
         // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
         if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
             self.raw.tick();
-            self.ask_for_votes_again();
+            self.ask_again_for_votes();
             self.steady();
         }
     }
 
-    /// Who asked for votes, and got neither enough nor a leader, asks again before its time-out has passed a second time:
-    /// the others may have waited for a leader that they had heard a little later.
-    fn ask_for_votes_again(&mut self) {
-        let asks_as = (self.raw.raft.term, self.raw.raft.state);
-        if self.ticks.asked_as != asks_as {
-            self.ticks.asked_as = asks_as;
+    /// Who asked whether it would be voted for, and found neither enough nor a leader, asks again before its time-out has
+    /// passed a second time: the others may have waited for a leader that they had heard a little later.
+    fn ask_again_for_votes(&mut self) {
+        if self.raw.raft.state != StateRole::PreCandidate {
             self.ticks.asking = 0;
-        }
-        if !matches!(self.raw.raft.state, StateRole::PreCandidate | StateRole::Candidate) {
             return;
         }
         self.ticks.asking += 1;
@@ -101,7 +95,8 @@ impl Replica {
     pub(super) fn give_way(&mut self, question: &Message) {
         let raft = &mut self.raw.raft;
         let asks = question.get_msg_type() == MessageType::MsgRequestPreVote;
-        if !asks
+        let is_new = question.term > raft.term;
+        if !(asks && is_new)
             || raft.state != StateRole::PreCandidate
             || !raft.raft_log.is_up_to_date(question.index, question.log_term)
         {

@@ -3,7 +3,7 @@
 //!
 //! Must not know: the network, clients, what a replica should do.
 
-use super::machine::{Kept, Machine, SetClock, Setup};
+use super::machine::{Kept, Machine, SetClock, Setup, found_on};
 use super::plan::Plan;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
@@ -141,8 +141,7 @@ impl Host {
     /// [`kept`](Self::kept) says is as of the last sync that the world knows of; a process may have synced since.
     pub(super) fn kept_in_truth(&self, plan: &Plan) -> Option<Kept> {
         let disk = SimDisk::new(self.disk.state().crash(|_| 0));
-        let machine = Machine::open(&disk, &self.setup(plan), Moment(0)).ok()?;
-        Some(machine.writes())
+        found_on(&disk, &self.setup(plan)).ok()
     }
 
     /// Starts a process.

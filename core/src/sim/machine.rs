@@ -143,18 +143,7 @@ impl Machine {
     /// Those of `Log::open`.
     pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
         let outbox = Arc::new(Outbox::default());
-        let cluster = Cluster {
-            address: format!("host{}", setup.node),
-            heartbeat: setup.heartbeat,
-            election_timeout: setup.election_timeout,
-            ..Cluster::new(setup.node, setup.bootstrap, outbox.clone())
-        };
-        let options = Options {
-            clock: setup.clock.clone(),
-            session_idle_max: setup.session_idle_max,
-            cluster: Some(cluster),
-            ..Options::with_segment_bytes(SEGMENT_BYTES)
-        };
+        let options = options_of(setup, outbox.clone());
         options.check()?;
         let opened = open(Arc::new(disk.clone()), &options)?;
         opened.store.preparer.go_unaided();
@@ -393,4 +382,29 @@ pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
         MessageType::MsgAppendResponse => Some((term, None)),
         _ => None,
     }
+}
+
+fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
+    let cluster = Cluster {
+        address: format!("host{}", setup.node),
+        heartbeat: setup.heartbeat,
+        election_timeout: setup.election_timeout,
+        ..Cluster::new(setup.node, setup.bootstrap, outbox)
+    };
+    Options {
+        clock: setup.clock.clone(),
+        session_idle_max: setup.session_idle_max,
+        cluster: Some(cluster),
+        ..Options::with_segment_bytes(SEGMENT_BYTES)
+    }
+}
+
+/// What a replica finds on a disk, before it does anything.
+///
+/// # Errors
+/// Those of opening a log.
+pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
+    let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
+    let (state, end) = (opened.sequencer.hard_state(), opened.sequencer.end());
+    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote })
 }
