@@ -332,7 +332,8 @@ impl Replica {
         let Some(answered) = &self.peers.introduced_by else { return };
         let node = self.node();
         let newer = answered.newer.iter().flat_map(|(_, membership)| membership.members());
-        let voters = self.membership.members().chain(newer).filter(|m| m.is_voter() && m.node != node);
+        let here = self.membership.members().chain(self.sequencer.membership_at_end().members());
+        let voters = here.chain(newer).filter(|m| m.is_voter() && m.node != node);
         let silent: BTreeSet<NodeId> = voters.map(|m| m.node).filter(|n| !answered.by.contains(n)).collect();
         let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
         for to in silent {
