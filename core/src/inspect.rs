@@ -27,6 +27,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+mod batches;
 mod report;
 mod segment;
 mod window;

@@ -2,6 +2,7 @@
 //!
 //! Must not know: where the bytes come from.
 
+use super::batches::{self, Piece};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::Command;
@@ -145,7 +146,7 @@ pub struct SegmentEnd {
     pub data_end: u64,
     /// Blocks read, sound or not.
     pub blocks: u64,
-    /// Records in its sound blocks.
+    /// Records in its sound batches.
     pub records: u64,
     /// Entries of its block index; 0 without one.
     pub index_entries: u64,
@@ -160,6 +161,8 @@ pub struct Block<'a> {
     pub(super) offset: u64,
     pub(super) body: &'a [u8],
     pub(super) fault: Option<&'a str>,
+    /// Of a damaged data block, what is known of its pieces.
+    pub(super) pieces: &'a [Piece],
 }
 
 /// What a block holds, unpacked.
@@ -263,6 +266,21 @@ impl Block<'_> {
         self.fault
     }
 
+    /// Its sound batches, each with the index of its first record: all of them, or, of a damaged block, those whose
+    /// own checksum holds and whose place in the block is certain. None of a block without records.
+    pub fn batches(&self) -> Vec<(Index, Batch)> {
+        if self.fault.is_some() {
+            return batches::sound(self.pieces, self.body);
+        }
+        let Ok(Content::Batches(batches)) = self.content() else { return Vec::new() };
+        let place = |first: &mut Index, batch: Batch| {
+            let at = *first;
+            *first = first.plus(batch.count().into());
+            Some((at, batch))
+        };
+        batches.into_iter().scan(self.header.first, place).collect()
+    }
+
     /// Unpacks what it holds.
     ///
     /// # Errors
@@ -321,9 +339,9 @@ pub struct Report {
     pub segments: u64,
     /// Blocks with a sound header.
     pub blocks: u64,
-    /// Batches in sound blocks.
+    /// Sound batches.
     pub batches: u64,
-    /// Records in sound blocks.
+    /// Records in sound batches.
     pub records: u64,
     /// Bytes of the files looked at.
     pub bytes: u64,
@@ -358,15 +376,26 @@ impl Sink<'_> {
 
     pub(super) fn block(&mut self, block: &Block<'_>) -> ControlFlow<()> {
         self.report.blocks += 1;
+        let header = &block.header;
         if block.fault.is_none() {
-            let header = &block.header;
             self.report.batches += u64::from(header.batch_count);
             self.report.records += u64::from(header.record_count);
             if header.record_count > 0 {
-                self.report.first.get_or_insert(header.first);
-                self.report.last = Some(header.next_record().previous());
+                self.reach(header.first, header.next_record().previous());
+            }
+        }
+        for piece in block.pieces.iter().filter(|p| p.fault.is_none()) {
+            self.report.batches += 1;
+            self.report.records += piece.records;
+            if let Some((first, last)) = piece.range() {
+                self.reach(first, last);
             }
         }
         (self.visit)(Event::Block(block))
+    }
+
+    fn reach(&mut self, first: Index, last: Index) {
+        self.report.first.get_or_insert(first);
+        self.report.last = Some(last);
     }
 }

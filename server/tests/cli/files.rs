@@ -338,14 +338,19 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     assert_eq!((&sound["ok"], &sound["records"]), (&true.into(), &20_000.into()));
     assert!(sound["segments"].as_u64().unwrap() >= 3, "{sound}");
     let blocks = place.blocks();
-    // One in a payload, one in a block's header, in different segments.
+    // One in the payload of a batch, one in a block's header, in different segments.
     let (payload, header) = (&blocks[1], blocks.iter().rev().find(|b| b["segment"] == 2).unwrap());
     let at = |block: &Value, name: &str| block[name].as_u64().unwrap();
     place.flip(at(payload, "segment"), at(payload, "offset") + 110);
     place.flip(at(header, "segment"), at(header, "offset") + 20);
     let spoilt = place.run("verify", &["--json"]).fails(3).json();
     assert_eq!((&spoilt["ok"], &spoilt["corrupt"]), (&false.into(), &2.into()), "{spoilt}");
-    for (fault, block) in spoilt["faults"].as_array().unwrap().iter().zip([payload, header]) {
+    // Of the block whose header is sound it is the batch that is bad: its offset, and its ten records.
+    let batch = (at(payload, "offset") + 64, at(payload, "first") + 9);
+    assert!(at(payload, "records") > 10, "{payload}");
+    let whole = (at(header, "offset"), at(header, "first") + at(header, "records") - 1);
+    let faults = spoilt["faults"].as_array().unwrap();
+    for ((fault, block), (offset, last)) in faults.iter().zip([payload, header]).zip([batch, whole]) {
         has_fields(
             fault,
             &[
@@ -361,11 +366,11 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
             ],
         );
         assert_eq!(fault["file"], format!("{:020}.seg", at(block, "segment")));
-        assert_eq!((&fault["offset"], &fault["raft_first"]), (&block["offset"], &block["raft_index"]));
+        assert_eq!((&fault["offset"], &fault["raft_first"]), (&offset.into(), &block["raft_index"]));
         assert_eq!((&fault["record_first"], &fault["severity"]), (&block["first"], &"corrupt".into()));
-        assert_eq!(fault["record_last"], at(block, "first") + at(block, "records") - 1);
+        assert_eq!(fault["record_last"], last);
     }
-    let missing = 20_000 - at(payload, "records") - at(header, "records");
+    let missing = 20_000 - 10 - at(header, "records");
     assert_eq!(spoilt["records"], missing, "the rest was read");
     let words = place.run("verify", &[]).fails(3);
     assert_eq!(
@@ -401,7 +406,7 @@ fn a_log_that_does_not_open_is_salvaged() {
     assert_eq!(refused.error()["error"]["kind"], "corrupt");
     assert!(place.run("info", &[]).fails(3).err.contains("--salvage"));
     let salvaged = place.run("read", &["--salvage"]).fails(3);
-    let gone = at("first")..at("first") + at("records");
+    let gone = at("first")..at("first") + 10; // the batch, not the block
     let expected: String =
         (101..=300).filter(|n| !gone.contains(n)).map(|n| format!("record {n}\n")).collect();
     assert_eq!(salvaged.text(), expected);

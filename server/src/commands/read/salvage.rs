@@ -32,21 +32,17 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
     let (mut count, mut failed) = (0, None);
     let report = inspector.walk(&mut |event| {
         let written = match event {
-            Event::Block(block) if block.fault().is_none() && block.timestamp() >= since => {
-                match block.content() {
-                    Ok(Content::Batches(batches)) => batches.iter().try_fold(block.first(), |at, batch| {
-                        let records = batch.records()?;
-                        for (data, index) in records.iter().zip(at.get()..).map(|(d, i)| (d, Index(i))) {
-                            if index >= from && count < limit {
-                                form.write(&mut out, &Record { index, timestamp: block.timestamp(), data })?;
-                                count += 1;
-                            }
+            Event::Block(block) if block.timestamp() >= since => {
+                block.batches().iter().try_for_each(|(first, batch)| {
+                    let records = batch.records()?;
+                    for (data, index) in records.iter().zip(first.get()..).map(|(d, i)| (d, Index(i))) {
+                        if index >= from && count < limit {
+                            form.write(&mut out, &Record { index, timestamp: block.timestamp(), data })?;
+                            count += 1;
                         }
-                        Ok(at.plus(batch.count().into()))
-                    }),
-                    _ => Ok(block.first()),
-                }
-                .map(|_| ())
+                    }
+                    Ok(())
+                })
             }
             Event::Fault(fault) => {
                 say(fault, ui);
