@@ -61,6 +61,7 @@ struct Inner {
 struct State {
     last_timestamp: AtomicU64,
     sessions: AtomicU64,
+    unproven: AtomicU64,
     failure: Mutex<Option<Error>>,
 }
 
@@ -138,6 +139,13 @@ impl Viewer {
             sessions: state.sessions.load(Ordering::Relaxed) as u32,
             last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
         }
+    }
+
+    /// How many records stand in the files behind the last one shown, sound, and not proven durable. While a writer has
+    /// the log open they are proven within about 10 ms, or are being written. With no writer they are the end of what
+    /// one left that was killed: opening the log for writing makes them durable, and part of it.
+    pub fn unproven(&self) -> u64 {
+        self.inner.state.unproven.load(Ordering::Relaxed)
     }
 
     /// Why the view does not go on, if it met damage; readers' waits end with it too.
@@ -277,6 +285,7 @@ impl Follower {
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        self.state.unproven.store(self.follow.unproven_records(), Ordering::Relaxed);
         positions.wake();
     }
 }

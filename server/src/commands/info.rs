@@ -10,7 +10,7 @@ use chiplog::Viewer;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,8 @@ Examples:
 /// Works beside a running writer; what is shown is durable. Fields of --json: directory, log_id, first, last,
 /// records, durable, bytes_used, bytes_capacity (null: not known here, it is the writer's option), segments, sessions,
 /// last_timestamp (ms) and last_time of the newest block (null: none), writer ({"pid", "command"}, null: not open for
-/// writing). An empty log has last = first - 1.
+/// writing), unproven (records that a killed writer left behind the last one shown: sound, and durable once the log is
+/// opened for writing; 0 while it is). An empty log has last = first - 1.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Info {
@@ -46,6 +47,7 @@ struct Shown {
     last_timestamp: Option<u64>,
     last_time: Option<String>,
     writer: Option<Holder>,
+    unproven: u64,
 }
 
 impl Shown {
@@ -71,8 +73,25 @@ impl Shown {
         line("used", format!("{}{} in {segments}", human::bytes(self.bytes_used), room.unwrap_or_default()));
         line("sessions", human::count(self.sessions.into()));
         line("writer", self.writer.as_ref().map_or("none".into(), describe));
+        if self.unproven > 0 {
+            line("unproven", unproven(self.unproven));
+        }
         out
     }
+}
+
+/// Records at the end that a killed writer left, in words.
+pub(super) fn unproven(records: u64) -> String {
+    format!(
+        "{} in the files and not proven yet; opening the log for writing recovers {}",
+        human::many(records, "more record is", "more records are"),
+        if records == 1 { "it" } else { "them" }
+    )
+}
+
+/// How many they are. While somebody writes they are under way.
+pub(super) fn unproven_in(viewer: &Viewer, dir: &Path) -> u64 {
+    if locks::holder(dir).is_none() { viewer.unproven() } else { 0 }
 }
 
 /// A writer in words.
@@ -86,7 +105,8 @@ pub(super) fn describe(holder: &Holder) -> String {
 
 pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
     let dir = args.target.directory()?;
-    let info = Viewer::open(dir)?.info();
+    let viewer = Viewer::open(dir)?;
+    let info = viewer.info();
     let records = (info.last.get() + 1).saturating_sub(info.first.get());
     let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);
     let shown = Shown {
@@ -103,6 +123,7 @@ pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
         last_timestamp: newest.map(chiplog::Timestamp::get),
         last_time: newest.map(human::time),
         writer: locks::holder(dir),
+        unproven: unproven_in(&viewer, dir),
     };
     // What was asked for is shown even when quiet.
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;

@@ -269,6 +269,7 @@ fn info_tells_positions_and_sizes() {
             "last_timestamp",
             "last_time",
             "writer",
+            "unproven",
         ],
     );
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
@@ -281,6 +282,27 @@ fn info_tells_positions_and_sizes() {
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 0, 0, 0]);
     assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
+}
+
+/// A writer that is killed leaves records that it confirmed and that nothing behind them proves yet.
+#[test]
+fn records_that_wait_for_an_opening_are_told() {
+    let place = Place::with(30);
+    assert_eq!(place.run("info", &["--json"]).ok().json()["unproven"], 0);
+    assert_eq!(place.run("read", &["--count"]).ok().err, "");
+    place.unprove();
+    let info = place.run("info", &["--json"]).ok().json();
+    let (last, unproven) = (info["last"].as_u64().unwrap(), info["unproven"].as_u64().unwrap());
+    assert!(unproven > 0 && last + unproven == 30, "{info}");
+    let told = format!("{unproven} more records are in the files and not proven yet; opening the log for writing");
+    assert!(place.run("info", &[]).ok().text().contains(&told));
+    let read = place.run("read", &[]).ok();
+    assert_eq!(read.text().lines().count() as u64, last);
+    assert!(read.err.starts_with(&format!("chiplog: {told}")) && read.err.lines().count() == 1, "{}", read.err);
+    assert_eq!(place.run("read", &["--json"]).ok().error()["unproven"], unproven);
+    assert_eq!(place.run("read", &["-q"]).ok().err, "");
+    assert_eq!(place.append(b"x\n").ok().json()["first"], 31);
+    assert_eq!(place.run("info", &["--json"]).ok().json()["unproven"], 0);
 }
 
 #[test]
