@@ -81,14 +81,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What follows the last block that is whole: a write that a crash tore, or one
-/// under way. Nothing in it was acknowledged; opening the log for writing cuts it off.
+/// What follows the last block that is whole: a write that a crash tore, one under way, or one that was damaged before
+/// anything was written behind it. Nothing proves that it was durable; opening the log for writing cuts it off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tail {
     /// The file's name.
     pub file: String,
-    /// Where the torn block begins.
+    /// Where its first block begins.
     pub offset: u64,
     /// How far recognisable blocks reach beyond it.
     pub bytes: u64,
@@ -325,7 +325,7 @@ pub enum Event<'a> {
     Block(&'a Block<'a>),
     /// Something is wrong. The walk goes on.
     Fault(&'a Fault),
-    /// The unproven, torn end of the log.
+    /// The unproven end of the log, unfinished or damaged.
     Tail(&'a Tail),
     /// The segment's blocks, index and footer are read.
     SegmentEnd(&'a SegmentEnd),
@@ -349,7 +349,7 @@ pub struct Report {
     pub corrupt: u64,
     /// Faults of [`Severity::Harmless`].
     pub harmless: u64,
-    /// The torn end, if there is one.
+    /// The unfinished or damaged end, if there is one.
     pub tail: Option<Tail>,
     /// The first record that the files hold. Discarded ones in front of it count while their file is there.
     pub first: Option<Index>,

@@ -90,7 +90,7 @@ pub(crate) struct Read {
     /// Give every sound record of a damaged log, also of one that does not open.
     ///
     /// Reads the files themselves, goes on past what is bad and names it on standard error (with --json as
-    /// {"skipped": fault}, see verify); status 3 if anything was left out.
+    /// {"skipped": fault} or {"tail": tail}, see verify); status 3 if anything but the tail was left out.
     #[arg(long, conflicts_with_all = ["follow", "last"])]
     salvage: bool,
 

@@ -294,11 +294,16 @@ fn records_that_wait_for_an_opening_are_told() {
     let info = place.run("info", &["--json"]).ok().json();
     let (last, unproven) = (info["last"].as_u64().unwrap(), info["unproven"].as_u64().unwrap());
     assert!(unproven > 0 && last + unproven == 30, "{info}");
-    let told = format!("{unproven} more records are in the files and not proven yet; opening the log for writing");
+    let told =
+        format!("{unproven} more records are in the files and not proven yet; opening the log for writing");
     assert!(place.run("info", &[]).ok().text().contains(&told));
     let read = place.run("read", &[]).ok();
     assert_eq!(read.text().lines().count() as u64, last);
-    assert!(read.err.starts_with(&format!("chiplog: {told}")) && read.err.lines().count() == 1, "{}", read.err);
+    assert!(
+        read.err.starts_with(&format!("chiplog: {told}")) && read.err.lines().count() == 1,
+        "{}",
+        read.err
+    );
     assert_eq!(place.run("read", &["--json"]).ok().error()["unproven"], unproven);
     assert_eq!(place.run("read", &["-q"]).ok().err, "");
     assert_eq!(place.append(b"x\n").ok().json()["first"], 31);

@@ -2,10 +2,10 @@
 //! open. Goes through the files themselves, past what is bad.
 
 use super::{Form, Read};
-use crate::commands::verify::JsonFault;
+use crate::commands::verify::{JsonFault, JsonTail};
 use crate::failure::{Failure, Result};
 use crate::ui::Ui;
-use chiplog::inspect::{Content, Event, Fault, Inspector, Severity};
+use chiplog::inspect::{Content, Event, Fault, Inspector, Severity, Tail};
 use chiplog::{Index, Record, Start, Timestamp};
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
@@ -48,6 +48,10 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
                 say(fault, ui);
                 Ok(())
             }
+            Event::Tail(tail) => {
+                say_tail(tail, ui);
+                Ok(())
+            }
             _ => Ok(()),
         };
         failed = written.err();
@@ -77,6 +81,23 @@ fn first_kept(inspector: &Inspector) -> Result<Index> {
         ControlFlow::Continue(())
     })?;
     Ok(first)
+}
+
+/// Says on standard error where the end is left out: it may have been confirmed, and nothing tells.
+fn say_tail(tail: &Tail, ui: &Ui) {
+    if ui.quiet {
+        return;
+    }
+    let mut stderr = io::stderr().lock();
+    let _ = if ui.json {
+        writeln!(stderr, "{}", json!({ "tail": JsonTail::from(tail) }))
+    } else {
+        let Tail { file, offset, .. } = tail;
+        writeln!(
+            stderr,
+            "chiplog: the end is left out: {file} at offset {offset}: an unfinished or damaged write; nothing proves that it was durable"
+        )
+    };
 }
 
 /// Says on standard error what is left out.
