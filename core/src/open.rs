@@ -101,7 +101,7 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     if let Ok(None) = existing
         && !options.create
     {
-        return Err(Error::new(ErrorKind::NotFound, format!("there is no log at {}", disk.path().display())));
+        return Err(no_log(&*disk));
     }
     let lock = lock(&*disk)?;
     // Again, under the lock: another process may have made it meanwhile.
@@ -196,14 +196,34 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
             continue;
         };
         if number > 1 + AHEAD as u64 || holds_more_than_opening(disk, &name)? {
-            let what = format!(
-                "the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy"
-            );
-            return Err(Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what));
+            return Err(identity_gone(disk, &name));
         }
         remove(disk, &name)?;
     }
     Ok(())
+}
+
+fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
+    let what =
+        format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
+    Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// Why a directory without an identity does not open: there is no log, or there is one that has lost it.
+pub(crate) fn no_log(disk: &dyn Disk) -> Error {
+    let holds_data = |name: &String| {
+        file_number(name).is_some_and(|number| {
+            number > 1 + AHEAD as u64 || holds_more_than_opening(disk, name).unwrap_or(true)
+        })
+    };
+    let names = match list(disk) {
+        Ok(names) => names,
+        Err(error) => return error,
+    };
+    match names.iter().find(|name| holds_data(name)) {
+        Some(name) => identity_gone(disk, name),
+        None => Error::new(ErrorKind::NotFound, format!("there is no log at {}", disk.path().display())),
+    }
 }
 
 /// Whether any block follows the opening block of a segment file. Not knowing counts as yes.

@@ -12,6 +12,7 @@ use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
 use crate::membership::Membership;
+use crate::open::no_log;
 use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
@@ -83,7 +84,7 @@ impl Viewer {
             _ => Error::io("open directory", dir, e),
         })?);
         let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
-        let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
+        let identity = Identity::read(&*disk)?.ok_or_else(|| no_log(&*disk))?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
         let (segments, follow) = found.follow();

@@ -152,9 +152,14 @@ impl Verified {
             );
         }
         if self.corrupt > 0 {
+            let (cost, rest) = if self.faults.iter().any(|f| f.record_first.is_some()) {
+                ("records named above cannot be read. Restore", "the others")
+            } else {
+                ("restore", "every record that is sound")
+            };
             _ = writeln!(
                 out,
-                "{}: records named above cannot be read. Restore the files from a copy; `chiplog read --salvage` gives the others",
+                "{}: {cost} the files from a copy; `chiplog read --salvage` gives {rest}",
                 human::many(self.corrupt, "fault", "faults")
             );
         }

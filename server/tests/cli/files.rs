@@ -284,6 +284,25 @@ fn info_tells_positions_and_sizes() {
     assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
 }
 
+/// Without its identity a log does not open; it is there all the same, and is not called missing.
+#[test]
+fn a_lost_identity_is_told_from_no_log() {
+    let place = Place::with(30);
+    fs::remove_file(Path::new(&place.log()).join("chiplog.id")).unwrap();
+    for args in [&["info"][..], &["read"], &["discard", "5"], &["append"], &["append", "--no-create"]] {
+        let ran = place.run(args[0], &args[1..]).fails(3);
+        assert!(
+            ran.err.contains("identity is gone") && ran.err.contains("holds data"),
+            "{args:?} {}",
+            ran.err
+        );
+    }
+    let verified = place.run("verify", &[]).fails(3);
+    assert!(verified.text().contains("identity is missing"), "{}", verified.text());
+    assert!(!verified.text().contains("named above"), "no record is: {}", verified.text());
+    assert_eq!(place.run("read", &["--salvage", "--count"]).fails(3).text(), "30\n");
+}
+
 /// A writer that is killed leaves records that it confirmed and that nothing behind them proves yet.
 #[test]
 fn records_that_wait_for_an_opening_are_told() {
