@@ -71,8 +71,16 @@ impl WriteOptions {
 
 /// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
-    Log::open(dir, options).map_err(|error| refused(dir, error))
+    let known = dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0);
+    Log::open(dir, options).map_err(|error| match error.kind() {
+        // A log that is not there has nothing to discard.
+        ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
+        _ => refused(dir, error),
+    })
 }
+
+/// What a directory has once a log was made in it.
+const IDENTITY_FILE: &str = "chiplog.id";
 
 /// Why a log could not be opened.
 pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {
