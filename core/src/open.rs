@@ -325,7 +325,7 @@ fn check_place(
     }
     if options.cluster.is_none() && *membership != Membership::alone() {
         return refuse(
-            "the directory is a replica of a cluster; open it with its cluster options".to_owned(),
+            "the directory is a replica of a cluster: a program that gives its cluster options, or `chiplog serve`, has to open it".to_owned(),
         );
     }
     if *membership == Membership::alone() && cluster.node != ALONE {

@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
-use crate::membership::Membership;
+use crate::membership::{Member, Membership};
 use crate::open::no_log;
 use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
@@ -63,6 +63,7 @@ struct State {
     last_timestamp: AtomicU64,
     sessions: AtomicU64,
     unproven: AtomicU64,
+    members: Mutex<Option<Vec<Member>>>,
     failure: Mutex<Option<Error>>,
 }
 
@@ -147,6 +148,12 @@ impl Viewer {
     /// one left that was killed: opening the log for writing makes them durable, and part of it.
     pub fn unproven(&self) -> u64 {
         self.inner.state.unproven.load(Ordering::Relaxed)
+    }
+
+    /// Who belongs to the cluster, as far as the files here say: nobody, in a replica that was not added yet. `None` for
+    /// a log on its own.
+    pub fn members(&self) -> Option<Vec<Member>> {
+        self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why the view does not go on, if it met damage; readers' waits end with it too.
@@ -286,6 +293,9 @@ impl Follower {
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        let membership = self.sequencer.membership_at_end();
+        *self.state.members.lock().unwrap_or_else(PoisonError::into_inner) =
+            (*membership != Membership::alone()).then(|| membership.members().cloned().collect());
         self.state.unproven.store(self.follow.unproven_records(), Ordering::Relaxed);
         positions.wake();
     }

@@ -270,11 +270,15 @@ fn info_tells_positions_and_sizes() {
             "last_time",
             "writer",
             "unproven",
+            "bytes_on_disk",
+            "replica",
         ],
     );
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 30, 30, 30]);
     assert_eq!((info["log_id"].as_str().unwrap().len(), &info["writer"]), (32, &Value::Null));
+    assert!(info["bytes_on_disk"].as_u64() >= Some(64 << 10), "{info}");
+    assert_eq!(info["replica"], Value::Null);
     let words = place.run("info", &["--quiet"]).ok();
     assert!(words.text().contains("30, index 1 to 30"), "{}", words.text());
     let empty = Place::with(0);
@@ -282,6 +286,25 @@ fn info_tells_positions_and_sizes() {
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 0, 0, 0]);
     assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
+}
+
+/// The directory of a replica says so, and who has to open it.
+#[test]
+fn a_replicas_directory_is_told() {
+    use chiplog::transport::MemoryNetwork;
+    use chiplog::{Bootstrap, Cluster, Log, LogId, NodeId, Options};
+    let place = Place::empty();
+    let network = MemoryNetwork::new();
+    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LogId(7)), network.transport());
+    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
+    Log::open(place.log(), options).unwrap().close().unwrap();
+    let info = place.run("info", &["--json"]).ok().json();
+    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));
+    assert!(place.run("info", &[]).ok().text().contains("a cluster that it was not added to yet"));
+    for args in [&["append"][..], &["discard", "1"]] {
+        let ran = place.run(args[0], &args[1..]).fails(2);
+        assert!(ran.err.contains("replica of a cluster") && ran.err.contains("chiplog serve"), "{}", ran.err);
+    }
 }
 
 /// Without its identity a log does not open; it is there all the same, and is not called missing.
