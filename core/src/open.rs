@@ -24,6 +24,7 @@ use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, NodeId, RaftIndex};
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A log's files, open, and what they say.
@@ -207,6 +208,17 @@ fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
     let what =
         format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
     Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// Why a log's directory cannot be opened, though something of that name is there.
+pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
+    if dir.is_file() {
+        return Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{} is a file, not a directory", dir.display()),
+        );
+    }
+    Error::io("open directory", dir, e)
 }
 
 /// Why a directory without an identity does not open: there is no log, or there is one that has lost it.

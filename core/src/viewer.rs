@@ -12,7 +12,7 @@ use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
 use crate::membership::{Member, Membership};
-use crate::open::no_log;
+use crate::open::{cannot_open, no_log};
 use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
@@ -82,7 +82,7 @@ impl Viewer {
         let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => not_found(),
-            _ => Error::io("open directory", dir, e),
+            _ => cannot_open(dir, e),
         })?);
         let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
         let identity = Identity::read(&*disk)?.ok_or_else(|| no_log(&*disk))?;

@@ -1,5 +1,6 @@
 //! `chiplog info`: where a log begins and ends, and what room it takes.
 
+use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
@@ -147,7 +148,7 @@ pub(super) fn describe(holder: &Holder) -> String {
 
 pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
     let dir = args.target.directory()?;
-    let viewer = Viewer::open(dir)?;
+    let viewer = engine::view(dir)?;
     let info = viewer.info();
     let records = (info.last.get() + 1).saturating_sub(info.first.get());
     let newest = (info.last_timestamp.get() > 0).then_some(info.last_timestamp);

@@ -6,13 +6,14 @@ mod format;
 mod salvage;
 
 use crate::commands::info::{unproven, unproven_in};
+use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::signals;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
-use chiplog::{Index, Reader, Record, Start, Timestamp, Viewer};
+use chiplog::{Index, Reader, Record, Start, Timestamp};
 use clap::Args;
 use format::Format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -185,7 +186,7 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
 
 /// Reads through a view of the log, which a writer may extend meanwhile.
 fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
-    let viewer = Viewer::open(dir)?;
+    let viewer = engine::view(dir)?;
     let mut reader = viewer.reader(start)?;
     let stop = Arc::new(AtomicBool::new(false));
     if args.follow {

@@ -141,6 +141,19 @@ fn what_is_not_there_is_status_4() {
         );
     }
     assert!(!Path::new(nowhere).exists(), "nothing was made");
+    for args in [&["read", nowhere][..], &["info", nowhere], &["discard", nowhere, "1"]] {
+        let words = run(args).fails(4).err;
+        assert!(
+            words.contains("no log at") && words.contains("`chiplog append`"),
+            "it says what to do: {words}"
+        );
+    }
+    let file = place.dir.path().join("chiplog.txt");
+    fs::write(&file, "no directory").unwrap();
+    for name in ["append", "read", "info", "verify"] {
+        let words = run(&[name, file.to_str().unwrap()]).fails(2).err;
+        assert!(words.ends_with("chiplog.txt is a file, not a directory\n"), "{name} {words}");
+    }
     is_error(&place.run("read", &["--from", "12", "--json"]).fails(4), "out_of_range", 8);
     is_error(&place.run("dump", &["--segment", "77", "--json"]).fails(4), "not_found", 14);
     let missing = place.dir.path().join("missing.txt");
