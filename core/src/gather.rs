@@ -379,9 +379,7 @@ impl Queue {
         if used <= capacity {
             return Ok(());
         }
-        let what = format!(
-            "the log is full: {used} bytes with this append, room for {capacity}; discard a prefix to make room"
-        );
+        let what = format!("the log is full: {used} bytes with this append, room for {capacity}");
         Err(Error::new(ErrorKind::Full, what))
     }
 

@@ -19,6 +19,7 @@
 use crate::disk::real::RealDisk;
 use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
+use crate::open::cannot_open;
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogId};
@@ -27,6 +28,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+mod batches;
 mod report;
 mod segment;
 mod window;
@@ -72,7 +74,7 @@ impl Inspector {
             io::ErrorKind::NotFound => {
                 Error::new(ErrorKind::NotFound, format!("there is no {}", dir.display()))
             }
-            _ => Error::io("open", dir, e),
+            _ => cannot_open(dir, e),
         })?;
         Ok(Self::open_on(Arc::new(disk)))
     }

@@ -24,7 +24,7 @@ use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::Change;
 use crate::node::{Node, Published};
-use crate::open::{Directory, open_or_find_damage};
+use crate::open::{Directory, cannot_open, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::reader::{Reader, Shelf, Start};
@@ -137,7 +137,7 @@ impl Log {
                 let what = format!("there is no log at {}: the directory does not exist", dir.display());
                 Error::new(ErrorKind::NotFound, what)
             }
-            _ => Error::io("open directory", dir, e),
+            _ => cannot_open(dir, e),
         })?;
         Self::open_on(Arc::new(disk), options)
     }

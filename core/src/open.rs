@@ -24,6 +24,7 @@ use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, NodeId, RaftIndex};
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A log's files, open, and what they say.
@@ -103,7 +104,7 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     if let Ok(None) = existing
         && !options.create
     {
-        return Err(Error::new(ErrorKind::NotFound, format!("there is no log at {}", disk.path().display())));
+        return Err(no_log(&*disk));
     }
     let lock = lock(&*disk)?;
     // Again, under the lock: another process may have made it meanwhile.
@@ -198,14 +199,45 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
             continue;
         };
         if number > 1 + AHEAD as u64 || holds_more_than_opening(disk, &name)? {
-            let what = format!(
-                "the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy"
-            );
-            return Err(Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what));
+            return Err(identity_gone(disk, &name));
         }
         remove(disk, &name)?;
     }
     Ok(())
+}
+
+fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
+    let what =
+        format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
+    Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// Why a log's directory cannot be opened, though something of that name is there.
+pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
+    if dir.is_file() {
+        return Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{} is a file, not a directory", dir.display()),
+        );
+    }
+    Error::io("open directory", dir, e)
+}
+
+/// Why a directory without an identity does not open: there is no log, or there is one that has lost it.
+pub(crate) fn no_log(disk: &dyn Disk) -> Error {
+    let holds_data = |name: &String| {
+        file_number(name).is_some_and(|number| {
+            number > 1 + AHEAD as u64 || holds_more_than_opening(disk, name).unwrap_or(true)
+        })
+    };
+    let names = match list(disk) {
+        Ok(names) => names,
+        Err(error) => return error,
+    };
+    match names.iter().find(|name| holds_data(name)) {
+        Some(name) => identity_gone(disk, name),
+        None => Error::new(ErrorKind::NotFound, format!("there is no log at {}", disk.path().display())),
+    }
 }
 
 /// Whether any block follows the opening block of a segment file. Not knowing counts as yes.
@@ -307,7 +339,7 @@ fn check_place(
     }
     if options.cluster.is_none() && *membership != Membership::alone() {
         return refuse(
-            "the directory is a replica of a cluster; open it with its cluster options".to_owned(),
+            "the directory is a replica of a cluster: a program that gives its cluster options, or `chiplog serve`, has to open it".to_owned(),
         );
     }
     if *membership == Membership::alone() && cluster.node != ALONE {

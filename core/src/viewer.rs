@@ -11,7 +11,8 @@ use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
-use crate::membership::Membership;
+use crate::membership::{Member, Membership};
+use crate::open::{cannot_open, no_log};
 use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
@@ -61,6 +62,8 @@ struct Inner {
 struct State {
     last_timestamp: AtomicU64,
     sessions: AtomicU64,
+    unproven: AtomicU64,
+    members: Mutex<Option<Vec<Member>>>,
     failure: Mutex<Option<Error>>,
 }
 
@@ -79,10 +82,10 @@ impl Viewer {
         let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => not_found(),
-            _ => Error::io("open directory", dir, e),
+            _ => cannot_open(dir, e),
         })?);
         let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
-        let identity = Identity::read(&*disk)?.ok_or_else(not_found)?;
+        let identity = Identity::read(&*disk)?.ok_or_else(|| no_log(&*disk))?;
         let options = Options { read_mode: ReadMode::Read, ..Options::default() };
         let (found, sequencer) = look(&*disk, identity, &options)?;
         let (segments, follow) = found.follow();
@@ -138,6 +141,19 @@ impl Viewer {
             sessions: state.sessions.load(Ordering::Relaxed) as u32,
             last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
         }
+    }
+
+    /// How many records stand in the files behind the last one shown, sound, and not proven durable. While a writer has
+    /// the log open they are proven within about 10 ms, or are being written. With no writer they are the end of what
+    /// one left that was killed: opening the log for writing makes them durable, and part of it.
+    pub fn unproven(&self) -> u64 {
+        self.inner.state.unproven.load(Ordering::Relaxed)
+    }
+
+    /// Who belongs to the cluster, as far as the files here say: nobody, in a replica that was not added yet. `None` for
+    /// a log on its own.
+    pub fn members(&self) -> Option<Vec<Member>> {
+        self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why the view does not go on, if it met damage; readers' waits end with it too.
@@ -277,6 +293,10 @@ impl Follower {
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        let membership = self.sequencer.membership_at_end();
+        *self.state.members.lock().unwrap_or_else(PoisonError::into_inner) =
+            (*membership != Membership::alone()).then(|| membership.members().cloned().collect());
+        self.state.unproven.store(self.follow.unproven_records(), Ordering::Relaxed);
         positions.wake();
     }
 }

@@ -155,3 +155,41 @@ fn an_empty_log_is_sound() {
     let mut reader = Viewer::open(dir.path()).unwrap().reader(Start::First).unwrap();
     assert_eq!(reader.next_record().unwrap().unwrap().data, b"one");
 }
+
+/// The last block of a writer that was killed is sound, and nothing proves it: a viewer leaves it out and counts it.
+#[test]
+fn records_that_nothing_proves_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options::with_segment_bytes(64 << 10)).unwrap();
+    for record in [&b"one"[..], b"two", b"three"] {
+        log.append(record).unwrap();
+    }
+    log.close().unwrap();
+    let shown = || {
+        let viewer = Viewer::open(dir.path()).unwrap();
+        (viewer.info().last.0, viewer.unproven())
+    };
+    assert_eq!(shown(), (3, 0));
+    // What proves the last record was never written.
+    let mut markers = Vec::new();
+    let mut file = String::new();
+    let walked = Inspector::open(dir.path()).unwrap().walk(&mut |event| {
+        match event {
+            Event::Segment(segment) if file.is_empty() => file.clone_from(&segment.file),
+            Event::Block(block) if block.kind() == "marker" => markers.push(block.offset() as usize),
+            Event::Block(_) => markers.clear(),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(walked.unwrap().records, 3);
+    let path = dir.path().join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    for at in markers {
+        bytes[at..at + 64].fill(0);
+    }
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(shown(), (2, 1));
+    Log::open(dir.path(), Options::default()).unwrap().close().unwrap();
+    assert_eq!(shown(), (3, 0));
+}

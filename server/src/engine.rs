@@ -3,7 +3,7 @@
 use crate::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::human::parse_bytes;
 use crate::locks::{self, Holder};
-use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX};
+use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, Viewer};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -71,8 +71,28 @@ impl WriteOptions {
 
 /// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
-    Log::open(dir, options).map_err(|error| refused(dir, error))
+    let known = dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0);
+    Log::open(dir, options).map_err(|error| match error.kind() {
+        // A log that is not there has nothing to discard.
+        ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
+        _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
+    })
 }
+
+/// Opens a log for reading only.
+pub(crate) fn view(dir: &Path) -> Result<Viewer> {
+    Viewer::open(dir).map_err(|error| missing(&error).unwrap_or_else(|| error.into()))
+}
+
+/// If there is no log: that, and what to do.
+fn missing(error: &chiplog::Error) -> Option<Failure> {
+    let advice = "give the directory of a log, or make one there with `chiplog append`";
+    (error.kind() == ErrorKind::NotFound)
+        .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
+}
+
+/// What a directory has once a log was made in it.
+const IDENTITY_FILE: &str = "chiplog.id";
 
 /// Why a log could not be opened.
 pub(crate) fn refused(dir: &Path, error: chiplog::Error) -> Failure {

@@ -101,7 +101,7 @@ impl From<chiplog::Error> for Failure {
             ErrorKind::Corrupt => {
                 "; `chiplog verify` lists all that is wrong, `chiplog read --salvage` gives all that is sound"
             }
-            ErrorKind::Full => "; `chiplog discard` makes room",
+            ErrorKind::Full => "; `chiplog discard` of records that are not needed makes room",
             ErrorKind::Poisoned => {
                 "; check the disk and the kernel's log, then run the command again: opening the log keeps all that was confirmed"
             }

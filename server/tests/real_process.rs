@@ -237,6 +237,21 @@ fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     drop(tmpfs);
 }
 
+/// A disk too small for a new log: the message says what it takes and what to do, and not to discard what is not there.
+#[test]
+fn a_disk_that_is_too_small_for_a_log_is_told_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 1 << 20) else { return };
+    let mut append = Command::new(env!("CARGO_BIN_EXE_chiplog"));
+    append.arg("append").arg(tmpfs.0.join("log")).args(["--segment-bytes", "16MiB"]);
+    let ran = append.stdin(std::process::Stdio::null()).output().unwrap();
+    let words = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(5), "{words}");
+    assert!(words.contains("takes 16777216 bytes") && words.contains("--segment-bytes"), "{words}");
+    assert!(!words.contains("discard"), "{words}");
+    drop(tmpfs);
+}
+
 /// A read-only file system: the log cannot be opened for appending and says where it failed; reading works.
 #[test]
 fn a_read_only_file_system_can_be_read() {

@@ -28,7 +28,7 @@ pub(crate) struct RealDisk {
 impl RealDisk {
     /// Opens a directory; with `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
-        if create {
+        if create && !path.exists() {
             fs::create_dir_all(path)?;
         }
         if !path.is_dir() {

@@ -2,6 +2,7 @@
 //!
 //! Must not know: where the bytes come from.
 
+use super::batches::{self, Piece};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::Command;
@@ -80,14 +81,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What follows the last block that is whole: a write that a crash tore, or one
-/// under way. Nothing in it was acknowledged; opening the log for writing cuts it off.
+/// What follows the last block that is whole: a write that a crash tore, one under way, or one that was damaged before
+/// anything was written behind it. Nothing proves that it was durable; opening the log for writing cuts it off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tail {
     /// The file's name.
     pub file: String,
-    /// Where the torn block begins.
+    /// Where its first block begins.
     pub offset: u64,
     /// How far recognisable blocks reach beyond it.
     pub bytes: u64,
@@ -145,7 +146,7 @@ pub struct SegmentEnd {
     pub data_end: u64,
     /// Blocks read, sound or not.
     pub blocks: u64,
-    /// Records in its sound blocks.
+    /// Records in its sound batches.
     pub records: u64,
     /// Entries of its block index; 0 without one.
     pub index_entries: u64,
@@ -160,6 +161,8 @@ pub struct Block<'a> {
     pub(super) offset: u64,
     pub(super) body: &'a [u8],
     pub(super) fault: Option<&'a str>,
+    /// Of a damaged data block, what is known of its pieces.
+    pub(super) pieces: &'a [Piece],
 }
 
 /// What a block holds, unpacked.
@@ -263,6 +266,21 @@ impl Block<'_> {
         self.fault
     }
 
+    /// Its sound batches, each with the index of its first record: all of them, or, of a damaged block, those whose
+    /// own checksum holds and whose place in the block is certain. None of a block without records.
+    pub fn batches(&self) -> Vec<(Index, Batch)> {
+        if self.fault.is_some() {
+            return batches::sound(self.pieces, self.body);
+        }
+        let Ok(Content::Batches(batches)) = self.content() else { return Vec::new() };
+        let place = |first: &mut Index, batch: Batch| {
+            let at = *first;
+            *first = first.plus(batch.count().into());
+            Some((at, batch))
+        };
+        batches.into_iter().scan(self.header.first, place).collect()
+    }
+
     /// Unpacks what it holds.
     ///
     /// # Errors
@@ -307,7 +325,7 @@ pub enum Event<'a> {
     Block(&'a Block<'a>),
     /// Something is wrong. The walk goes on.
     Fault(&'a Fault),
-    /// The unproven, torn end of the log.
+    /// The unproven end of the log, unfinished or damaged.
     Tail(&'a Tail),
     /// The segment's blocks, index and footer are read.
     SegmentEnd(&'a SegmentEnd),
@@ -321,9 +339,9 @@ pub struct Report {
     pub segments: u64,
     /// Blocks with a sound header.
     pub blocks: u64,
-    /// Batches in sound blocks.
+    /// Sound batches.
     pub batches: u64,
-    /// Records in sound blocks.
+    /// Records in sound batches.
     pub records: u64,
     /// Bytes of the files looked at.
     pub bytes: u64,
@@ -331,7 +349,7 @@ pub struct Report {
     pub corrupt: u64,
     /// Faults of [`Severity::Harmless`].
     pub harmless: u64,
-    /// The torn end, if there is one.
+    /// The unfinished or damaged end, if there is one.
     pub tail: Option<Tail>,
     /// The first record that the files hold. Discarded ones in front of it count while their file is there.
     pub first: Option<Index>,
@@ -358,15 +376,26 @@ impl Sink<'_> {
 
     pub(super) fn block(&mut self, block: &Block<'_>) -> ControlFlow<()> {
         self.report.blocks += 1;
+        let header = &block.header;
         if block.fault.is_none() {
-            let header = &block.header;
             self.report.batches += u64::from(header.batch_count);
             self.report.records += u64::from(header.record_count);
             if header.record_count > 0 {
-                self.report.first.get_or_insert(header.first);
-                self.report.last = Some(header.next_record().previous());
+                self.reach(header.first, header.next_record().previous());
+            }
+        }
+        for piece in block.pieces.iter().filter(|p| p.fault.is_none()) {
+            self.report.batches += 1;
+            self.report.records += piece.records;
+            if let Some((first, last)) = piece.range() {
+                self.reach(first, last);
             }
         }
         (self.visit)(Event::Block(block))
+    }
+
+    fn reach(&mut self, first: Index, last: Index) {
+        self.report.first.get_or_insert(first);
+        self.report.last = Some(last);
     }
 }

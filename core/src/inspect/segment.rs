@@ -6,9 +6,10 @@
 //! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
 //! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
 
+use super::batches::{self, Piece};
 use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
 use super::window::Window;
-use crate::batch::{self, Body, Malformed, RECORD_OVERHEAD_BYTES};
+use crate::batch::Malformed;
 use crate::checksum::crc32c;
 use crate::disk::Disk;
 use crate::error::Result;
@@ -421,9 +422,15 @@ impl Walk<'_, '_, '_> {
         end: &mut SegmentEnd,
     ) -> Result<bool, Stop> {
         let body = window.get(at, header.stride());
-        let (checked, body) = match &body {
-            Ok(bytes) => (check_block(header, bytes), &bytes[BLOCK_HEADER_BYTES..header.length as usize]),
-            Err(e) => (Err(format!("block cannot be read: {e}")), &[][..]),
+        let (checked, block, body) = match &body {
+            Ok(block) => {
+                (check_block(header, block), *block, &block[BLOCK_HEADER_BYTES..header.length as usize])
+            }
+            Err(e) => (Err(format!("block cannot be read: {e}")), &[][..], &[][..]),
+        };
+        let pieces = match header.kind {
+            Kind::Data if checked.is_err() => batches::pieces(header, block),
+            _ => Vec::new(),
         };
         let opening_first = (header.kind == Kind::Opening) == (at == SEGMENT_HEADER_BYTES as u64);
         let order = self.chain.check(header).and_then(|()| match () {
@@ -441,11 +448,12 @@ impl Walk<'_, '_, '_> {
             self.sink.discarded = self.sink.discarded.max(discarded_by(header, body));
         }
         end.blocks += 1;
-        let block =
-            Block { header: *header, offset: at, body, fault: checked.as_ref().err().map(String::as_str) };
-        if checked.is_ok() {
-            end.records += u64::from(header.record_count);
-        }
+        let fault = checked.as_ref().err().map(String::as_str);
+        let block = Block { header: *header, offset: at, body, fault, pieces: &pieces };
+        end.records += match fault {
+            None => u64::from(header.record_count),
+            Some(_) => pieces.iter().filter(|p| p.fault.is_none()).map(|p| p.records).sum(),
+        };
         let told = self.sink.block(&block);
         let padding = checked.is_ok() && !padding_is_zero(window, at, header);
         if told.is_break() {
@@ -456,7 +464,10 @@ impl Walk<'_, '_, '_> {
             (header.record_count > 0).then(|| (header.first, header.next_record().previous())),
         );
         if let Err(what) = checked {
-            self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some(own))?;
+            match pieces.is_empty() {
+                true => self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some(own))?,
+                false => self.pieces(at, own.0, &pieces)?,
+            }
         } else if padding {
             let (from, bytes) =
                 (at + u64::from(header.length), header.stride() as u64 - u64::from(header.length));
@@ -466,6 +477,21 @@ impl Walk<'_, '_, '_> {
             self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some((own.0, None)))?;
         }
         Ok(true)
+    }
+
+    /// Reports the pieces of the block at `at` that are damaged.
+    fn pieces(
+        &mut self,
+        at: u64,
+        raft: Option<(RaftIndex, RaftIndex)>,
+        pieces: &[Piece],
+    ) -> Result<(), Stop> {
+        for piece in pieces {
+            let Some(what) = piece.fault else { continue };
+            let at = at + (BLOCK_HEADER_BYTES + piece.at) as u64;
+            self.wrong(Wrong::corrupt(at, piece.bytes as u64, what), Some((raft, piece.range())))?;
+        }
+        Ok(())
     }
 
     fn tail(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
@@ -654,8 +680,7 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
     match header.kind {
         Kind::Data => {
             for (n, batch) in Batches::new(body).enumerate() {
-                let (head, bytes) = batch?;
-                check_records(&head, bytes).map_err(|e| format!("batch {n}: {e}"))?;
+                batches::check(batch?.1).map_err(|e| format!("batch {n}: {e}"))?;
             }
             Ok(())
         }
@@ -667,16 +692,4 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
         Kind::Command => Ok(parse_command(body).map(|_| ())?),
         Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
     }
-}
-
-/// Unpacks a batch and checks its table of record ends.
-fn check_records(head: &batch::BatchHeader, bytes: &[u8]) -> Result<(), Malformed> {
-    let unpacked = batch::body(bytes, head)?;
-    let body = Body::new(&unpacked, head.count)?;
-    let mut end = 0;
-    for n in 0..head.count {
-        end = body.range(n)?.end;
-    }
-    let payload = unpacked.len() - head.count as usize * RECORD_OVERHEAD_BYTES;
-    if end == payload { Ok(()) } else { Err("batch payload is longer than its records") }
 }

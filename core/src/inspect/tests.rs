@@ -236,11 +236,11 @@ fn blocks_unpack_to_what_was_written() {
 fn the_walk_goes_on_past_bad_blocks_and_names_what_each_costs() {
     let scribe = Scribe::sample();
     let (second, third) = (scribe.blocks[2], scribe.blocks[3]);
-    scribe.spoil(2, second.0 + 80, |b| b[0] ^= 1); // in a batch
+    scribe.spoil(2, second.0 + 110, |b| b[0] ^= 1); // in a batch
     scribe.spoil(2, third.0 + 20, |b| b[0] ^= 1); // in a block header
     let (report, faults) = scribe.walk();
     assert_eq!((report.corrupt, report.harmless, report.records), (2, 0, 7));
-    assert_eq!(faults[0].offset, second.0 as u64);
+    assert_eq!(faults[0].offset, (second.0 + BLOCK_HEADER_BYTES) as u64, "the batch, not the block");
     assert_eq!(faults[0].raft, Some((RaftIndex(5), RaftIndex(5))));
     assert_eq!(faults[0].records, Some((Index(8), Index(9))));
     assert!(faults[0].to_string().ends_with("raft index 5, records 8 to 9"), "{}", faults[0]);

@@ -8,7 +8,7 @@
 pub(crate) enum Verdict {
     /// All is there.
     Complete,
-    /// A write that was never acknowledged: cut it off.
+    /// A write that nothing proves durable, unfinished or damaged: cut it off.
     Torn,
     /// Bytes that may have been acknowledged are damaged: refuse.
     Corrupt,
@@ -77,7 +77,7 @@ pub(crate) static DECISIONS: [Row; 5] = [
         successor: Some(false),
         reached: None,
         verdict: Verdict::Torn,
-        why: "nothing says that these bytes were durable, so nobody was promised them",
+        why: "nothing proves that these bytes were durable: an unfinished or damaged write",
     },
 ];
 

@@ -48,6 +48,11 @@ impl Follow {
         self.walk.proven
     }
 
+    /// Records behind that which are sound, and not known durable.
+    pub(crate) fn unproven_records(&self) -> u64 {
+        self.walk.unproven_records()
+    }
+
     /// Learns the blocks that were added since. Returns the segments that have begun meanwhile.
     ///
     /// # Errors

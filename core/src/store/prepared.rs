@@ -369,8 +369,9 @@ impl Preparer {
             let kept = spare.filter(|old| self.disk.open(old, false).is_ok());
             let error = if is_no_space(&e) {
                 let what = format!(
-                    "no space left for segment {}; discard a prefix or free disk space",
-                    path.display()
+                    "no space left for segment {}, which takes {} bytes: free disk space or use smaller segments",
+                    path.display(),
+                    self.segment_bytes
                 );
                 Error::new(ErrorKind::Full, what)
             } else {

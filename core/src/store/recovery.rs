@@ -15,8 +15,8 @@
 //! segments that begin at or behind it. They can still be there, whole or in part, after a crash; no footer is
 //! trusted that ends elsewhere than the next segment begins.
 //!
-//! So where the chain of sound blocks breaks, the [`DECISIONS`] table tells a torn write, which nobody was
-//! promised, from rot of what may have been acknowledged.
+//! So where the chain of sound blocks breaks, the [`DECISIONS`] table tells a write that nothing proves, which
+//! a crash has torn (or rot has, before anything was written behind it), from rot of what was durable.
 //!
 //! What cannot be seen: the last segment's file is removed by hand while the one after it is prepared and not
 //! begun. The segment before it has no footer yet, so nothing says that it was followed. Recovery warns of the gap
@@ -62,7 +62,7 @@ pub(crate) struct Survey {
     pub(crate) unsealed: Vec<Arc<Segment>>,
     /// Files that hold nothing of the log any more: prepared and not begun, or discarded.
     pub(crate) leftovers: Vec<Leftover>,
-    /// Bytes of a torn write that were cut, for the log of the program.
+    /// Where an unfinished or damaged write was cut, and why, for the log of the program.
     pub(crate) torn: Option<(PathBuf, usize, Malformed)>,
 }
 
@@ -421,7 +421,7 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<(Arc<dyn Di
     };
     let path = disk.path().join(file_name(segment.number));
     if let Some((path, at, why)) = &survey.torn {
-        tracing::warn!(file = %path.display(), offset = at, why, "cut a torn write that was never acknowledged");
+        tracing::warn!(file = %path.display(), offset = at, why, "cut an unfinished or damaged write: nothing proves that it was durable");
     }
     let io = |e| Error::io("repair", &path, e);
     let file = disk.open(&file_name(segment.number), true).map_err(io)?;

@@ -61,6 +61,7 @@ pub(crate) struct Unproven {
     to: usize,
     /// What is known once it is.
     then: Proven,
+    records: u32,
     /// A marker needs no marker. But it has to stay if blocks are to follow it, so it is no less unproven.
     pub(crate) marker: bool,
 }
@@ -121,6 +122,11 @@ impl Walk {
         self.settle();
     }
 
+    /// Records in sound blocks that nothing behind them says were durable.
+    pub(crate) fn unproven_records(&self) -> u64 {
+        self.unproven.iter().map(|u| u64::from(u.records)).sum()
+    }
+
     fn take(&mut self, header: &BlockHeader, then: Proven) {
         let end = then.end;
         let SegmentHeader { number, id, bytes, .. } = self.header;
@@ -156,7 +162,8 @@ impl Walk {
         self.at += header.stride();
         self.end = end;
         let marker = header.kind == Kind::Marker;
-        self.unproven.push_back(Unproven { from, to: self.at, then, marker });
+        let records = header.record_count;
+        self.unproven.push_back(Unproven { from, to: self.at, then, records, marker });
     }
 
     /// What is durable and committed may be shown.

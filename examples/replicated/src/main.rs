@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(dir) => dir.clone(),
         None => PathBuf::from(format!("chiplog-replicated-{}", std::process::id())),
     };
-    fs::create_dir_all(&dir)?;
+    fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let told = tell(arguments, &text, &dir);
     match (told, &arguments.dir) {
         (Ok(()), None) => Ok(fs::remove_dir_all(&dir)?),

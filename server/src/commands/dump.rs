@@ -286,7 +286,7 @@ fn in_words(args: &Dump, segment: u64, event: &Event<'_>) -> String {
         Event::Fault(fault) => format!("  {}", line(fault)),
         Event::Tail(tail) => {
             format!(
-                "  {:>10}  torn or unfinished write, never confirmed ({})\n",
+                "  {:>10}  unfinished or damaged write: nothing proves that it was durable ({})\n",
                 tail.offset,
                 human::bytes(tail.bytes)
             )

@@ -5,13 +5,15 @@
 mod format;
 mod salvage;
 
+use crate::commands::info::{unproven, unproven_in};
+use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::signals;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
-use chiplog::{Index, Reader, Record, Start, Timestamp, Viewer};
+use chiplog::{Index, Reader, Record, Start, Timestamp};
 use clap::Args;
 use format::Format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -89,7 +91,7 @@ pub(crate) struct Read {
     /// Give every sound record of a damaged log, also of one that does not open.
     ///
     /// Reads the files themselves, goes on past what is bad and names it on standard error (with --json as
-    /// {"skipped": fault}, see verify); status 3 if anything was left out.
+    /// {"skipped": fault} or {"tail": tail}, see verify); status 3 if anything but the tail was left out.
     #[arg(long, conflicts_with_all = ["follow", "last"])]
     salvage: bool,
 
@@ -172,7 +174,7 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         let salvaged = salvage::run(args, dir, start, &form, ui)?;
         (salvaged.count, if salvaged.damaged { Exit::Corrupt } else { Exit::Ok })
     } else {
-        (view(args, dir, start, &form)?, Exit::Ok)
+        (view(args, dir, start, &form, ui)?, Exit::Ok)
     };
     if args.count {
         let words = |_: &_| count.to_string();
@@ -183,8 +185,8 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
 }
 
 /// Reads through a view of the log, which a writer may extend meanwhile.
-fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>) -> Result<u64> {
-    let viewer = Viewer::open(dir)?;
+fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
+    let viewer = engine::view(dir)?;
     let mut reader = viewer.reader(start)?;
     let stop = Arc::new(AtomicBool::new(false));
     if args.follow {
@@ -193,7 +195,28 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>) -> Result<u64> {
     }
     let copied = copy(args, &mut reader, form, &stop);
     // When the view met damage, that is why it ended.
-    viewer.failure().map_or(copied, |error| Err(error.into()))
+    if let Some(error) = viewer.failure() {
+        return Err(error.into());
+    }
+    let count = copied?;
+    if !args.follow && args.limit.is_none_or(|limit| count < limit) {
+        note(unproven_in(&viewer, dir), ui);
+    }
+    Ok(count)
+}
+
+/// Says on standard error that records follow which are not shown.
+fn note(records: u64, ui: &Ui) {
+    if records == 0 || ui.quiet {
+        return;
+    }
+    let mut stderr = io::stderr().lock();
+    // Nobody to tell is no reason to fail.
+    let _ = if ui.json {
+        writeln!(stderr, "{}", json!({ "unproven": records }))
+    } else {
+        writeln!(stderr, "chiplog: {}", unproven(records))
+    };
 }
 
 fn start(args: &Read) -> Result<Start> {

@@ -24,8 +24,9 @@ Examples:
 /// unpack, that indexes follow each other without a gap, and each segment's block index and footer.
 ///
 /// A fault is "corrupt" when records that may have been confirmed cannot be read (status 3), "harmless" when
-/// only a shortcut is spoilt (status 0). A torn write at the very end, which was never confirmed, is no fault:
-/// it is shown as the tail, and the next opening cuts it off.
+/// only a shortcut is spoilt (status 0). A write at the very end that is unfinished or damaged, and that nothing
+/// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
+/// machine did not crash while it was written, it may have been confirmed, and damaged since.
 ///
 /// Fields of --json: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, seconds,
 /// tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
@@ -146,14 +147,19 @@ impl Verified {
         if let Some(JsonTail { file, offset, bytes }) = &self.tail {
             _ = writeln!(
                 out,
-                "tail: {file} at offset {offset} holds a torn or unfinished write ({}) that was never confirmed; the next opening cuts it off",
+                "tail: {file} at offset {offset} holds an unfinished or damaged write ({}): nothing proves that it was durable, and the next opening cuts it off",
                 human::bytes(*bytes)
             );
         }
         if self.corrupt > 0 {
+            let (cost, rest) = if self.faults.iter().any(|f| f.record_first.is_some()) {
+                ("records named above cannot be read. Restore", "the others")
+            } else {
+                ("restore", "every record that is sound")
+            };
             _ = writeln!(
                 out,
-                "{}: records named above cannot be read. Restore the files from a copy; `chiplog read --salvage` gives the others",
+                "{}: {cost} the files from a copy; `chiplog read --salvage` gives {rest}",
                 human::many(self.corrupt, "fault", "faults")
             );
         }

@@ -141,6 +141,19 @@ fn what_is_not_there_is_status_4() {
         );
     }
     assert!(!Path::new(nowhere).exists(), "nothing was made");
+    for args in [&["read", nowhere][..], &["info", nowhere], &["discard", nowhere, "1"]] {
+        let words = run(args).fails(4).err;
+        assert!(
+            words.contains("no log at") && words.contains("`chiplog append`"),
+            "it says what to do: {words}"
+        );
+    }
+    let file = place.dir.path().join("chiplog.txt");
+    fs::write(&file, "no directory").unwrap();
+    for name in ["append", "read", "info", "verify"] {
+        let words = run(&[name, file.to_str().unwrap()]).fails(2).err;
+        assert!(words.ends_with("chiplog.txt is a file, not a directory\n"), "{name} {words}");
+    }
     is_error(&place.run("read", &["--from", "12", "--json"]).fails(4), "out_of_range", 8);
     is_error(&place.run("dump", &["--segment", "77", "--json"]).fails(4), "not_found", 14);
     let missing = place.dir.path().join("missing.txt");
@@ -269,11 +282,16 @@ fn info_tells_positions_and_sizes() {
             "last_timestamp",
             "last_time",
             "writer",
+            "unproven",
+            "bytes_on_disk",
+            "replica",
         ],
     );
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 30, 30, 30]);
     assert_eq!((info["log_id"].as_str().unwrap().len(), &info["writer"]), (32, &Value::Null));
+    assert!(info["bytes_on_disk"].as_u64() >= Some(64 << 10), "{info}");
+    assert_eq!(info["replica"], Value::Null);
     let words = place.run("info", &["--quiet"]).ok();
     assert!(words.text().contains("30, index 1 to 30"), "{}", words.text());
     let empty = Place::with(0);
@@ -281,6 +299,70 @@ fn info_tells_positions_and_sizes() {
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 0, 0, 0]);
     assert!(empty.run("info", &[]).ok().text().contains("none; the next one is 1"));
+}
+
+/// The directory of a replica says so, and who has to open it.
+#[test]
+fn a_replicas_directory_is_told() {
+    use chiplog::transport::MemoryNetwork;
+    use chiplog::{Bootstrap, Cluster, Log, LogId, NodeId, Options};
+    let place = Place::empty();
+    let network = MemoryNetwork::new();
+    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LogId(7)), network.transport());
+    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
+    Log::open(place.log(), options).unwrap().close().unwrap();
+    let info = place.run("info", &["--json"]).ok().json();
+    assert_eq!(info["replica"], serde_json::json!({ "node": null, "members": 0 }));
+    assert!(place.run("info", &[]).ok().text().contains("a cluster that it was not added to yet"));
+    for args in [&["append"][..], &["discard", "1"]] {
+        let ran = place.run(args[0], &args[1..]).fails(2);
+        assert!(ran.err.contains("replica of a cluster") && ran.err.contains("chiplog serve"), "{}", ran.err);
+    }
+}
+
+/// Without its identity a log does not open; it is there all the same, and is not called missing.
+#[test]
+fn a_lost_identity_is_told_from_no_log() {
+    let place = Place::with(30);
+    fs::remove_file(Path::new(&place.log()).join("chiplog.id")).unwrap();
+    for args in [&["info"][..], &["read"], &["discard", "5"], &["append"], &["append", "--no-create"]] {
+        let ran = place.run(args[0], &args[1..]).fails(3);
+        assert!(
+            ran.err.contains("identity is gone") && ran.err.contains("holds data"),
+            "{args:?} {}",
+            ran.err
+        );
+    }
+    let verified = place.run("verify", &[]).fails(3);
+    assert!(verified.text().contains("identity is missing"), "{}", verified.text());
+    assert!(!verified.text().contains("named above"), "no record is: {}", verified.text());
+    assert_eq!(place.run("read", &["--salvage", "--count"]).fails(3).text(), "30\n");
+}
+
+/// A writer that is killed leaves records that it confirmed and that nothing behind them proves yet.
+#[test]
+fn records_that_wait_for_an_opening_are_told() {
+    let place = Place::with(30);
+    assert_eq!(place.run("info", &["--json"]).ok().json()["unproven"], 0);
+    assert_eq!(place.run("read", &["--count"]).ok().err, "");
+    place.unprove();
+    let info = place.run("info", &["--json"]).ok().json();
+    let (last, unproven) = (info["last"].as_u64().unwrap(), info["unproven"].as_u64().unwrap());
+    assert!(unproven > 0 && last + unproven == 30, "{info}");
+    let told =
+        format!("{unproven} more records are in the files and not proven yet; opening the log for writing");
+    assert!(place.run("info", &[]).ok().text().contains(&told));
+    let read = place.run("read", &[]).ok();
+    assert_eq!(read.text().lines().count() as u64, last);
+    assert!(
+        read.err.starts_with(&format!("chiplog: {told}")) && read.err.lines().count() == 1,
+        "{}",
+        read.err
+    );
+    assert_eq!(place.run("read", &["--json"]).ok().error()["unproven"], unproven);
+    assert_eq!(place.run("read", &["-q"]).ok().err, "");
+    assert_eq!(place.append(b"x\n").ok().json()["first"], 31);
+    assert_eq!(place.run("info", &["--json"]).ok().json()["unproven"], 0);
 }
 
 #[test]
@@ -338,14 +420,21 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
     assert_eq!((&sound["ok"], &sound["records"]), (&true.into(), &20_000.into()));
     assert!(sound["segments"].as_u64().unwrap() >= 3, "{sound}");
     let blocks = place.blocks();
-    // One in a payload, one in a block's header, in different segments.
-    let (payload, header) = (&blocks[1], blocks.iter().rev().find(|b| b["segment"] == 2).unwrap());
+    // One in the payload of a batch, one in a block's header, in different segments.
+    let many = |b: &&Value| b["records"].as_u64() > Some(10);
+    let (payload, header) =
+        (blocks.iter().find(many).unwrap(), blocks.iter().rev().find(|b| b["segment"] == 2).unwrap());
     let at = |block: &Value, name: &str| block[name].as_u64().unwrap();
     place.flip(at(payload, "segment"), at(payload, "offset") + 110);
     place.flip(at(header, "segment"), at(header, "offset") + 20);
     let spoilt = place.run("verify", &["--json"]).fails(3).json();
     assert_eq!((&spoilt["ok"], &spoilt["corrupt"]), (&false.into(), &2.into()), "{spoilt}");
-    for (fault, block) in spoilt["faults"].as_array().unwrap().iter().zip([payload, header]) {
+    // Of the block whose header is sound it is the batch that is bad: its offset, and its ten records.
+    let batch = (at(payload, "offset") + 64, at(payload, "first") + 9);
+    assert_eq!(at(payload, "segment"), 1);
+    let whole = (at(header, "offset"), at(header, "first") + at(header, "records") - 1);
+    let faults = spoilt["faults"].as_array().unwrap();
+    for ((fault, block), (offset, last)) in faults.iter().zip([payload, header]).zip([batch, whole]) {
         has_fields(
             fault,
             &[
@@ -361,11 +450,11 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
             ],
         );
         assert_eq!(fault["file"], format!("{:020}.seg", at(block, "segment")));
-        assert_eq!((&fault["offset"], &fault["raft_first"]), (&block["offset"], &block["raft_index"]));
+        assert_eq!((&fault["offset"], &fault["raft_first"]), (&offset.into(), &block["raft_index"]));
         assert_eq!((&fault["record_first"], &fault["severity"]), (&block["first"], &"corrupt".into()));
-        assert_eq!(fault["record_last"], at(block, "first") + at(block, "records") - 1);
+        assert_eq!(fault["record_last"], last);
     }
-    let missing = 20_000 - at(payload, "records") - at(header, "records");
+    let missing = 20_000 - 10 - at(header, "records");
     assert_eq!(spoilt["records"], missing, "the rest was read");
     let words = place.run("verify", &[]).fails(3);
     assert_eq!(
@@ -401,7 +490,7 @@ fn a_log_that_does_not_open_is_salvaged() {
     assert_eq!(refused.error()["error"]["kind"], "corrupt");
     assert!(place.run("info", &[]).fails(3).err.contains("--salvage"));
     let salvaged = place.run("read", &["--salvage"]).fails(3);
-    let gone = at("first")..at("first") + at("records");
+    let gone = at("first")..at("first") + 10; // the batch, not the block
     let expected: String =
         (101..=300).filter(|n| !gone.contains(n)).map(|n| format!("record {n}\n")).collect();
     assert_eq!(salvaged.text(), expected);

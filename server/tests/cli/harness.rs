@@ -116,6 +116,19 @@ impl Place {
         fs::write(self.file(number), bytes).unwrap();
     }
 
+    /// Takes away what proves the last block, as if the writer had been killed just after it confirmed.
+    pub(crate) fn unprove(&self) {
+        let mut all = self.run("dump", &["--json"]).ok().lines();
+        all.retain(|line| line["type"] == "block");
+        let at = |block: &Value, name: &str| block[name].as_u64().unwrap();
+        for block in all.iter().rev().take_while(|block| block["kind"] == "marker") {
+            let mut bytes = fs::read(self.file(at(block, "segment"))).unwrap();
+            let offset = at(block, "offset") as usize;
+            bytes[offset..offset + at(block, "bytes") as usize].fill(0);
+            fs::write(self.file(at(block, "segment")), bytes).unwrap();
+        }
+    }
+
     /// The data blocks as `dump` lists them.
     pub(crate) fn blocks(&self) -> Vec<Value> {
         let mut all = self.run("dump", &["--json"]).ok().lines();

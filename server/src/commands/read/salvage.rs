@@ -2,10 +2,10 @@
 //! open. Goes through the files themselves, past what is bad.
 
 use super::{Form, Read};
-use crate::commands::verify::JsonFault;
+use crate::commands::verify::{JsonFault, JsonTail};
 use crate::failure::{Failure, Result};
 use crate::ui::Ui;
-use chiplog::inspect::{Content, Event, Fault, Inspector, Severity};
+use chiplog::inspect::{Content, Event, Fault, Inspector, Severity, Tail};
 use chiplog::{Index, Record, Start, Timestamp};
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
@@ -32,24 +32,24 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
     let (mut count, mut failed) = (0, None);
     let report = inspector.walk(&mut |event| {
         let written = match event {
-            Event::Block(block) if block.fault().is_none() && block.timestamp() >= since => {
-                match block.content() {
-                    Ok(Content::Batches(batches)) => batches.iter().try_fold(block.first(), |at, batch| {
-                        let records = batch.records()?;
-                        for (data, index) in records.iter().zip(at.get()..).map(|(d, i)| (d, Index(i))) {
-                            if index >= from && count < limit {
-                                form.write(&mut out, &Record { index, timestamp: block.timestamp(), data })?;
-                                count += 1;
-                            }
+            Event::Block(block) if block.timestamp() >= since => {
+                block.batches().iter().try_for_each(|(first, batch)| {
+                    let records = batch.records()?;
+                    for (data, index) in records.iter().zip(first.get()..).map(|(d, i)| (d, Index(i))) {
+                        if index >= from && count < limit {
+                            form.write(&mut out, &Record { index, timestamp: block.timestamp(), data })?;
+                            count += 1;
                         }
-                        Ok(at.plus(batch.count().into()))
-                    }),
-                    _ => Ok(block.first()),
-                }
-                .map(|_| ())
+                    }
+                    Ok(())
+                })
             }
             Event::Fault(fault) => {
                 say(fault, ui);
+                Ok(())
+            }
+            Event::Tail(tail) => {
+                say_tail(tail, ui);
                 Ok(())
             }
             _ => Ok(()),
@@ -81,6 +81,23 @@ fn first_kept(inspector: &Inspector) -> Result<Index> {
         ControlFlow::Continue(())
     })?;
     Ok(first)
+}
+
+/// Says on standard error where the end is left out: it may have been confirmed, and nothing tells.
+fn say_tail(tail: &Tail, ui: &Ui) {
+    if ui.quiet {
+        return;
+    }
+    let mut stderr = io::stderr().lock();
+    let _ = if ui.json {
+        writeln!(stderr, "{}", json!({ "tail": JsonTail::from(tail) }))
+    } else {
+        let Tail { file, offset, .. } = tail;
+        writeln!(
+            stderr,
+            "chiplog: the end is left out: {file} at offset {offset}: an unfinished or damaged write; nothing proves that it was durable"
+        )
+    };
 }
 
 /// Says on standard error what is left out.
