@@ -417,7 +417,7 @@ impl Replica {
         let Some(answered) = &self.peers.introduced_by else { return };
         let mut known = answered.by.clone();
         known.insert(self.node());
-        let of = |membership: &Membership| membership.voters() != [] && is_majority(membership, &known);
+        let of = |membership: &Membership| !membership.voters().is_empty() && is_majority(membership, &known);
         if of(&self.membership) || answered.newer.as_ref().is_some_and(|(_, newer)| of(newer)) {
             self.peers.introduced_by = None;
         }
