@@ -256,6 +256,7 @@ fn info_tells_positions_and_sizes() {
     has_fields(
         &info,
         &[
+            "leader",
             "directory",
             "log_id",
             "first",
