@@ -1,6 +1,7 @@
 # The one entry to the project: every line here is a command you could type yourself.
 #
-#   make demo    see three replicas at work on real text: a leader is lost, nothing else (FILE=… for your own)
+#   make demo    see three servers at work on real text: a leader is killed, nothing is lost (FILE=… for your own)
+#   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make test    every test: about ten minutes on two cores
 #   make check   format, lints
@@ -12,11 +13,17 @@ CARGO ?= cargo
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: all demo demo-embedded test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all demo demo-replicated demo-embedded test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
-demo: ## three replicas, a leader lost in mid-append. FILE=path takes another text, DIR=path keeps the replicas there
+demo: ## three servers, the leader killed in mid-append. FILE=path takes another text, DIR=path keeps their data there
+	@echo "building the release binaries; the first time this takes some minutes"
+	@$(CARGO) build --quiet --release --package chiplog-server --package chiplog-example-cluster
+	$(CARGO) run --quiet --release --package chiplog-example-cluster -- \
+	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
+demo-replicated: ## three replicas in one process, a leader lost in mid-append. FILE=, DIR= as above
 	@echo "building the release binary; the first time this takes a minute or two"
 	@$(CARGO) build --quiet --release --package chiplog-example-replicated
 	$(CARGO) run --quiet --release --package chiplog-example-replicated -- \

@@ -7,6 +7,7 @@
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
+use chiplog_net::client::ClientTls;
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
 use chiplog_net::status::{from_status, leader_of};
@@ -40,6 +41,22 @@ pub(crate) struct Connect {
     tls_key: Option<PathBuf>,
 }
 
+impl Connect {
+    /// What the files hold; None: no TLS.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`: a file cannot be read.
+    pub(crate) fn tls(&self) -> Result<Option<ClientTls>> {
+        let read = |path: &PathBuf| fs::read(path).map_err(|e| Failure::io("read", path, &e));
+        let Some(authority) = &self.tls_authority else { return Ok(None) };
+        let identity = match (&self.tls_certificate, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        Ok(Some(ClientTls { authority: read(authority)?, identity }))
+    }
+}
+
 /// `host:port`, checked.
 pub(crate) fn host_port(text: &str) -> Result<String, String> {
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
@@ -57,15 +74,13 @@ impl Asker {
             .enable_all()
             .build()
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot begin: {e}")))?;
-        let read = |path: &PathBuf| fs::read(path).map_err(|e| Failure::io("read", path, &e));
-        let mut tls = None;
-        if let Some(authority) = &connect.tls_authority {
-            let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
-            if let (Some(certificate), Some(key)) = (&connect.tls_certificate, &connect.tls_key) {
-                config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        let tls = connect.tls()?.map(|tls| {
+            let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.authority));
+            match tls.identity {
+                Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
+                None => config,
             }
-            tls = Some(config);
-        }
+        });
         Ok(Self { runtime, tls })
     }
 

@@ -62,6 +62,17 @@ fn segment_bytes(text: &str) -> Result<u32, String> {
 }
 
 impl WriteOptions {
+    /// The option that is for directories only, if one was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        [
+            (self.segment_bytes.is_some(), "--segment-bytes"),
+            (self.capacity.is_some(), "--capacity"),
+            (self.no_create, "--no-create"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+
     /// As the library takes them.
     pub(crate) fn options(&self) -> Options {
         let base = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);

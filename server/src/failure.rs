@@ -62,6 +62,11 @@ impl Failure {
         self
     }
 
+    /// The same, with an exit code of its own.
+    pub(crate) fn with_exit(self, exit: Exit) -> Self {
+        Self { exit, ..self }
+    }
+
     /// Adds a named value to the JSON.
     pub(crate) fn detail(&mut self, name: &str, value: Value) {
         self.details.insert(name.to_string(), value);

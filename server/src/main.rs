@@ -11,6 +11,7 @@ mod exit;
 mod failure;
 mod human;
 mod locks;
+mod remote;
 mod serve;
 mod signals;
 mod target;

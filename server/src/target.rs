@@ -1,9 +1,10 @@
-//! What a command works on: a directory, or, when there is a server, `host:port`.
+//! What a command works on: a directory, or servers: `host:port`, or several with commas between.
 //!
 //! `a:9000` is a server; a directory of such a name is written `./a:9000`.
 
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
+use chiplog_net::address::check_host_port;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,26 +14,21 @@ use std::str::FromStr;
 pub(crate) enum Target {
     /// A directory on this machine.
     Directory(PathBuf),
-    /// A server.
-    Server {
-        /// Name or address.
-        host: String,
-        /// TCP port.
-        port: u16,
-    },
+    /// Servers of one cluster, each `host:port`; at least one.
+    Servers(Vec<String>),
 }
 
 impl Target {
     /// The directory.
     ///
     /// # Errors
-    /// `Unsupported` for a server.
+    /// `Unsupported` for servers.
     pub(crate) fn directory(&self) -> Result<&Path> {
         match self {
             Self::Directory(path) => Ok(path),
-            Self::Server { .. } => {
+            Self::Servers(_) => {
                 let why = format!(
-                    "{self} names a server, which this version does not support yet: give a directory (one of that name is ./{self})"
+                    "{self} names a server, and this command reads files: give a directory of this machine (one of that name is ./{self})"
                 );
                 Err(Failure::new(ErrorKind::Unsupported, why))
             }
@@ -40,26 +36,29 @@ impl Target {
     }
 }
 
+/// Whether it has the form of `host:port`, with a good port or not.
+fn looks_like_server(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let plain = !host.is_empty() && !host.contains('/') && !port.is_empty();
+        plain && port.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("give a directory".into());
+            return Err("give a directory, or host:port".into());
         }
-        let server = text.rsplit_once(':').filter(|(host, port)| {
-            let plain = !host.is_empty() && !host.contains('/') && !port.is_empty();
-            plain && port.bytes().all(|b| b.is_ascii_digit())
-        });
-        match server {
-            None => Ok(Self::Directory(text.into())),
-            Some((host, port)) => match port.parse() {
-                Ok(port) if port > 0 => Ok(Self::Server { host: host.to_string(), port }),
-                _ => Err(format!(
-                    "{port} is no port: they go from 1 to 65535 (a directory of that name is ./{text})"
-                )),
-            },
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        if text.contains('/') || !parts.iter().any(|part| looks_like_server(part)) {
+            return Ok(Self::Directory(text.into()));
         }
+        for part in &parts {
+            check_host_port(part).map_err(|e| format!("{e} (a directory of that name is ./{text})"))?;
+        }
+        Ok(Self::Servers(parts.into_iter().map(str::to_owned).collect()))
     }
 }
 
@@ -67,7 +66,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
-            Self::Server { host, port } => write!(f, "{host}:{port}"),
+            Self::Servers(servers) => f.write_str(&servers.join(",")),
         }
     }
 }
@@ -78,24 +77,28 @@ mod tests {
 
     #[test]
     fn directories_and_servers_are_told_apart() {
-        let server = |host: &str, port| Target::Server { host: host.into(), port };
+        let directory = |path: &str| Target::Directory(path.into());
+        let servers = |all: &[&str]| Target::Servers(all.iter().map(|s| (*s).to_owned()).collect());
         for (text, target) in [
-            ("/var/lib/log", Target::Directory("/var/lib/log".into())),
-            ("log", Target::Directory("log".into())),
-            ("./a:9000", Target::Directory("./a:9000".into())),
-            ("a:b", Target::Directory("a:b".into())),
-            ("localhost:9000", server("localhost", 9000)),
-            ("[::1]:80", server("[::1]", 80)),
+            ("/var/lib/log", directory("/var/lib/log")),
+            ("log", directory("log")),
+            ("./a:9000", directory("./a:9000")),
+            ("a:b", directory("a:b")),
+            ("a,b", directory("a,b")),
+            ("/x/a:1,b:2", directory("/x/a:1,b:2")),
+            ("localhost:9000", servers(&["localhost:9000"])),
+            ("[::1]:80", servers(&["[::1]:80"])),
+            ("a:1,b:2, c:3", servers(&["a:1", "b:2", "c:3"])),
         ] {
             assert_eq!(text.parse(), Ok(target));
         }
-        assert!("host:0".parse::<Target>().is_err());
-        assert!("host:70000".parse::<Target>().is_err());
-        assert!("".parse::<Target>().is_err());
+        for bad in ["host:0", "host:70000", "", "a:1,b", "a:1,"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
     }
 
     #[test]
-    fn a_server_is_refused_in_words() {
+    fn where_files_are_needed_a_server_is_refused_in_words() {
         let failure = "host:9000".parse::<Target>().unwrap().directory().unwrap_err();
         assert!(failure.to_string().contains("./host:9000"));
         assert_eq!(failure.exit(), crate::exit::Exit::Unsupported);

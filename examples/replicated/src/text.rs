@@ -1,5 +1,5 @@
 //! The records: lines of a real text, over and over, each with its number in front. A record is a function of its
-//! number, so any record can be told right from wrong byte by byte.
+//! number, so any record can be told right from wrong byte by byte. `examples/cluster` uses this file as well.
 
 use std::error::Error;
 use std::fs;

@@ -204,6 +204,11 @@ impl Reader {
         self.reader.seek(start);
     }
 
+    /// See [`super::RemoteReader::server`].
+    pub fn server(&self) -> Option<&str> {
+        self.reader.server()
+    }
+
     /// See [`super::RemoteReader::next_record`].
     ///
     /// # Errors

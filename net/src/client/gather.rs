@@ -14,7 +14,7 @@
 //! Must not know: the network.
 
 use super::outcome::{Delivery, Outcome};
-use chiplog::{BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, BatchBuilder, Error, ErrorKind, Index, Result};
+use chiplog::{BATCH_HEADER_BYTES, BatchBuilder, Error, ErrorKind, Index, Result};
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,7 @@ pub(super) enum Tell {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) batch_bytes: usize,
+    pub(super) batch_records: u32,
     pub(super) record_bytes_max: usize,
     pub(super) buffer_bytes: usize,
     pub(super) linger: Duration,
@@ -160,7 +161,9 @@ impl Gather {
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
         let builder = &state.open.builder;
-        if builder.count() == BATCH_RECORDS_MAX || builder.encoded_bytes() + bytes > self.bounds.batch_bytes {
+        if builder.count() >= self.bounds.batch_records
+            || builder.encoded_bytes() + bytes > self.bounds.batch_bytes
+        {
             state.close_open();
         }
         let n = state.open.builder.count();

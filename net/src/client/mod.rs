@@ -17,12 +17,14 @@ mod producer;
 mod pump;
 mod reader;
 mod servers;
+mod tls;
 mod watch;
 
 pub use class::ErrorClass;
 pub use outcome::Delivery;
 pub use producer::{Producer, ProducerOptions, Unacknowledged};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
+pub use tls::ClientTls;
 pub use watch::{RemoteInfo, Watch};
 
 use crate::address::check_host_port;
@@ -68,6 +70,8 @@ pub struct ClientOptions {
     pub keep_alive: Duration,
     /// Bytes that a server may send ahead on a stream, default 4 MiB.
     pub window_bytes: u32,
+    /// TLS; default: none.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ClientOptions {
@@ -82,6 +86,7 @@ impl Default for ClientOptions {
             backoff_max: Duration::from_secs(1),
             keep_alive: Duration::from_secs(5),
             window_bytes: 4 << 20,
+            tls: None,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::gather::{BATCH_BYTES_MIN, Bounds, Callback, FRAME_BYTES, Gather, Tell
 use super::outcome::Delivery;
 use super::pump::Pump;
 use bytes::Bytes;
-use chiplog::{BATCH_BYTES_MAX, Codec, Error, ErrorKind, Index, Result};
+use chiplog::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Index, Result};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub struct ProducerOptions {
     pub linger: Duration,
     /// A batch goes when it is so large, default 256 KiB. A larger record goes alone.
     pub batch_bytes: usize,
+    /// A batch goes when it has so many records, 1 to 2^20 and the default.
+    pub batch_records: u32,
     /// How batches are compressed, default not at all. The producer's task does it.
     pub codec: Codec,
     /// Bytes of records that are not acknowledged yet, default 32 MiB; beyond it callers wait.
@@ -51,6 +53,7 @@ impl Default for ProducerOptions {
         Self {
             linger: Duration::ZERO,
             batch_bytes: 256 << 10,
+            batch_records: BATCH_RECORDS_MAX,
             codec: Codec::None,
             buffer_bytes: 32 << 20,
             block_max: Duration::from_secs(60),
@@ -67,6 +70,9 @@ impl ProducerOptions {
         let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         if !(BATCH_BYTES_MIN..=BATCH_BYTES_MAX).contains(&self.batch_bytes) {
             return refuse("option batch_bytes has to be from 45 bytes to 256 MiB");
+        }
+        if !(1..=BATCH_RECORDS_MAX).contains(&self.batch_records) {
+            return refuse("option batch_records has to be from 1 to 1,048,576");
         }
         if !(1..=1024).contains(&self.inflight_max) {
             return refuse("option inflight_max has to be from 1 to 1,024");
@@ -138,6 +144,7 @@ impl Producer {
         let limits = client.servers().limits();
         let bounds = Bounds {
             batch_bytes: options.batch_bytes.min(limits.batch_bytes_max),
+            batch_records: options.batch_records,
             record_bytes_max: limits.batch_bytes_max.saturating_sub(FRAME_BYTES),
             buffer_bytes: options.buffer_bytes,
             linger: options.linger,

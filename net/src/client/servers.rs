@@ -279,8 +279,12 @@ impl Servers {
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
         let options = &self.options;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{address:?} is no address: {e}")))?;
+        if let Some(tls) = &options.tls {
+            endpoint = tls.apply(endpoint)?;
+        }
         Ok(endpoint
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)

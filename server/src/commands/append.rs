@@ -9,20 +9,25 @@
 
 mod input;
 mod pump;
+mod remote;
 
+use crate::cluster::Connect;
 use crate::engine::{self, CodecName, WriteOptions};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::remote::Remote;
 use crate::target::Target;
 use crate::ui::Ui;
 use chiplog::{BATCH_RECORDS_MAX, ErrorKind};
 use clap::Args;
 use input::{Framing, Input};
-use pump::{Plan, Tally};
+use pump::{Local, Plan, Sink, Tally};
+use remote::Servers;
 use serde::Serialize;
 use serde_json::to_value;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -35,6 +40,8 @@ Examples:
       Large compressed batches: small on disk, read back one by one all the same.
   producer | chiplog append ./log --length-prefixed
       Binary records, each after its length (32 bits, little-endian).
+  chiplog append log1:7411,log2:7411 --lines app.log
+      To a cluster, over the network: each record once, whatever fails on the way.
   chiplog append ./log --lines data.csv --json | jq .last
       The index of the last record, for a script.";
 
@@ -45,11 +52,15 @@ Examples:
 ///
 /// With one thread the records stand in the log in the order of the input. With more, those of one batch stay
 /// together and in order; batches come in any order.
+///
+/// To servers each thread has a connection and a session: what is sent again after a failure is in the log once, and
+/// the order stays. A command that is given again appends again. Status 5: no leader was found, nothing was appended;
+/// status 6: the servers went silent, and what is not reported as durable may be in the log or not.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
-    /// The log's directory.
-    #[arg(value_name = "DIR")]
+    /// The log's directory, or servers of a cluster; one is enough.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Read lines from FILE instead of standard input ("-").
@@ -78,6 +89,9 @@ pub(crate) struct Append {
 
     #[command(flatten)]
     log: WriteOptions,
+
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// What was appended: the JSON of a success, and the detail `durable` of a failure.
@@ -128,7 +142,6 @@ impl Summary {
 }
 
 pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
-    let dir = args.target.directory()?;
     let (path, framing) = match (&args.length_prefixed, &args.lines) {
         (Some(path), _) => (Some(path), Framing::LengthPrefixed),
         (None, path) => (path.as_ref(), Framing::Lines),
@@ -136,19 +149,34 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     let options = args.log.options();
     // The input first: a wrong file name makes no log.
     let input = Input::open(path.map(PathBuf::as_path), framing, options.record_bytes_max)?;
-    let plan = Plan {
+    let mut plan = Plan {
         threads: args.threads.into(),
         in_flight: args.in_flight.into(),
         batch_records: args.batch,
         batch_bytes: options.batch_bytes_max.min(options.block_bytes_max) as usize,
         codec: args.codec.into(),
     };
-    let log = engine::open(dir, options)?;
+    let mut log = None;
+    let sink: Arc<dyn Sink> = match &args.target {
+        Target::Directory(dir) => {
+            let opened = engine::open(dir, options)?;
+            log = Some(opened.clone());
+            Arc::new(Local { log: opened, in_flight: plan.in_flight })
+        }
+        Target::Servers(servers) => {
+            if let Some(option) = args.log.given() {
+                return Err(Failure::usage(format!("{option} is for directories: servers have their own")));
+            }
+            let servers = Servers::new(Remote::connect(servers, &args.connect)?, &plan);
+            plan.codec = chiplog::Codec::None; // the producers compress
+            Arc::new(servers)
+        }
+    };
     let progress = ui.progress(input.bytes_total(), "appending");
     let started = Instant::now();
-    let (tally, ended) = pump::run(&log, input, plan, &progress)?;
+    let (tally, ended) = pump::run(sink, input, plan, &progress)?;
     progress.finish_and_clear();
-    let closed = log.close().map_err(Failure::from);
+    let closed = log.map_or(Ok(()), |log| log.close().map_err(Failure::from));
     let summary = Summary::new(&tally, started);
     match ended.and_then(|ended| closed.map(|()| ended)) {
         Ok(exit) => {

@@ -1,14 +1,17 @@
 //! `chiplog discard`: gives up the records before an index.
 
+use crate::cluster::Connect;
 use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::remote::{Remote, failure};
 use crate::target::Target;
 use crate::ui::Ui;
-use chiplog::Index;
+use chiplog::{Index, Log};
 use clap::Args;
 use serde::Serialize;
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,20 +19,22 @@ Examples:
       Records 1 to 5000 are gone; the log begins at 5001.
   chiplog discard ./log $(chiplog info ./log --json | jq .last+1)
       All records are gone; the next one keeps its number.
+  chiplog discard log1:7411 5001
+      The same on every replica of a cluster.
   chiplog discard ./log 1000000 --fast-forward
       The next record gets index 1000000.";
 
 /// Discard the records before FIRST, for good.
 ///
 /// Durable when it returns. Files are deleted or reused as wholes, so room comes free in steps of a segment.
-/// Discarding what is discarded already changes nothing. The log must not be open for writing elsewhere
-/// (status 5).
+/// Discarding what is discarded already changes nothing. A directory must not be open for writing
+/// elsewhere (status 5).
 #[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, allow_missing_positional = true)]
 pub(crate) struct Discard {
-    /// The log's directory.
-    #[arg(value_name = "DIR")]
-    target: Target,
+    /// The log's directory, or servers of a cluster; one is enough.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
+    target: Option<Target>,
 
     /// The first record to keep.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -38,6 +43,9 @@ pub(crate) struct Discard {
     /// Allow FIRST to lie beyond the next record: the log goes on from there, all before it is gone.
     #[arg(long)]
     fast_forward: bool,
+
+    #[command(flatten)]
+    connect: Connect,
 }
 
 #[derive(Serialize)]
@@ -59,23 +67,60 @@ impl Discarded {
     }
 }
 
-pub(crate) fn run(args: &Discard, ui: &Ui) -> Result<Exit> {
-    let dir = args.target.directory()?;
-    let log = engine::open_existing(dir)?;
-    let before = log.info();
-    let next = before.last.next();
-    if args.first > next.get() && !args.fast_forward {
-        let why = format!(
-            "{} lies beyond the end: the last record is {}, so {next} discards all; \
-             to let the log go on from {0}, say --fast-forward",
-            args.first, before.last
-        );
-        return Err(Failure::usage(why));
+/// Where a log begins and ends, and what it takes.
+struct Extent {
+    first: Index,
+    last: Index,
+    bytes_used: u64,
+}
+
+/// # Errors
+/// `InvalidArgument`: it lies beyond the end, and nobody said that it may.
+fn check(args: &Discard, last: Index) -> Result<()> {
+    let next = last.next();
+    if args.first <= next.get() || args.fast_forward {
+        return Ok(());
     }
+    Err(Failure::usage(format!(
+        "{} lies beyond the end: the last record is {last}, so {next} discards all; \
+         to let the log go on from {0}, say --fast-forward",
+        args.first
+    )))
+}
+
+fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
+    let log = engine::open_existing(dir)?;
+    let extent = |log: &Log| {
+        let info = log.info();
+        Extent { first: info.first, last: info.last, bytes_used: info.bytes_used }
+    };
+    let before = extent(&log);
+    check(args, before.last)?;
     log.discard(Index(args.first))?;
-    let after = log.info();
+    let after = extent(&log);
     log.close()?;
-    let gone = after.first.min(next).get().saturating_sub(before.first.get());
+    Ok([before, after])
+}
+
+fn remote(args: &Discard, servers: &[String]) -> Result<[Extent; 2]> {
+    let remote = Remote::connect(servers, &args.connect)?;
+    let extent = || {
+        let info = remote.wait(remote.client.info()).map_err(failure)?;
+        Ok::<_, Failure>(Extent { first: info.first, last: info.last, bytes_used: info.bytes_used })
+    };
+    let before = extent()?;
+    check(args, before.last)?;
+    remote.wait(remote.client.discard(Index(args.first))).map_err(failure)?;
+    Ok([before, extent()?])
+}
+
+pub(crate) fn run(args: &Discard, ui: &Ui) -> Result<Exit> {
+    let [before, after] = match &args.target {
+        Some(Target::Directory(dir)) => local(args, dir)?,
+        Some(Target::Servers(servers)) => remote(args, servers)?,
+        None => return Err(Failure::usage("give a directory or host:port before the index")),
+    };
+    let gone = after.first.min(before.last.next()).get().saturating_sub(before.first.get());
     let discarded = Discarded {
         first: after.first.get(),
         last: after.last.get(),

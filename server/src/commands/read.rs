@@ -3,8 +3,10 @@
 //! Opens the log read-only, so it works beside a program that appends, and never disturbs it.
 
 mod format;
+mod remote;
 mod salvage;
 
+use crate::cluster::Connect;
 use crate::commands::info::{unproven, unproven_in};
 use crate::engine;
 use crate::exit::Exit;
@@ -35,6 +37,8 @@ Examples:
       Five records from index 1000, with index and time, unprintable bytes escaped.
   chiplog read ./log --since 15m --json | jq -r .data
       What the last quarter of an hour brought, as JSON.
+  chiplog read log1:7411 --follow
+      From a cluster; goes on at another server when one fails.
   chiplog read ./old --length-prefixed | chiplog append ./new --length-prefixed
       A copy, whatever the records hold.
   chiplog read ./damaged --salvage --length-prefixed | chiplog append ./new --length-prefixed
@@ -55,8 +59,8 @@ Format:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// The log's directory.
-    #[arg(value_name = "DIR")]
+    /// The log's directory, or servers of a cluster; one is enough.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Start at this index. It must not be discarded.
@@ -98,6 +102,9 @@ pub(crate) struct Read {
     /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
     #[arg(long, conflicts_with = "format")]
     length_prefixed: bool,
+
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// How often a follower looks whether it should end. New records wake it at once.
@@ -158,7 +165,6 @@ impl Form<'_> {
 }
 
 pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
-    let dir = args.target.directory()?;
     if ui.json && (args.format.is_some() || args.length_prefixed) {
         return Err(Failure::usage("--json is a form of its own: leave out --format and --length-prefixed"));
     }
@@ -171,10 +177,18 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         None => Form::Raw,
     };
     let (count, exit) = if args.salvage {
+        let dir = args.target.directory()?;
         let salvaged = salvage::run(args, dir, start, &form, ui)?;
         (salvaged.count, if salvaged.damaged { Exit::Corrupt } else { Exit::Ok })
     } else {
-        (view(args, dir, start, &form, ui)?, Exit::Ok)
+        let count = match &args.target {
+            Target::Directory(dir) => view(args, dir, start, &form, ui)?,
+            Target::Servers(servers) => {
+                let mut source = remote::Servers::open(servers, &args.connect, start, args.follow)?;
+                copy(args, &mut source, &form, &*stop_flag(args)?)?
+            }
+        };
+        (count, Exit::Ok)
     };
     if args.count {
         let words = |_: &_| count.to_string();
@@ -188,11 +202,7 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
 fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Result<u64> {
     let viewer = engine::view(dir)?;
     let mut reader = viewer.reader(start)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    if args.follow {
-        let stop = stop.clone();
-        signals::on_stop(move || stop.store(true, Relaxed))?;
-    }
+    let stop = stop_flag(args)?;
     let copied = copy(args, &mut reader, form, &stop);
     // When the view met damage, that is why it ended.
     if let Some(error) = viewer.failure() {
@@ -203,6 +213,16 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Resu
         note(unproven_in(&viewer, dir), ui);
     }
     Ok(count)
+}
+
+/// Set by Ctrl-C, if that is how the command ends.
+fn stop_flag(args: &Read) -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    if args.follow {
+        let stop = stop.clone();
+        signals::on_stop(move || stop.store(true, Relaxed))?;
+    }
+    Ok(stop)
 }
 
 /// Says on standard error that records follow which are not shown.
@@ -217,6 +237,25 @@ fn note(records: u64, ui: &Ui) {
     } else {
         writeln!(stderr, "chiplog: {}", unproven(records))
     };
+}
+
+/// Where records come from.
+trait Source {
+    /// Gives the next record to `take`. False: at the end.
+    fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool>;
+
+    /// Waits at the end for more, at most so long. True: there is more.
+    fn wait(&mut self, time: Duration) -> Result<bool>;
+}
+
+impl Source for Reader {
+    fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool> {
+        self.next_record()?.map_or(Ok(false), |record| take(&record).map(|()| true))
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool> {
+        Ok(Self::wait(self, Some(time))?)
+    }
 }
 
 fn start(args: &Read) -> Result<Start> {
@@ -242,29 +281,28 @@ fn output_is_gone() -> bool {
 }
 
 /// Writes records until the end, the limit, or a signal; how many there were.
-fn copy(args: &Read, reader: &mut Reader, form: &Form<'_>, stop: &AtomicBool) -> Result<u64> {
+fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut count = 0;
     let limit = args.limit.unwrap_or(u64::MAX);
     while count < limit && !stop.load(Relaxed) {
-        let next = match reader.next_record() {
-            Ok(next) => next,
-            Err(error) => {
+        match source.next(&mut |record| form.write(&mut out, record)) {
+            Ok(true) => {
+                count += 1;
+                continue;
+            }
+            Ok(false) => {}
+            Err(failure) => {
                 // What came before the fault is sound: it goes out.
                 out.flush().map_err(|e| Failure::output(&e))?;
-                return Err(error.into());
+                return Err(failure);
             }
-        };
-        if let Some(record) = next {
-            form.write(&mut out, &record)?;
-            count += 1;
-            continue;
         }
         out.flush().map_err(|e| Failure::output(&e))?;
         if !args.follow {
             break;
         }
-        while !stop.load(Relaxed) && !output_is_gone() && !reader.wait(Some(STOP_CHECK))? {}
+        while !stop.load(Relaxed) && !output_is_gone() && !source.wait(STOP_CHECK)? {}
         if output_is_gone() {
             break;
         }

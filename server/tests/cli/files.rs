@@ -195,8 +195,8 @@ fn what_is_wrong_with_the_command_line_is_status_2() {
 }
 
 #[test]
-fn servers_are_for_a_later_version() {
-    for args in [&["append"][..], &["read"], &["info"], &["verify"], &["dump"], &["doctor"]] {
+fn what_reads_files_refuses_servers() {
+    for args in [&["verify"][..], &["dump"], &["doctor"]] {
         let args = [&args[..1], &["localhost:9000", "--json"]].concat();
         is_error(&run(&args).fails(7), "unsupported", 15);
     }
@@ -269,6 +269,7 @@ fn info_tells_positions_and_sizes() {
     has_fields(
         &info,
         &[
+            "leader",
             "directory",
             "log_id",
             "first",

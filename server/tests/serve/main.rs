@@ -4,5 +4,6 @@
 mod configuration;
 mod harness;
 mod one;
+mod shell;
 mod three;
 mod tls;

@@ -82,6 +82,13 @@ fn only_those_with_certificates_get_in() {
     let shown = with(&ours, &["status", &second.client, "--json"]).ok().json();
     assert_eq!(shown["replicas"].as_array().unwrap().len(), 2, "{shown}");
 
+    // So do the commands that work on a directory as well.
+    let cluster = format!("{},{}", first.client, second.client);
+    with(&ours, &["append", &cluster, "--lines", &ours.file("leaf.pem")]).ok();
+    let read = with(&ours, &["read", &cluster]).ok();
+    assert_eq!(read.out, fs::read_to_string(ours.file("leaf.pem")).unwrap());
+    assert_eq!(run(&["info", &cluster]).code, 5, "without certificates");
+
     // Neither without certificates nor with those of another authority.
     assert_eq!(run(&["status", &first.client, "--json"]).json()["replicas"][0]["role"], "unreachable");
     let authority = ours.file("authority.pem");

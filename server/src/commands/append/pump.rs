@@ -40,8 +40,9 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn add(&self, appended: Appended, bytes: u64) {
-        self.batches.fetch_add(1, Relaxed);
+    /// Counts what is durable; `batch_ends`: and a batch with it.
+    pub(super) fn add(&self, appended: Appended, bytes: u64, batch_ends: bool) {
+        self.batches.fetch_add(batch_ends.into(), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         let (mut first, mut last) = (appended.first.get(), appended.last().get());
         let mut ranges = lock(&self.ranges);
@@ -79,7 +80,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What a worker takes.
-enum Work {
+pub(super) enum Work {
     /// A batch, and how many bytes its records have.
     Batch(Batch, u64),
     /// There is no more: one for each worker.
@@ -87,18 +88,20 @@ enum Work {
 }
 
 /// What the threads share.
-struct Shared {
-    tally: Tally,
+pub(super) struct Shared {
+    pub(super) tally: Tally,
     work: Sender<Work>,
     threads: usize,
     stop: AtomicBool,
     interrupted: AtomicBool,
+    /// Something was sent of which nobody knows whether it is in the log.
+    in_doubt: AtomicBool,
     /// The first reason to stop early.
     failure: Mutex<Option<Failure>>,
 }
 
 impl Shared {
-    fn fail(&self, failure: impl Into<Failure>) {
+    pub(super) fn fail(&self, failure: impl Into<Failure>) {
         lock(&self.failure).get_or_insert(failure.into());
         self.stop_early();
     }
@@ -112,13 +115,50 @@ impl Shared {
         }
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
+    }
+
+    pub(super) fn doubt(&self) {
+        self.in_doubt.store(true, Relaxed);
+    }
+
+    /// How it ended.
+    fn ended(&self) -> Result<Exit> {
+        let in_doubt = self.in_doubt.load(Relaxed);
+        match lock(&self.failure).take() {
+            Some(failure) if in_doubt => Err(failure.with_exit(Exit::Unknown)),
+            Some(failure) => Err(failure),
+            None if in_doubt => {
+                let what = "the servers did not answer in time: some records may be in the log or not";
+                Err(Failure::new(ErrorKind::Timeout, what).with_exit(Exit::Unknown))
+            }
+            None if self.interrupted.load(Relaxed) => Ok(Exit::Interrupted),
+            None => Ok(Exit::Ok),
+        }
     }
 }
 
+/// Where batches go.
+pub(super) trait Sink: Send + Sync + 'static {
+    /// A worker's life: takes batches until the end, or until it is stopped; returns when all it took is settled.
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar);
+}
+
+/// A log of this process.
+pub(super) struct Local {
+    pub(super) log: Log,
+    /// Batches under way at a time, for each worker.
+    pub(super) in_flight: usize,
+}
+
 /// Appends all of `input`. The outer error: nothing was begun.
-pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Result<(Tally, Result<Exit>)> {
+pub(super) fn run(
+    sink: Arc<dyn Sink>,
+    input: Input,
+    plan: Plan,
+    bar: &ProgressBar,
+) -> Result<(Tally, Result<Exit>)> {
     let (work, jobs) = bounded(plan.threads * 2);
     let shared = Arc::new(Shared {
         tally: Tally::default(),
@@ -126,6 +166,7 @@ pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Res
         threads: plan.threads,
         stop: AtomicBool::new(false),
         interrupted: AtomicBool::new(false),
+        in_doubt: AtomicBool::new(false),
         failure: Mutex::new(None),
     });
     let no_thread = |e| Failure::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
@@ -136,9 +177,9 @@ pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Res
     })?;
     let mut workers = Vec::new();
     for n in 0..plan.threads {
-        let (to, log, jobs, bar) = (shared.clone(), log.clone(), jobs.clone(), bar.clone());
+        let (to, sink, jobs, bar) = (shared.clone(), sink.clone(), jobs.clone(), bar.clone());
         let worker = thread::Builder::new().name(format!("append-{n}"));
-        match worker.spawn(move || append(&to, &log, &jobs, plan.in_flight, &bar)) {
+        match worker.spawn(move || sink.work(&to, &jobs, &bar)) {
             Ok(worker) => workers.push(worker),
             Err(e) => {
                 shared.fail(no_thread(e));
@@ -168,12 +209,7 @@ pub(super) fn run(log: &Log, input: Input, plan: Plan, bar: &ProgressBar) -> Res
         bytes: AtomicU64::new(shared.tally.bytes()),
         ranges: Mutex::new(std::mem::take(&mut *lock(&shared.tally.ranges))),
     };
-    let ended = match lock(&shared.failure).take() {
-        Some(failure) => Err(failure),
-        None if shared.interrupted.load(Relaxed) => Ok(Exit::Interrupted),
-        None => Ok(Exit::Ok),
-    };
-    Ok((tally, ended))
+    Ok((tally, shared.ended()))
 }
 
 /// The input's thread: cuts the input into batches.
@@ -213,7 +249,13 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
     hand_on(&mut builder, &mut bytes).map(|_| ())
 }
 
-/// A worker's life: submits batches, waits for the oldest when enough are under way or nothing else is to do.
+impl Sink for Local {
+    fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
+        append(shared, &self.log, jobs, self.in_flight, bar);
+    }
+}
+
+/// Submits batches, waits for the oldest when enough are under way or nothing else is to do.
 fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, bar: &ProgressBar) {
     let mut waiting: VecDeque<(Ticket, u64)> = VecDeque::with_capacity(in_flight);
     loop {
@@ -246,7 +288,7 @@ fn append(shared: &Shared, log: &Log, jobs: &Receiver<Work>, in_flight: usize, b
 fn settle(shared: &Shared, (ticket, bytes): (Ticket, u64), bar: &ProgressBar) {
     match ticket.wait() {
         Ok(appended) => {
-            shared.tally.add(appended, bytes);
+            shared.tally.add(appended, bytes, true);
             bar.inc(bytes + u64::from(appended.count)); // a newline each
         }
         Err(error) => shared.fail(error),
@@ -262,10 +304,10 @@ mod tests {
     fn ranges_grow_together_in_any_order() {
         let tally = Tally::default();
         for (first, count) in [(1, 2), (5, 2), (9, 1), (3, 2), (7, 2)] {
-            tally.add(Appended { first: Index(first), count }, 10);
+            tally.add(Appended { first: Index(first), count }, 10, true);
         }
         assert_eq!(tally.ranges(), [(1, 9)]);
-        tally.add(Appended { first: Index(20), count: 1 }, 10);
+        tally.add(Appended { first: Index(20), count: 1 }, 10, true);
         assert_eq!(tally.ranges(), [(1, 9), (20, 20)]);
         assert_eq!((tally.records(), tally.bytes(), tally.batches()), (10, 60, 6));
     }

@@ -1,0 +1,319 @@
+//! A cluster of three servers, told as a story: real processes on this machine, a real text appended over the network by
+//! eight programs, the leader killed in the midst of it; nothing that was confirmed is lost, nothing is there twice, and
+//! the killed server comes back and has it all.
+//!
+//! ```text
+//! servers.rs    processes: started, killed, ended with this program
+//! producers.rs  exactly-once appending over the network
+//! view.rs       a follower that counts words and holds everything against what was promised
+//! text.rs       the records, as in ../replicated
+//! ```
+
+mod producers;
+mod servers;
+#[path = "../../replicated/src/text.rs"]
+mod text;
+mod view;
+
+use chiplog::{ErrorKind, Index, Start, Viewer};
+use chiplog_net::client::ReadFrom;
+use chiplog_net::client::blocking::Client;
+use producers::{Promises, produce};
+use servers::{ELECTION_MILLIS, PATIENCE, Servers};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use text::Text;
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+const USAGE: &str = "usage: chiplog-example-cluster [DIR] [--file FILE] [--mib MIB] [--chiplog PROGRAM]
+  DIR                new or empty directory for the servers, which stays; without it one is made and removed
+  --file FILE        text whose lines become the records, over and over; built in: Newton's Opticks (1730)
+  --mib MIB          how much to append in all, 1 to 4096 [16]
+  --chiplog PROGRAM  the chiplog to run [the one beside this program]";
+
+/// Programs that append.
+const PRODUCERS: u64 = 8;
+
+struct Arguments {
+    dir: Option<PathBuf>,
+    file: Option<PathBuf>,
+    mib: u64,
+    chiplog: PathBuf,
+}
+
+fn arguments() -> Result<Option<Arguments>> {
+    let chiplog = std::env::current_exe()?.with_file_name("chiplog");
+    let mut found = Arguments { dir: None, file: None, mib: 16, chiplog };
+    let mut words = std::env::args_os().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{} wants a value\n{USAGE}", word.display()));
+        match word.to_str() {
+            Some("-h" | "--help") => return Ok(None),
+            Some("--file") => found.file = Some(value()?.into()),
+            Some("--chiplog") => found.chiplog = value()?.into(),
+            Some("--mib") => {
+                let text = value()?;
+                let mib = text.to_str().and_then(|t| t.parse().ok()).filter(|mib| (1..=4096).contains(mib));
+                found.mib = mib.ok_or(format!("--mib is a number from 1 to 4096\n{USAGE}"))?;
+            }
+            Some(flag) if flag.starts_with('-') => return Err(format!("{flag} is unknown\n{USAGE}").into()),
+            _ if found.dir.is_some() => return Err(format!("one DIR is enough\n{USAGE}").into()),
+            _ => found.dir = Some(word.into()),
+        }
+    }
+    Ok(Some(found))
+}
+
+fn main() -> ExitCode {
+    let outcome = arguments().and_then(|arguments| match arguments {
+        Some(arguments) => run(&arguments),
+        None => {
+            println!("{USAGE}");
+            Ok(())
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cluster: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    // Before anything is made: a wrong name leaves nothing behind.
+    let text = Text::load(arguments.file.as_deref())?;
+    if !arguments.chiplog.is_file() {
+        let chiplog = arguments.chiplog.display();
+        return Err(format!("there is no {chiplog}: cargo build --package chiplog-server makes it").into());
+    }
+    let dir = match &arguments.dir {
+        Some(dir) if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
+            return Err(format!("{} is not empty", dir.display()).into());
+        }
+        Some(dir) => dir.clone(),
+        None => PathBuf::from(format!("chiplog-demo-{}", std::process::id())),
+    };
+    fs::create_dir_all(&dir)?;
+    let servers = Arc::new(Servers::new(&arguments.chiplog, &dir, arguments.dir.is_none())?);
+    let at_signal = servers.clone();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            at_signal.end(false);
+            std::process::exit(130);
+        }
+    });
+    let told = tell(arguments, &text, &servers);
+    servers.end(told.is_err());
+    if told.is_ok() && arguments.dir.is_some() {
+        println!("The servers' data stays in {}. Look around: chiplog info {0}/server-1", dir.display());
+    }
+    told.map_err(|error| {
+        format!("{error}\nthe servers' data and what they said is in {}", dir.display()).into()
+    })
+}
+
+fn tell(arguments: &Arguments, text: &Text, servers: &Servers) -> Result<()> {
+    let began = Instant::now();
+    let promises = Arc::new(Promises::new(text.records_in(arguments.mib << 20).max(10_000)));
+    let name =
+        arguments.file.as_ref().map_or("Isaac Newton's Opticks (1730)".into(), |f| f.display().to_string());
+    println!(
+        "The text: {name}, {} lines, over and over until there are {} records.\n",
+        count(text.lines()),
+        count(promises.total())
+    );
+    let client = assemble(servers)?;
+    let leader = leader_other_than(&client, 0)?;
+    println!(
+        "\n2. {PRODUCERS} programs append over the network, each in a session of its own. A view follows at server {leader},\n   \
+         counts words, and compares every record with the text."
+    );
+    let followed = thread::scope(|scope| -> Result<view::Followed> {
+        let (all, promises, client) = (servers.clients(), &promises, &client);
+        let zone = &servers.place(leader)?.zone;
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|n| {
+                let all = all.clone();
+                scope.spawn(move || promises.heed(produce(&all, text, promises, n, PRODUCERS)))
+            })
+            .collect();
+        let view = scope.spawn(move || promises.heed(view::follow(client, zone, text, promises, PRODUCERS)));
+        let story = promises.heed(lose_the_leader(client, servers, leader, promises));
+        // Whoever failed first knows best: the others only noticed.
+        for producer in producers {
+            producer.join().map_err(|_| "a producer panicked")??;
+        }
+        story?;
+        view.join().map_err(|_| "the view panicked")?
+    })?;
+    let words = view::words_of(text, promises.total());
+    if (followed.count, followed.words) != (promises.total(), words) {
+        return Err(format!("A PROMISE IS BROKEN: the view has {followed:?}, not {words} words").into());
+    }
+    println!(
+        "   All {} records are confirmed. The view read them from {} servers without noticing: {} words, as in the text,\n   \
+         no record lost, none twice, each where it was confirmed, those of a session in their order.",
+        count(promises.confirmed()),
+        followed.servers.len(),
+        count(words),
+    );
+    discard_and_come_back(&client, servers, leader, text, &promises)?;
+    println!("\nAll checks passed, in {:.1} s.", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Starts three servers and makes one cluster of them.
+fn assemble(servers: &Servers) -> Result<Client> {
+    thread::scope(|scope| {
+        let started: Vec<_> = servers.places.iter().map(|p| scope.spawn(|| servers.start(p.node))).collect();
+        started.into_iter().try_for_each(|s| s.join().map_err(|_| "starting a server panicked")?)
+    })?;
+    println!(
+        "1. Three servers, each a process (`chiplog serve`). Server 1 is the first of a cluster, the others join it:"
+    );
+    let [first, others @ ..] = &servers.places[..] else { return Err("there is no server".into()) };
+    let tell = |args: &[&str]| -> Result<()> {
+        println!("     $ chiplog {}\n     {}", args.join(" "), servers.command(args)?);
+        Ok(())
+    };
+    tell(&["member", "init", &first.client])?;
+    for other in others {
+        tell(&["member", "add", &other.client, "--cluster", &first.client, "--promote"])?;
+    }
+    Ok(Client::connect(servers.clients(), Default::default())?)
+}
+
+/// Who leads now.
+fn leader_other_than(client: &Client, node: u64) -> Result<u64> {
+    let began = Instant::now();
+    loop {
+        match client.info().map(|info| info.leader) {
+            Ok(Some(leader)) if leader.get() != node => return Ok(leader.get()),
+            other if began.elapsed() > PATIENCE => {
+                return Err(format!("nobody came to lead: {other:?}").into());
+            }
+            _ => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Kills the leader in mid-append, and waits until the appends go on.
+fn lose_the_leader(client: &Client, servers: &Servers, leader: u64, promises: &Promises) -> Result<()> {
+    let began = Instant::now();
+    wait_for(promises, promises.total() * 9 / 20)?;
+    let (confirmed, time) = (promises.confirmed(), began.elapsed());
+    println!(
+        "   {} records confirmed in {:.1} s: {} a second, each on the disks of two servers at least.",
+        count(confirmed),
+        time.as_secs_f64(),
+        count((confirmed as f64 / time.as_secs_f64()) as u64)
+    );
+    promises.watch_silence();
+    let under_way = promises.under_way();
+    let killed = Instant::now();
+    servers.kill(leader)?;
+    let confirmed = promises.confirmed();
+    let next = leader_other_than(client, leader)?;
+    let elected = killed.elapsed();
+    wait_for(promises, (confirmed + under_way + 1).max(promises.total() * 7 / 10).min(promises.total()))?;
+    println!(
+        "\n3. kill -9 of server {leader}, which leads, with {} records under way. Server {next} leads after {} ms (an election\n   \
+         time-out is {ELECTION_MILLIS} to {} ms). The producers send again what had no answer; each record is stored once.\n   \
+         No confirmation came for {} ms; nobody who appends or reads had to do anything.",
+        count(under_way),
+        elected.as_millis(),
+        2 * ELECTION_MILLIS,
+        promises.silence().as_millis(),
+    );
+    Ok(())
+}
+
+/// Discards the first half, starts the killed server again, and compares all three.
+fn discard_and_come_back(
+    client: &Client,
+    servers: &Servers,
+    killed: u64,
+    text: &Text,
+    promises: &Promises,
+) -> Result<()> {
+    let (first, last) = (Index(promises.total() / 2 + 1), Index(promises.total()));
+    client.discard(first)?;
+    let info = client.info()?;
+    if (info.first, info.last) != (first, last) {
+        return Err(format!("A PROMISE IS BROKEN: the log has {} to {}", info.first, info.last).into());
+    }
+    match client.reader(Start::Index(first.previous()), ReadFrom::Leader).next_record() {
+        Err(error) if error.kind() == ErrorKind::Discarded => {}
+        other => return Err(format!("a discarded record was answered with {other:?}").into()),
+    }
+    println!(
+        "\n4. Everything below index {} is discarded, on all servers; asking for an older record gets a clear error.",
+        count(first.get())
+    );
+    let had = Viewer::open(&servers.place(killed)?.data)?.info().last;
+    let back = Instant::now();
+    servers.start(killed)?;
+    while servers.last(killed) != Some(last.get()) {
+        if back.elapsed() > PATIENCE {
+            return Err(format!("server {killed} does not catch up").into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    println!(
+        "\n5. Server {killed}, whose files show records up to {}, is started again: after {} ms it has dropped what nobody\n   \
+         confirmed, if there was anything, and has what it lacked and was not discarded.",
+        count(had.get()),
+        back.elapsed().as_millis(),
+    );
+    let mut digests = Vec::new();
+    for place in &servers.places {
+        let (zone, server) = (&place.zone, &place.client);
+        digests.push(view::read_all(client, zone, server, text, promises, PRODUCERS, first)?);
+    }
+    if digests.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(format!("A PROMISE IS BROKEN: the servers differ: {digests:x?}").into());
+    }
+    println!(
+        "   Read from end to end over the network, all three have the same {} records, each where it was confirmed.",
+        count(last.get() + 1 - first.get())
+    );
+    Ok(())
+}
+
+fn wait_for(promises: &Promises, confirmed: u64) -> Result<()> {
+    let mut last = (promises.confirmed(), Instant::now());
+    while promises.confirmed() < confirmed {
+        thread::sleep(Duration::from_millis(1));
+        if promises.confirmed() > last.0 {
+            last = (promises.confirmed(), Instant::now());
+        }
+        if promises.failed() || last.1.elapsed() > PATIENCE {
+            return Err("nothing is confirmed any more".into());
+        }
+    }
+    Ok(())
+}
+
+/// 1234567 as 1,234,567.
+fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

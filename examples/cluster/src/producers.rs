@@ -1,0 +1,125 @@
+//! The programs that append: each with a session and a connection of its own. What has no answer when the leader dies is
+//! sent again to the next one, by the client, and is in the log once.
+
+use crate::text::Text;
+use chiplog::Index;
+use chiplog_net::client::ProducerOptions;
+use chiplog_net::client::blocking::Client;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// What was promised to the producers. It outlives any server.
+#[derive(Debug)]
+pub(crate) struct Promises {
+    /// By record number: the index at which it was confirmed; 0 is "not yet".
+    places: Vec<AtomicU64>,
+    given: AtomicU64,
+    confirmed: AtomicU64,
+    failed: AtomicBool,
+    began: Instant,
+    /// Microseconds from `began`: when a record was last confirmed.
+    last_confirmed: AtomicU64,
+    /// The longest time without any confirmation, in microseconds.
+    silence: AtomicU64,
+}
+
+impl Promises {
+    pub(crate) fn new(total: u64) -> Self {
+        Self {
+            places: (0..total).map(|_| AtomicU64::new(0)).collect(),
+            given: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            began: Instant::now(),
+            last_confirmed: AtomicU64::new(0),
+            silence: AtomicU64::new(0),
+        }
+    }
+
+    /// Records in all.
+    pub(crate) fn total(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    pub(crate) fn confirmed(&self) -> u64 {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Records that were given to the producers, and not confirmed.
+    pub(crate) fn under_way(&self) -> u64 {
+        let confirmed = self.confirmed();
+        self.given.load(Ordering::Acquire).saturating_sub(confirmed)
+    }
+
+    /// Begins to look for the longest silence.
+    pub(crate) fn watch_silence(&self) {
+        self.silence.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        Duration::from_micros(self.silence.load(Ordering::Relaxed))
+    }
+
+    /// Whether somebody has given up; the error says why. There is nothing to wait for any more.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Hands an outcome on and remembers if it is an error.
+    pub(crate) fn heed<T>(&self, outcome: Result<T>) -> Result<T> {
+        self.failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// The index at which record `number` was confirmed.
+    pub(crate) fn place(&self, number: u64) -> Option<Index> {
+        let place = self.places.get(number as usize)?.load(Ordering::Acquire);
+        (place > 0).then_some(Index(place))
+    }
+
+    fn note(&self, number: u64, confirmed: chiplog::Result<Index>) {
+        let Ok(index) = confirmed else {
+            // `produce` learns why, from the flush.
+            return self.failed.store(true, Ordering::Relaxed);
+        };
+        self.places[number as usize].store(index.get(), Ordering::Release);
+        self.confirmed.fetch_add(1, Ordering::Release);
+        let now = self.began.elapsed().as_micros() as u64;
+        let before = self.last_confirmed.fetch_max(now, Ordering::Relaxed);
+        self.silence.fetch_max(now.saturating_sub(before), Ordering::Relaxed);
+    }
+}
+
+/// Appends every record whose number leaves `worker` when divided by `workers`, in order, each exactly once, whatever
+/// becomes of the servers.
+pub(crate) fn produce(
+    servers: &[String],
+    text: &Text,
+    promises: &Arc<Promises>,
+    worker: u64,
+    workers: u64,
+) -> Result<()> {
+    let client = Client::connect(servers, Default::default())?;
+    let mut options = ProducerOptions::default();
+    options.batch_bytes = 16 << 10;
+    options.inflight_max = 8;
+    options.buffer_bytes = 256 << 10; // it waits for the log: the kill comes in the midst of the work
+    let producer = client.producer(options)?;
+    for number in (worker..promises.total()).step_by(workers as usize) {
+        let to = promises.clone();
+        producer.send_with(&text.record(number), move |confirmed| to.note(number, confirmed))?;
+        promises.given.fetch_add(1, Ordering::Release);
+        if promises.failed() {
+            break;
+        }
+    }
+    producer.flush(super::servers::PATIENCE)?;
+    match producer.close(Duration::from_secs(10)).len() {
+        0 => Ok(()),
+        left => Err(format!("{left} records were not confirmed").into()),
+    }
+}

@@ -1,0 +1,186 @@
+//! The servers: processes of the built program on this machine, each on a directory and on ports of its own.
+//!
+//! Invariant: whoever ends this program in order, by its end, an error, a panic or Ctrl-C, ends the servers first and then
+//! removes what is to be removed.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// So long anything may take that takes a moment on a machine at rest.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// After so long without a word from the leader, to twice as long, the others elect another one.
+pub(crate) const ELECTION_MILLIS: u64 = 500;
+
+/// Where a server is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) node: u64,
+    /// For clients.
+    pub(crate) client: String,
+    /// Each server is in a zone of its own, so that a reader can choose one.
+    pub(crate) zone: String,
+    pub(crate) data: PathBuf,
+    peer: String,
+    http: String,
+}
+
+/// Three servers, which run or not.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    program: PathBuf,
+    dir: PathBuf,
+    /// Whether the directory goes when the servers do.
+    scratch: bool,
+    pub(crate) places: Vec<Place>,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    children: Vec<(u64, Child)>,
+    /// No server is started any more.
+    ended: bool,
+}
+
+impl Servers {
+    /// None of them is started yet.
+    pub(crate) fn new(program: &Path, dir: &Path, scratch: bool) -> Result<Self> {
+        // All at once, so that none is given out twice.
+        let listeners: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+        let ports: Vec<_> =
+            listeners.iter().map(|l| Ok(l.local_addr()?.to_string())).collect::<Result<_>>()?;
+        let places =
+            ["a", "b", "c"].iter().zip(ports.chunks(3)).zip(1..).map(|((zone, ports), node)| Place {
+                node,
+                client: ports[0].clone(),
+                zone: (*zone).to_owned(),
+                data: dir.join(format!("server-{node}")),
+                peer: ports[1].clone(),
+                http: ports[2].clone(),
+            });
+        let places = places.collect();
+        let (program, dir) = (program.to_owned(), dir.to_owned());
+        Ok(Self { program, dir, scratch, places, running: Mutex::default() })
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn place(&self, node: u64) -> Result<&Place> {
+        self.places.iter().find(|p| p.node == node).ok_or_else(|| format!("there is no server {node}").into())
+    }
+
+    pub(crate) fn clients(&self) -> Vec<String> {
+        self.places.iter().map(|p| p.client.clone()).collect()
+    }
+
+    /// Starts a server and waits until it answers.
+    pub(crate) fn start(&self, node: u64) -> Result<()> {
+        let place = self.place(node)?;
+        let said = self.dir.join(format!("server-{node}.log"));
+        let log = File::options().create(true).append(true).open(&said)?;
+        let mut command = Command::new(&self.program);
+        command.arg("serve").args(["--node", &node.to_string(), "--data"]).arg(&place.data);
+        let settings = [
+            format!("zone={}", place.zone),
+            format!("listen.client={}", place.client),
+            format!("listen.peer={}", place.peer),
+            format!("listen.http={}", place.http),
+            "log.segment_bytes=4MiB".to_owned(),
+            format!("cluster.election_timeout_millis={ELECTION_MILLIS}"),
+            "cluster.heartbeat_millis=100".to_owned(),
+        ];
+        settings.iter().for_each(|setting| _ = command.args(["--set", setting]));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        {
+            let mut running = self.running();
+            if running.ended {
+                return Err("the demo ends".into());
+            }
+            let child =
+                command.spawn().map_err(|e| format!("cannot start {}: {e}", self.program.display()))?;
+            running.children.push((node, child));
+        }
+        let begun = Instant::now();
+        while self.page(node, "/livez").is_none() {
+            let mut running = self.running();
+            let ended = |(n, child): &mut (u64, Child)| *n == node && !matches!(child.try_wait(), Ok(None));
+            if running.children.iter_mut().any(ended) || begun.elapsed() > PATIENCE {
+                let said = fs::read_to_string(said).unwrap_or_default();
+                return Err(format!("server {node} does not answer; it said:\n{said}").into());
+            }
+            drop(running);
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// SIGKILL: the process has no say in it.
+    pub(crate) fn kill(&self, node: u64) -> Result<()> {
+        let mut running = self.running();
+        let at = running.children.iter().position(|(n, _)| *n == node).ok_or("it does not run")?;
+        let (_, mut child) = running.children.swap_remove(at);
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// A command of the program; what it prints.
+    pub(crate) fn command(&self, args: &[&str]) -> Result<String> {
+        let output = Command::new(&self.program).args(args).stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("chiplog {}: {said}", args.join(" ")).into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    }
+
+    /// The last record that a server shows, by its own figures.
+    pub(crate) fn last(&self, node: u64) -> Option<u64> {
+        let page = self.page(node, "/metrics")?;
+        let last = page.lines().find_map(|line| line.strip_prefix("chiplog_last_index ")?.parse().ok());
+        last.map(|last: f64| last as u64)
+    }
+
+    /// A page of its probes.
+    fn page(&self, node: u64, path: &str) -> Option<String> {
+        let place = self.place(node).ok()?;
+        let mut stream = TcpStream::connect(&place.http).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n").ok()?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).ok()?;
+        page.starts_with("HTTP/1.1 200").then_some(page)
+    }
+
+    /// Ends all servers and removes what is to be removed. `keep`: nothing, for it tells what went wrong.
+    pub(crate) fn end(&self, keep: bool) {
+        let mut running = self.running();
+        running.ended = true;
+        for (_, child) in &mut running.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        running.children.clear();
+        if self.scratch && !keep {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.end(true); // whoever wants it removed has said so before
+    }
+}

@@ -1,0 +1,163 @@
+//! A view of the log: follows it over the network, counts words, and holds every record against the text and against
+//! what was promised.
+
+use crate::producers::Promises;
+use crate::text::Text;
+use chiplog::{ErrorKind, Index, RecordBatch, Start};
+use chiplog_net::client::blocking::{Client, Reader};
+use chiplog_net::client::{ReadFrom, ReaderOptions};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::hash::{DefaultHasher, Hasher};
+use std::time::Duration;
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// A view that gets nothing looks so often whether there is anything to wait for.
+const LOOK: Duration = Duration::from_millis(250);
+
+fn broken<T>(what: String) -> Result<T> {
+    Err(format!("A PROMISE IS BROKEN: {what}").into())
+}
+
+/// What was seen: every record right, where it was promised, once, and each session's in their order.
+#[derive(Debug)]
+pub(crate) struct Seen<'a> {
+    text: &'a Text,
+    promises: &'a Promises,
+    known: Vec<bool>,
+    /// By session: the number that was seen last.
+    last: Vec<Option<u64>>,
+    next: Index,
+    pub(crate) count: u64,
+    pub(crate) words: u64,
+    hash: DefaultHasher,
+}
+
+impl<'a> Seen<'a> {
+    fn new(text: &'a Text, promises: &'a Promises, sessions: u64, next: Index) -> Self {
+        let known = vec![false; promises.total() as usize];
+        let last = vec![None; sessions as usize];
+        Self { text, promises, known, last, next, count: 0, words: 0, hash: DefaultHasher::new() }
+    }
+
+    fn take(&mut self, batch: &RecordBatch) -> Result<()> {
+        for record in batch.iter() {
+            let (index, data) = (record.index, record.data);
+            if index != self.next {
+                return broken(format!("record {index} came where {} was due", self.next));
+            }
+            let number = match self.text.number_of(data) {
+                Some(number) if number < self.promises.total() => number,
+                _ => return broken(format!("record {index} is none that was ever sent")),
+            };
+            if std::mem::replace(&mut self.known[number as usize], true) {
+                return broken(format!("line {number} is in the log twice, the second time at {index}"));
+            }
+            let session = (number % self.last.len() as u64) as usize;
+            if self.last[session].replace(number).is_some_and(|last| last >= number) {
+                return broken(format!("line {number} at {index} is behind a later one of its session"));
+            }
+            if self.promises.place(number).is_some_and(|place| place != index) {
+                return broken(format!("line {number} was not promised at {index}"));
+            }
+            self.words += words(data);
+            self.hash.write(&index.get().to_le_bytes());
+            self.hash.write(data);
+            (self.next, self.count) = (index.next(), self.count + 1);
+        }
+        Ok(())
+    }
+
+    /// All that was promised was there, where it was promised. For one that has seen everything from `first` on.
+    fn complete(&self, first: Index) -> Result<()> {
+        for number in 0..self.promises.total() {
+            match self.promises.place(number) {
+                Some(place) if place >= first && !self.known[number as usize] => {
+                    return broken(format!("line {number}, promised at {place}, is lost"));
+                }
+                Some(_) => {}
+                None => return broken(format!("line {number} was never confirmed")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Words of a line, without its number.
+fn words(record: &[u8]) -> u64 {
+    let all = record.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count();
+    all.saturating_sub(1) as u64
+}
+
+/// The words of the first `total` records.
+pub(crate) fn words_of(text: &Text, total: u64) -> u64 {
+    let lines = text.lines();
+    let upto = |end: u64| (0..end).map(|n| words(&text.record(n))).sum::<u64>();
+    upto(lines.min(total)) * (total / lines).max(1) + if total > lines { upto(total % lines) } else { 0 }
+}
+
+/// What the view saw, and which servers it had.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub(crate) count: u64,
+    pub(crate) words: u64,
+    pub(crate) servers: BTreeSet<String>,
+}
+
+/// Follows the log live from its first record to the last, at the server of this zone as long as there is one.
+pub(crate) fn follow(
+    client: &Client,
+    zone: &str,
+    text: &Text,
+    promises: &Promises,
+    sessions: u64,
+) -> Result<Followed> {
+    let mut reader = client.reader(Start::First, ReadFrom::Nearest(zone.to_owned()));
+    let mut seen = Seen::new(text, promises, sessions, Index(1));
+    let mut servers = BTreeSet::new();
+    while seen.count < promises.total() {
+        if promises.failed() {
+            return broken(format!("the appends ended after {} records", seen.count));
+        }
+        if let Some(batch) = within(&mut reader)? {
+            seen.take(&batch)?;
+            servers.extend(reader.server().map(str::to_owned));
+        }
+    }
+    // What came last may have been seen before its producer heard of it: the caller asks again, when all have.
+    Ok(Followed { count: seen.count, words: seen.words, servers })
+}
+
+fn within(reader: &mut Reader) -> Result<Option<RecordBatch>> {
+    match reader.next_batch_within(LOOK) {
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+        other => Ok(other?),
+    }
+}
+
+/// Reads one server from `first` to `last`. Returns a digest of all it has.
+pub(crate) fn read_all(
+    client: &Client,
+    zone: &str,
+    server: &str,
+    text: &Text,
+    promises: &Promises,
+    sessions: u64,
+    first: Index,
+) -> Result<u64> {
+    let last = Index(promises.total());
+    let mut options = ReaderOptions::default();
+    (options.from, options.min_index) = (ReadFrom::Nearest(zone.to_owned()), last);
+    let mut reader = client.reader_with(Start::First, options);
+    let mut seen = Seen::new(text, promises, sessions, first);
+    while seen.next <= last {
+        let Some(batch) = reader.next_batch()? else { break };
+        if reader.server() != Some(server) {
+            return broken(format!("server {server} does not answer"));
+        }
+        seen.take(&batch)?;
+    }
+    seen.complete(first)?;
+    Ok(seen.hash.finish())
+}

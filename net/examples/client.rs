@@ -1,0 +1,26 @@
+//! A log over the network: appends three records, exactly once each, and reads them back.
+//!
+//! `cargo run -p chiplog-net --example client -- 127.0.0.1:7411`, with `chiplog dev` in another terminal.
+
+use chiplog::{Result, Start};
+use chiplog_net::client::{ClientOptions, ProducerOptions, ReadFrom, blocking::Client};
+use std::time::Duration;
+
+fn main() -> Result<()> {
+    let server = std::env::args().nth(1).unwrap_or("127.0.0.1:7411".into());
+    let client = Client::connect([server], ClientOptions::default())?; // one is enough; it names the others
+    let producer = client.producer(ProducerOptions::default())?; // a session: whatever fails, each record once
+    let first = producer.append(b"3 lenses to Cambridge")?; // returns once a majority has it on stable storage
+    producer.send(b"1 prism to Woolsthorpe")?; // returns once it is buffered: many are under way at a time
+    producer.send(b"2 mirrors to London")?;
+    producer.flush(Duration::from_secs(10))?;
+
+    let mut reader = client.reader(Start::Index(first), ReadFrom::Any); // goes on elsewhere when its server fails
+    for _ in 0..3 {
+        if let Some(record) = reader.next_record()? {
+            println!("{}: {}", record.index, String::from_utf8_lossy(&record.data));
+        }
+    }
+    producer.close(Duration::from_secs(10));
+    Ok(())
+}

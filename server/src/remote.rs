@@ -1,0 +1,56 @@
+//! Remote: the log that servers keep, for commands that work on a directory as well.
+//!
+//! The runtime works on while the command waits for something else, such as a slow pipe.
+
+use crate::cluster::Connect;
+use crate::failure::{Failure, Result};
+use chiplog::ErrorKind;
+use chiplog_net::client::{Client, ClientOptions};
+use std::future::Future;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// How long a leader is looked for, and a call tried.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A client and what it runs on.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    runtime: Runtime,
+    pub(crate) client: Client,
+}
+
+impl Remote {
+    /// Finds the cluster.
+    ///
+    /// # Errors
+    /// `Unavailable`: no leader answered in time; the files of the options.
+    pub(crate) fn connect(servers: &[String], connect: &Connect) -> Result<Self> {
+        let mut options = ClientOptions::default();
+        options.timeout = PATIENCE;
+        options.tls = connect.tls()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .thread_name("chiplog-client")
+            .build()
+            .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
+        let client = runtime.block_on(Client::connect(servers, options)).map_err(failure)?;
+        Ok(Self { runtime, client })
+    }
+
+    /// Waits for what the client does.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+}
+
+/// What a server refused, or that none was there.
+pub(crate) fn failure(error: chiplog::Error) -> Failure {
+    let advice = match error.kind() {
+        ErrorKind::Full => "; `chiplog discard` makes room",
+        ErrorKind::Corrupt => "; `chiplog status` tells what the replicas know of damage",
+        _ => "",
+    };
+    Failure::new(error.kind(), format!("{error}{advice}"))
+}
