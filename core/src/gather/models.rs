@@ -174,8 +174,8 @@ fn loom_close_and_append_that_waits_for_room() {
     });
 }
 
-/// The writer poisons the log and leaves: an append is refused, or admitted and then answered. One that slipped
-/// in behind it would wait for ever.
+/// The writer poisons the log and leaves: an append is refused, or admitted and then answered, here by what is said when
+/// a promise is dropped. One that slipped in behind it would wait for ever.
 #[test]
 fn loom_refuse_and_append() {
     loom::model(|| {
@@ -186,7 +186,8 @@ fn loom_refuse_and_append() {
         });
         queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
         drain(&queue);
-        assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
+        let kind = caller.join().unwrap();
+        assert!(matches!(kind, ErrorKind::Poisoned | ErrorKind::Unavailable), "{kind}");
         assert!(matches!(queue.take(Some(Duration::ZERO), true), Taken::Closed));
     });
 }
