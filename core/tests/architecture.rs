@@ -99,6 +99,7 @@ const ORDER: &[&str] = &[
     "viewer",
     // Tools over all of it.
     "inspect::window",
+    "inspect::batches",
     "inspect::report",
     "inspect::segment",
     "inspect",
