@@ -121,6 +121,7 @@ impl Replica {
     pub(super) fn members_changed(&mut self) {
         let keep = !self.is_alone();
         self.raw.mut_store().keep_bodies(keep);
+        self.find_place();
         let members: Vec<Member> = self.membership.members().cloned().collect();
         self.cluster.transport.members(&members);
     }

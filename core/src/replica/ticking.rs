@@ -22,6 +22,8 @@ pub(super) struct Ticks {
     /// The shortest election time-out, in ticks.
     pub(super) election: usize,
     chance: SplitMix,
+    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
+    place: (usize, usize),
     timeout: usize,
     /// For which term, role and place among the voters the time-out was drawn.
     drawn_for: (u64, StateRole, (usize, usize)),
@@ -36,6 +38,7 @@ impl Ticks {
             interval: cluster.heartbeat,
             election,
             chance: SplitMix(seed),
+            place: (0, 0),
             timeout: election,
             drawn_for: (u64::MAX, StateRole::Follower, (0, 0)),
             asking: 0,
@@ -81,7 +84,7 @@ impl Replica {
             return;
         }
         self.ticks.asking += 1;
-        let (place, voters) = self.place();
+        let (place, voters) = self.ticks.place;
         let again = (self.ticks.election / 3).max(2) + self.turn(place, voters);
         if self.ticks.asking >= again {
             self.ticks.asking = 0;
@@ -117,11 +120,11 @@ impl Replica {
         self.process(now, writing)
     }
 
-    /// This voter's place among the voters, and how many there are; 0 of 0 for everybody else.
-    fn place(&self) -> (usize, usize) {
+    /// The voters have changed.
+    pub(super) fn find_place(&mut self) {
         let voters = self.membership.voters();
         let place = voters.iter().position(|v| *v == self.node().0);
-        place.map_or((0, 0), |place| (place, voters.len()))
+        self.ticks.place = place.map_or((0, 0), |place| (place, voters.len()));
     }
 
     /// Whose turn it is to stand for election first: 0 for that voter, 1 for the next. Another one each term.
@@ -140,7 +143,7 @@ impl Replica {
 
     /// Keeps the election time-out of our own: raft draws another one on every change.
     pub(super) fn steady(&mut self) {
-        let place = self.place();
+        let place = self.ticks.place;
         let now_for = (self.raw.raft.term, self.raw.raft.state, place);
         if self.ticks.drawn_for != now_for {
             self.ticks.drawn_for = now_for;
