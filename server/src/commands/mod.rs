@@ -21,6 +21,7 @@ mod member;
 mod read;
 mod serve;
 mod status;
+mod top;
 mod verify;
 
 /// What to do.
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     Serve(Box<serve::Serve>),
     Dev(dev::Dev),
     Status(status::Status),
+    Top(top::Top),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
     Config(config::ConfigCommand),
@@ -55,10 +57,11 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::run(*args, ui),
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
+        Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),
         Command::Config(args) => config::run(&args, ui),
