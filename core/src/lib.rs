@@ -81,7 +81,7 @@ pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
-pub use stats::{SYNC_BUCKETS, Stats};
+pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

@@ -31,7 +31,7 @@ use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
 use crate::repairing::{Begun, Repairing};
 use crate::rescue::Shared;
-use crate::stats::Stats;
+use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
@@ -532,6 +532,17 @@ impl Log {
     /// What the log did since it was opened.
     pub fn stats(&self) -> Stats {
         self.inner.published.counters.snapshot()
+    }
+
+    /// What waits in it now. Takes the queue's lock for a moment.
+    pub fn backlog(&self) -> Backlog {
+        let (appends, bytes, taken) = self.inner.queue.waiting();
+        Backlog {
+            queue_appends: appends as u64,
+            queue_bytes: bytes as u64,
+            taken_bytes: taken as u64,
+            uncommitted_bytes: self.inner.published.counters.uncommitted_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Why the log takes no more appends, if a write or a sync has failed.

@@ -4,6 +4,7 @@
 mod cluster;
 mod configuration;
 mod harness;
+mod metrics;
 mod one;
 mod shell;
 mod three;
