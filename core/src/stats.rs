@@ -1,9 +1,10 @@
 //! Counters of what the log did since it was opened: for metrics and benchmarks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// What a log did since it was opened. All only grow.
+/// What a log did since it was opened. All only grow, but for `syncing`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -47,6 +48,8 @@ pub struct Stats {
     pub commit_micros_total: u64,
     /// How many blocks took up to 256, 512, 1,024 … bytes in a file, each counted once; the last one counts all others.
     pub block_bytes_buckets: [u64; BLOCK_BUCKETS],
+    /// How long the sync has run that is running now; none: zero. A disk that hangs shows here, and nowhere else.
+    pub syncing: Duration,
 }
 
 /// What waits in a log now.
@@ -138,6 +141,7 @@ pub(crate) struct Counters {
     block_buckets: [AtomicU64; BLOCK_BUCKETS],
     /// Not a count: what is so now.
     pub(crate) uncommitted_bytes: AtomicU64,
+    sync_began: Mutex<Option<Instant>>,
 }
 
 impl Counters {
@@ -153,6 +157,11 @@ impl Counters {
         for (bucket, count) in self.block_buckets.iter().zip(sizes).filter(|(_, count)| **count > 0) {
             bucket.fetch_add(*count, Ordering::Relaxed);
         }
+    }
+
+    /// A sync begins, or has ended.
+    pub(crate) fn syncing(&self, runs: bool) {
+        *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = runs.then(Instant::now);
     }
 
     /// A sync succeeded and took this long.
@@ -182,6 +191,11 @@ impl Counters {
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
             commit_micros_total: get(&self.commit_micros),
             block_bytes_buckets: std::array::from_fn(|n| get(&self.block_buckets[n])),
+            syncing: self
+                .sync_began
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .map_or(Duration::ZERO, |at| at.elapsed()),
         }
     }
 }
