@@ -11,6 +11,8 @@
 mod backoff;
 pub mod blocking;
 mod class;
+mod closed;
+mod deadline;
 mod gather;
 mod outcome;
 mod producer;
@@ -21,8 +23,9 @@ mod tls;
 mod watch;
 
 pub use class::ErrorClass;
+pub use closed::{Closed, Unacknowledged};
 pub use outcome::Delivery;
-pub use producer::{Producer, ProducerOptions, Unacknowledged};
+pub use producer::{Producer, ProducerOptions};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
 pub use watch::{RemoteInfo, Watch};
@@ -157,7 +160,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.options().timeout
+        deadline::within(self.options().timeout)
     }
 
     fn log_name(&self) -> String {
@@ -250,7 +253,7 @@ impl Client {
         let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(Instant::now() + self.options().attempt_timeout);
+            let until = deadline.min(deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
             let (error, hint) = match timeout_at(until, call(client, request.clone())).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),

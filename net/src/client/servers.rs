@@ -26,11 +26,26 @@ const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 /// The default of HTTP/2, 16 KiB, costs a system call each.
 const FRAME_BYTES: u32 = 256 << 10;
 
+/// The service on a connection.
+pub(super) type Stub = LogClient<Channel>;
+
 /// The limits that a server told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) batch_bytes_max: usize,
+    pub(super) record_bytes_max: usize,
     pub(super) session_window: u16,
+}
+
+impl From<&ServerInfoResponse> for Limits {
+    fn from(told: &ServerInfoResponse) -> Self {
+        let records = if told.record_bytes_max == 0 { told.batch_bytes_max } else { told.record_bytes_max };
+        Self {
+            batch_bytes_max: told.batch_bytes_max as usize,
+            record_bytes_max: records as usize,
+            session_window: told.session_window.clamp(1, u16::MAX.into()) as u16,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -100,7 +115,7 @@ impl Servers {
 
     /// The leader's limits, as of the last time it was asked.
     pub(super) fn limits(&self) -> Limits {
-        let cautious = Limits { batch_bytes_max: 1 << 20, session_window: 1 };
+        let cautious = Limits { batch_bytes_max: 1 << 20, record_bytes_max: 1 << 20, session_window: 1 };
         self.known().limits.unwrap_or(cautious)
     }
 
@@ -227,14 +242,14 @@ impl Servers {
         if told.node == 0 {
             return Ok(None); // part of no cluster yet
         }
+        let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
         let mut known = self.known();
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
-            let window = told.session_window.min(u16::MAX.into()) as u16;
-            known.limits = Some(Limits {
-                batch_bytes_max: told.batch_bytes_max as usize,
-                session_window: window.max(1),
-            });
+            // The leader's count: it is who takes batches.
+            if leads || known.limits.is_none() {
+                known.limits = Some(Limits::from(&told));
+            }
         }
         if told.servers.is_empty() {
             return Ok(Some((told.term, true, address))); // a log on its own
@@ -251,7 +266,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(super) fn client(&self, address: &str) -> Result<Stub> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -272,7 +287,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(super) fn stream_client(&self, address: &str) -> Result<Stub> {
         let client = LogClient::new(self.endpoint(address)?.connect_lazy());
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
