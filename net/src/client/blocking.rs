@@ -132,6 +132,14 @@ impl Client {
         self.runtime.wait(self.client.info())
     }
 
+    /// See [`super::Client::info_stale`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn info_stale(&self) -> Result<RemoteInfo> {
+        self.runtime.wait(self.client.info_stale())
+    }
+
     /// See [`super::Client::discard`].
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::{Status, Streaming};
 
@@ -30,7 +31,7 @@ pub enum ReadFrom {
     /// Any replica: what was acknowledged is there a moment later.
     #[default]
     Any,
-    /// A replica of this zone, if one answers; else any.
+    /// A replica of this zone, if one answers when a server is looked for; else any, which is then kept while it serves.
     Nearest(String),
 }
 
@@ -119,8 +120,10 @@ enum Place {
 struct Open {
     server: String,
     stream: Streaming<ReadResponse>,
-    /// Keep-alives in a row during which the leader had more.
+    /// How often in a row another replica had more.
     behind: u32,
+    /// What the replicas have, asked at a keep-alive and looked at when the next one comes: nothing waits for it.
+    newest: JoinSet<Option<Index>>,
 }
 
 impl RemoteReader {
@@ -243,11 +246,11 @@ impl RemoteReader {
             self.stream = None;
             return Ok(Step::End);
         };
-        self.take(response).await?;
+        self.take(response)?;
         Ok(Step::Again)
     }
 
-    async fn take(&mut self, response: ReadResponse) -> Result<()> {
+    fn take(&mut self, response: ReadResponse) -> Result<()> {
         if !response.batches.is_empty() {
             self.waiting = response.batches.into();
             if let Some(open) = &mut self.stream {
@@ -260,24 +263,24 @@ impl RemoteReader {
             return Ok(());
         }
         // A keep-alive. A replica that is cut off from the others has nothing new, for ever.
-        let leader = self.leader_last().await;
-        let Some(open) = &mut self.stream else { return Ok(()) };
         let next = match self.place {
             Place::Next(next) => next,
             Place::Start(_) => self.options.min_index,
         };
-        open.behind = if leader.is_some_and(|last| last >= next) { open.behind + 1 } else { 0 };
+        let Some(open) = &mut self.stream else { return Ok(()) };
+        while let Some(asked) = open.newest.try_join_next() {
+            let Ok(Some(newest)) = asked else { continue };
+            open.behind = if newest >= next { open.behind + 1 } else { 0 };
+        }
+        if open.newest.is_empty() {
+            let client = self.client.clone();
+            open.newest.spawn(async move { newest(&client).await });
+        }
         if open.behind < 3 {
             return Ok(());
         }
-        let what = format!("{} does not get what the leader has", open.server);
+        let what = format!("{} does not get what others have", open.server);
         Err(Error::new(ErrorKind::Unavailable, what))
-    }
-
-    /// The leader's last record, if it tells soon.
-    async fn leader_last(&self) -> Option<Index> {
-        let wait = self.client.options().probe_timeout;
-        timeout(wait, self.client.info_stale()).await.ok()?.ok().map(|info| info.last)
     }
 
     /// What a server sent, checked.
@@ -319,7 +322,8 @@ impl RemoteReader {
         };
         match result {
             Ok(stream) => {
-                self.stream = Some(Open { server, stream: stream.into_inner(), behind: 0 });
+                self.stream =
+                    Some(Open { server, stream: stream.into_inner(), behind: 0, newest: JoinSet::new() });
                 Ok(())
             }
             Err(error) => {
@@ -393,6 +397,12 @@ impl RemoteReader {
             _ => Ok(Some(error)),
         }
     }
+}
+
+/// The last record that any replica has, if one tells soon.
+async fn newest(client: &Client) -> Option<Index> {
+    let soon = Instant::now() + 3 * client.options().probe_timeout;
+    super::stale::info(client, soon).await.ok().map(|info| Index(info.last))
 }
 
 enum Step {

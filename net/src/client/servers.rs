@@ -2,9 +2,11 @@
 //!
 //! Asks servers about themselves: those it was given at first, later also those that these named. Of two that name
 //! different leaders, the one with the higher term is right: a leader that was cut off believes in itself for a while.
+//! Without a leader, servers are known all the same: reading needs none.
 //!
 //! Invariants:
 //! - One question round at a time, however many ask; those who waited use what it brought.
+//! - Servers of one log only: the first answer says which.
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
@@ -58,6 +60,10 @@ pub(super) struct Servers {
 
 #[derive(Debug, Default)]
 struct Known {
+    /// A server of the log has answered.
+    answered: bool,
+    /// The log's id, once a server has told it.
+    log_id: String,
     servers: Vec<Server>,
     leader: Option<String>,
     /// Of the newest answer that named a leader.
@@ -84,33 +90,68 @@ impl Servers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns once a server of the log has answered, whether it knows who leads or not; asks until `deadline`. All
+    /// those that were given are waited for, but not for long: that they are of one log is checked here.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: none did; says what the last one that was asked answered. `Unsupported`, `NotFound`:
+    /// none that did is of use. `InvalidArgument`: they are of different logs, or what was given cannot be used.
+    pub(super) async fn found(&self, deadline: Instant) -> Result<()> {
+        self.until(deadline, true, |known| known.answered.then_some(())).await
+    }
+
     /// Where the leader is; asks until `deadline`.
     ///
     /// # Errors
     /// `Unavailable`: nobody knew one; says what the last one that was asked answered. `Unsupported`.
     pub(super) async fn leader(&self, deadline: Instant) -> Result<String> {
+        self.until(deadline, false, |known| known.leader.clone()).await
+    }
+
+    async fn until<T>(
+        &self,
+        deadline: Instant,
+        thorough: bool,
+        is: impl Fn(&Known) -> Option<T>,
+    ) -> Result<T> {
         let mut backoff = Backoff::new(self.options.backoff_min, self.options.backoff_max);
         loop {
-            if let Some(leader) = self.known().leader.clone() {
-                return Ok(leader);
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
             }
-            let asked = timeout_at(deadline, self.ask()).await;
-            match asked {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
-                Ok(Err(error)) => {
-                    let wait = backoff.next();
-                    if Instant::now() + wait >= deadline {
-                        return Err(error);
-                    }
-                    sleep(wait).await;
-                }
+            let asked = match timeout_at(deadline, self.ask(thorough)).await {
+                Ok(asked) => asked,
                 Err(_) => {
-                    let what = format!("no leader was found in time; asked {}", self.seeds.join(", "));
+                    let who = if thorough { "server" } else { "leader" };
+                    let what = format!("no {who} was found in time; asked {}", self.seeds.join(", "));
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
+            };
+            let Err(error) = asked else { continue };
+            if thorough && error.kind() == ErrorKind::InvalidArgument {
+                return Err(error);
             }
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
+            }
+            let wait = backoff.next();
+            let useless = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound);
+            if useless || Instant::now() + wait >= deadline {
+                return Err(error);
+            }
+            sleep(wait).await;
         }
+    }
+
+    /// All servers that are known, the first ones included.
+    pub(super) fn all(&self) -> BTreeSet<String> {
+        let known = self.known();
+        self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
+    }
+
+    /// The log that they serve, in hexadecimal; empty: not told.
+    pub(super) fn log_id(&self) -> String {
+        self.known().log_id.clone()
     }
 
     /// The leader's limits, as of the last time it was asked.
@@ -119,13 +160,23 @@ impl Servers {
         self.known().limits.unwrap_or(cautious)
     }
 
-    /// The server did not act as the leader.
+    /// The server did not act as the leader, or as a server.
     pub(super) fn doubt(&self, leader: &str) {
+        self.depose(leader);
+        self.known().channels.remove(leader);
+    }
+
+    /// The server says that it does not lead.
+    pub(super) fn depose(&self, leader: &str) {
         let mut known = self.known();
         if known.leader.as_deref() == Some(leader) {
             known.doubted = known.leader.take();
         }
-        known.channels.remove(leader);
+    }
+
+    /// Whether the server is believed to lead.
+    pub(super) fn is_leader(&self, address: &str) -> bool {
+        self.known().leader.as_deref() == Some(address)
     }
 
     /// A server says that this is the leader.
@@ -135,22 +186,43 @@ impl Servers {
         }
     }
 
+    /// The leader, if one is known after one round of questions and it is not in `avoid`; else any server.
+    ///
+    /// # Errors
+    /// As [`Self::found`].
+    pub(super) async fn leader_or_any(&self, avoid: &BTreeSet<String>, deadline: Instant) -> Result<String> {
+        self.found(deadline).await?;
+        let _ = timeout_at(deadline, self.ask(false)).await;
+        let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
+        match leader {
+            Some(leader) => Ok(leader),
+            None => self.pick(&ReadFrom::Any, avoid, deadline).await,
+        }
+    }
+
     /// A server to read from, one that is not in `avoid` if there is one.
     ///
     /// # Errors
-    /// As [`Self::leader`].
+    /// As [`Self::found`]; from the leader, as [`Self::leader`].
     pub(super) async fn pick(
         &self,
         from: &ReadFrom,
         avoid: &BTreeSet<String>,
         deadline: Instant,
     ) -> Result<String> {
-        if self.known().servers.is_empty() || *from == ReadFrom::Leader {
+        self.found(deadline).await?;
+        if *from == ReadFrom::Leader {
             let leader = self.leader(deadline).await?;
             // It may be the leader in name only: then whoever else there is.
-            if *from == ReadFrom::Leader && !avoid.contains(&leader) {
+            if !avoid.contains(&leader) {
                 return Ok(leader);
             }
+        }
+        let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
+        if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
+            // Others may have come since these were named.
+            self.known().leader = None;
+            let _ = timeout_at(deadline, self.ask(false)).await;
         }
         let known = self.known();
         let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone)).collect();
@@ -164,18 +236,21 @@ impl Servers {
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
 
-    /// One round of questions.
-    async fn ask(&self) -> Result<()> {
+    /// One round of questions, unless it is known already. `thorough`: only whether any server is there, but all are
+    /// heard.
+    ///
+    /// # Errors
+    /// No leader was found; or, of a thorough round, `InvalidArgument`: one of the servers is of another log.
+    async fn ask(&self, thorough: bool) -> Result<()> {
         let _one_at_a_time = self.asking.lock().await;
-        if self.known().leader.is_some() {
-            return Ok(());
+        {
+            let known = self.known();
+            if known.leader.is_some() || (thorough && known.answered) {
+                return Ok(());
+            }
         }
         let mut asked = JoinSet::new();
-        let all: BTreeSet<String> = {
-            let known = self.known();
-            self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
-        };
-        for address in all {
+        for address in self.all() {
             let client = self.client(&address);
             let timeout = self.options.probe_timeout;
             asked.spawn(async move {
@@ -194,18 +269,19 @@ impl Servers {
                 Answer { address, told }
             });
         }
-        let mut failed = None;
+        let (mut failed, mut answered) = (None, false);
         let mut best: Option<(u64, bool, String)> = None;
         while let Some(Ok(answer)) = asked.join_next().await {
             match self.judge(answer) {
                 Ok(Some(found)) => {
                     let sure = found.1;
                     best = best.max(Some(found));
-                    if sure {
+                    if sure && !thorough {
                         break;
                     }
                 }
-                Ok(None) => {}
+                Ok(None) => answered = true,
+                Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => return Err(error),
                 Err(error) => failed = Some(error),
             }
         }
@@ -217,12 +293,14 @@ impl Servers {
                 known.doubted = None;
                 Ok(())
             }
-            None => Err(failed.unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    "no leader is known: an election is under way, or too few servers run",
-                )
-            })),
+            None => Err(match failed {
+                Some(error) if !answered => error,
+                failed => {
+                    let more = failed.map_or_else(String::new, |error| format!("; {error}"));
+                    let what = "no leader is known: an election is under way, or too few servers run";
+                    Error::new(ErrorKind::Unavailable, format!("{what}{more}"))
+                }
+            }),
         }
     }
 
@@ -240,10 +318,26 @@ impl Servers {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if told.node == 0 {
-            return Ok(None); // part of no cluster yet
+            let what = format!("{address} is not part of a cluster yet");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        let log = &self.options.log;
+        if !log.is_empty() && !told.logs.contains(log) {
+            let what = format!("{address} has no log {log:?}, only {}", told.logs.join(", "));
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
         let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
         let mut known = self.known();
+        if known.log_id.is_empty() {
+            known.log_id.clone_from(&told.log_id); // empty of an older server
+        } else if !told.log_id.is_empty() && told.log_id != known.log_id {
+            let what = format!(
+                "{address} is of log {}, and another server that was named of log {}",
+                told.log_id, known.log_id
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        known.answered = true;
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
             // The leader's count: it is who takes batches.
