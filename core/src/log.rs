@@ -349,7 +349,9 @@ impl Log {
         if batch.records_within(max)? {
             return Ok(());
         }
-        let what = format!("a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows");
+        let what = format!(
+            "a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows"
+        );
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
-use super::{Closed, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
+use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
 use chiplog::{Error, ErrorKind, ForkGuard, Index, OwnedRecord, RecordBatch, Result, Start};
 use std::fmt;
 use std::future::Future;
@@ -39,7 +39,8 @@ impl Runtime {
 
     fn check_fork(&self) -> Result<()> {
         if self.fork.is_child() {
-            let what = "this client was made before fork(): its thread is in the parent; connect anew in the child";
+            let what =
+                "this client was made before fork(): its thread is in the parent; connect anew in the child";
             return Err(Error::new(ErrorKind::Forked, what));
         }
         Ok(())

@@ -181,7 +181,8 @@ impl Gather {
         }
         if record.len() > bounds.record_bytes_max {
             drop(state);
-            let what = format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
+            let what =
+                format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
             return Err((Error::new(ErrorKind::TooLarge, what), tell));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {

@@ -14,6 +14,7 @@ pub mod blocking;
 mod class;
 mod closed;
 mod deadline;
+mod errands;
 mod gather;
 mod outcome;
 mod producer;

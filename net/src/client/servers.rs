@@ -10,6 +10,7 @@
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
+use super::deadline::FAR;
 use super::{ClientOptions, ReadFrom};
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
@@ -19,7 +20,7 @@ use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 /// Room for one reply and its frame.
@@ -68,6 +69,8 @@ struct Known {
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
+    /// Since when leaders of earlier terms are all that is named.
+    outdated: Option<Instant>,
     /// Was believed to lead, and did not answer as a leader.
     doubted: Option<String>,
     limits: Option<Limits>,
@@ -200,6 +203,25 @@ impl Servers {
         }
     }
 
+    /// Asks one server what it says of itself and of the others. Whom it names as the leader.
+    pub(super) async fn learn(&self, address: &str) -> Option<String> {
+        let mut client = self.client(address).ok()?;
+        let asked = client.server_info(ServerInfoRequest {});
+        let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
+        let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
+        Some(found.2)
+    }
+
+    /// The servers of a zone that `server` is not in.
+    pub(super) fn nearer(&self, zone: &str, server: &str) -> Vec<String> {
+        let known = self.known();
+        let near = || known.servers.iter().filter(|s| s.zone == zone);
+        if near().any(|s| s.address == server) {
+            return Vec::new();
+        }
+        near().map(|s| s.address.clone()).collect()
+    }
+
     /// A server to read from, one that is not in `avoid` if there is one.
     ///
     /// # Errors
@@ -212,11 +234,7 @@ impl Servers {
     ) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
-            let leader = self.leader(deadline).await?;
-            // It may be the leader in name only: then whoever else there is.
-            if !avoid.contains(&leader) {
-                return Ok(leader);
-            }
+            return self.leader(deadline).await;
         }
         let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
         if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
@@ -288,7 +306,17 @@ impl Servers {
         match best {
             Some((term, _, leader)) => {
                 let mut known = self.known();
-                known.term = known.term.max(term);
+                if term < known.term {
+                    // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
+                    // another cluster that has begun to count anew.
+                    let since = *known.outdated.get_or_insert_with(Instant::now);
+                    if since.elapsed() < self.options.timeout / 2 {
+                        let what =
+                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                        return Err(Error::new(ErrorKind::Unavailable, what));
+                    }
+                }
+                (known.term, known.outdated) = (term, None);
                 known.leader = Some(leader);
                 known.doubted = None;
                 Ok(())
@@ -395,13 +423,13 @@ impl Servers {
             endpoint = tls.apply(endpoint)?;
         }
         Ok(endpoint
-            .connect_timeout(options.connect_timeout)
+            .connect_timeout(options.connect_timeout.min(FAR))
             .tcp_nodelay(true)
             .max_frame_size(FRAME_BYTES)
             .initial_stream_window_size(options.window_bytes)
             .initial_connection_window_size(options.window_bytes.saturating_mul(2))
-            .http2_keep_alive_interval(options.keep_alive)
-            .keep_alive_timeout(options.keep_alive)
+            .http2_keep_alive_interval(options.keep_alive.min(FAR))
+            .keep_alive_timeout(options.keep_alive.min(FAR))
             .keep_alive_while_idle(true))
     }
 }
