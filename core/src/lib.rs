@@ -75,6 +75,7 @@ pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use disk::map::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
 pub use log::{Info, Log};

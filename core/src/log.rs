@@ -343,8 +343,16 @@ impl Log {
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
         self.check_fork()?;
-        let bytes = batch.as_bytes().len();
-        self.check_size("batch", bytes, self.inner.options.batch_bytes_max, "batch_bytes_max")
+        let options = &self.inner.options;
+        self.check_size("batch", batch.as_bytes().len(), options.batch_bytes_max, "batch_bytes_max")?;
+        let max = options.record_bytes_max;
+        if batch.records_within(max)? {
+            return Ok(());
+        }
+        let what = format!(
+            "a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows"
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
     }
 
     fn check_size(&self, what: &str, bytes: usize, max: u32, option: &str) -> Result<()> {

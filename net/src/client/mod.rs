@@ -12,6 +12,9 @@
 mod backoff;
 pub mod blocking;
 mod class;
+mod closed;
+mod deadline;
+mod errands;
 mod gather;
 mod outcome;
 mod producer;
@@ -23,8 +26,9 @@ mod tls;
 mod watch;
 
 pub use class::ErrorClass;
+pub use closed::{Closed, Unacknowledged};
 pub use outcome::Delivery;
-pub use producer::{Producer, ProducerOptions, Unacknowledged};
+pub use producer::{Producer, ProducerOptions};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
 pub use watch::{RemoteInfo, Watch};
@@ -160,7 +164,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.options().timeout
+        deadline::within(self.options().timeout)
     }
 
     fn log_name(&self) -> String {
@@ -251,7 +255,7 @@ impl Client {
         let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(Instant::now() + self.options().attempt_timeout);
+            let until = deadline.min(deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
             let (error, hint) = match timeout_at(until, call(client, request.clone())).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),

@@ -10,6 +10,7 @@
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
+use super::deadline::FAR;
 use super::{ClientOptions, ReadFrom};
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
@@ -19,7 +20,7 @@ use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 /// Room for one reply and its frame.
@@ -28,11 +29,26 @@ const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 /// The default of HTTP/2, 16 KiB, costs a system call each.
 const FRAME_BYTES: u32 = 256 << 10;
 
+/// The service on a connection.
+pub(super) type Stub = LogClient<Channel>;
+
 /// The limits that a server told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) batch_bytes_max: usize,
+    pub(super) record_bytes_max: usize,
     pub(super) session_window: u16,
+}
+
+impl From<&ServerInfoResponse> for Limits {
+    fn from(told: &ServerInfoResponse) -> Self {
+        let records = if told.record_bytes_max == 0 { told.batch_bytes_max } else { told.record_bytes_max };
+        Self {
+            batch_bytes_max: told.batch_bytes_max as usize,
+            record_bytes_max: records as usize,
+            session_window: told.session_window.clamp(1, u16::MAX.into()) as u16,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -53,6 +69,8 @@ struct Known {
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
+    /// Since when leaders of earlier terms are all that is named.
+    outdated: Option<Instant>,
     /// Was believed to lead, and did not answer as a leader.
     doubted: Option<String>,
     limits: Option<Limits>,
@@ -141,7 +159,7 @@ impl Servers {
 
     /// The leader's limits, as of the last time it was asked.
     pub(super) fn limits(&self) -> Limits {
-        let cautious = Limits { batch_bytes_max: 1 << 20, session_window: 1 };
+        let cautious = Limits { batch_bytes_max: 1 << 20, record_bytes_max: 1 << 20, session_window: 1 };
         self.known().limits.unwrap_or(cautious)
     }
 
@@ -185,6 +203,25 @@ impl Servers {
         }
     }
 
+    /// Asks one server what it says of itself and of the others. Whom it names as the leader.
+    pub(super) async fn learn(&self, address: &str) -> Option<String> {
+        let mut client = self.client(address).ok()?;
+        let asked = client.server_info(ServerInfoRequest {});
+        let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
+        let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
+        Some(found.2)
+    }
+
+    /// The servers of a zone that `server` is not in.
+    pub(super) fn nearer(&self, zone: &str, server: &str) -> Vec<String> {
+        let known = self.known();
+        let near = || known.servers.iter().filter(|s| s.zone == zone);
+        if near().any(|s| s.address == server) {
+            return Vec::new();
+        }
+        near().map(|s| s.address.clone()).collect()
+    }
+
     /// A server to read from, one that is not in `avoid` if there is one.
     ///
     /// # Errors
@@ -197,11 +234,7 @@ impl Servers {
     ) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
-            let leader = self.leader(deadline).await?;
-            // It may be the leader in name only: then whoever else there is.
-            if !avoid.contains(&leader) {
-                return Ok(leader);
-            }
+            return self.leader(deadline).await;
         }
         let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
         if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
@@ -273,7 +306,17 @@ impl Servers {
         match best {
             Some((term, _, leader)) => {
                 let mut known = self.known();
-                known.term = known.term.max(term);
+                if term < known.term {
+                    // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
+                    // another cluster that has begun to count anew.
+                    let since = *known.outdated.get_or_insert_with(Instant::now);
+                    if since.elapsed() < self.options.timeout / 2 {
+                        let what =
+                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                        return Err(Error::new(ErrorKind::Unavailable, what));
+                    }
+                }
+                (known.term, known.outdated) = (term, None);
                 known.leader = Some(leader);
                 known.doubted = None;
                 Ok(())
@@ -311,6 +354,7 @@ impl Servers {
             let what = format!("{address} has no log {log:?}, only {}", told.logs.join(", "));
             return Err(Error::new(ErrorKind::NotFound, what));
         }
+        let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
         let mut known = self.known();
         if known.log_id.is_empty() {
             known.log_id.clone_from(&told.log_id); // empty of an older server
@@ -324,11 +368,10 @@ impl Servers {
         known.answered = true;
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
-            let window = told.session_window.min(u16::MAX.into()) as u16;
-            known.limits = Some(Limits {
-                batch_bytes_max: told.batch_bytes_max as usize,
-                session_window: window.max(1),
-            });
+            // The leader's count: it is who takes batches.
+            if leads || known.limits.is_none() {
+                known.limits = Some(Limits::from(&told));
+            }
         }
         if told.servers.is_empty() {
             return Ok(Some((told.term, true, address))); // a log on its own
@@ -345,7 +388,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(super) fn client(&self, address: &str) -> Result<Stub> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -366,7 +409,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(super) fn stream_client(&self, address: &str) -> Result<Stub> {
         let client = LogClient::new(self.endpoint(address)?.connect_lazy());
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
@@ -380,13 +423,13 @@ impl Servers {
             endpoint = tls.apply(endpoint)?;
         }
         Ok(endpoint
-            .connect_timeout(options.connect_timeout)
+            .connect_timeout(options.connect_timeout.min(FAR))
             .tcp_nodelay(true)
             .max_frame_size(FRAME_BYTES)
             .initial_stream_window_size(options.window_bytes)
             .initial_connection_window_size(options.window_bytes.saturating_mul(2))
-            .http2_keep_alive_interval(options.keep_alive)
-            .keep_alive_timeout(options.keep_alive)
+            .http2_keep_alive_interval(options.keep_alive.min(FAR))
+            .keep_alive_timeout(options.keep_alive.min(FAR))
             .keep_alive_while_idle(true))
     }
 }

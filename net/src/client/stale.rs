@@ -4,6 +4,7 @@
 //! soon after the first.
 
 use super::backoff::Backoff;
+use super::deadline::within;
 use super::{Client, ErrorClass};
 use crate::proto::v1::{InfoRequest, InfoResponse};
 use crate::status::from_status;
@@ -33,7 +34,7 @@ pub(super) async fn info(client: &Client, deadline: Instant) -> Result<InfoRespo
 /// Asks every server once.
 async fn round(client: &Client, deadline: Instant) -> Result<InfoResponse> {
     let (servers, options) = (client.servers(), client.options());
-    let mut until = deadline.min(Instant::now() + options.attempt_timeout);
+    let mut until = deadline.min(within(options.attempt_timeout));
     let mut asked = JoinSet::new();
     for address in servers.all() {
         let mut stub = servers.client(&address)?;
@@ -62,7 +63,7 @@ async fn round(client: &Client, deadline: Instant) -> Result<InfoResponse> {
         // It may have been the leader once.
         servers.depose(&address);
         if best.is_none() {
-            until = until.min(Instant::now() + options.probe_timeout);
+            until = until.min(within(options.probe_timeout));
         }
         if best.as_ref().is_none_or(|best| best.last < info.last) {
             best = Some(info);
