@@ -6,6 +6,7 @@ mod configuration;
 mod harness;
 mod metrics;
 mod one;
+mod session_file;
 mod shell;
 mod three;
 mod tls;
