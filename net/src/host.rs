@@ -140,7 +140,7 @@ impl Host {
 
     /// Whether what is committed anywhere comes to be known here: a replica knows a leader; a copy's own source is so.
     /// Takes a moment, as [`Self::leader`].
-    pub(crate) fn is_fed(&self) -> bool {
+    pub fn is_fed(&self) -> bool {
         match self.log.get() {
             Some(log) if log.info().follows => self.fed.load(Ordering::Relaxed),
             Some(log) => log.status().leader.is_some(),
