@@ -184,7 +184,8 @@ impl Task {
     async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
         let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let request = self.request();
+        let want = self.followed().map(Followed::want).transpose().map_err(Failure::Fatal)?;
+        let request = self.request(want);
         let opening = async {
             let mut stream = client.follow(request).await?.into_inner();
             Ok((stream.message().await?, stream))
@@ -203,7 +204,7 @@ impl Task {
         if let Some(ours) = log.filter(|ours| *ours != theirs) {
             return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
         }
-        if let Some(FeedFrom::After { raft, .. }) = self.followed().map(Followed::want)
+        if let Some(FeedFrom::After { raft, .. }) = want
             && first.committed < raft.get()
             && self.sources.has_other(&server)
         {
@@ -216,8 +217,9 @@ impl Task {
         Ok(upstream)
     }
 
-    fn request(&self) -> FollowRequest {
-        let (log_id, start) = match self.followed().map(Followed::want) {
+    /// `want`: None: nothing is here yet.
+    fn request(&self, want: Option<FeedFrom>) -> FollowRequest {
+        let (log_id, start) = match want {
             Some(FeedFrom::After { log, raft, term }) => {
                 let place = FollowPlace { index: raft.get(), term: term.get() };
                 (ids::to_bytes(log.get()), Asked::After(place))
@@ -335,7 +337,8 @@ fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Opti
     let jumped = match (shared.followed.get(), &fed) {
         (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
-            ErrorKind::Corrupt => Failure::Server(of_server(error)),
+            // Damaged in a way that its checksums do not tell, or not what was asked for.
+            ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
             ErrorKind::Full => Failure::Here(error),
             _ => Failure::Fatal(error),
         })?,
