@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
-        Some(follower) => _ = follower.close(), // the events end
+        Some(follower) => _ = follower.close(),               // the events end
         None => std::process::exit(Exit::Interrupted as i32), // nothing has begun that a kill would harm
     })?;
     if args.start_over {
@@ -239,7 +239,9 @@ fn words(told: &Value) -> String {
             human::count(told["to"].as_u64().unwrap_or(0).saturating_sub(1)),
         ),
         "discarded" => format!("records below {} were discarded", number("first")),
-        "failed" => format!("looks for another server: {}", told["error"]["message"].as_str().unwrap_or_default()),
+        "failed" => {
+            format!("looks for another server: {}", told["error"]["message"].as_str().unwrap_or_default())
+        }
         _ => format!("{} events were missed", number("events")),
     }
 }
