@@ -195,7 +195,8 @@ impl Follower {
     }
 
     /// A reader of what is here, as [`Log::reader`]: slices of the files, no server is asked. At the tail it waits for what
-    /// comes. When it meets a jump, its next record is `Discarded`: go on with a new one at [`Start::First`].
+    /// comes; once the follower was closed or has ended by itself that wait is `Closed`, and [`Self::status`] says why. When
+    /// it meets a jump, its next record is `Discarded`: go on with a new one at [`Start::First`].
     ///
     /// # Errors
     /// As [`Log::reader`].
