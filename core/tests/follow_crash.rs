@@ -126,10 +126,10 @@ impl Life {
             let info = reference.log().info();
             self.after.insert(raft, (info.first, info.last.next()));
             assert!(jumped.is_none_or(|j| j.to == info.first && info.last < info.first));
-        }
-        let mut reader = reference.log().reader(Start::First).unwrap();
-        while let Some(record) = reader.next_record().unwrap() {
-            self.records.insert(record.index, record.data.to_vec());
+            let mut reader = reference.log().reader(Start::Last(2)).unwrap();
+            while let Some(record) = reader.next_record().unwrap() {
+                self.records.insert(record.index, record.data.to_vec());
+            }
         }
     }
 
@@ -178,8 +178,7 @@ impl Life {
             return Err(Wrong(format!("it ends with entry {raft}, after which it never was")));
         };
         let begins = info.first == first || (own_retention && info.first > first && info.first <= next);
-        if !begins || info.last.next() != next.max(info.first) || info.durable != info.last.max(info.durable)
-        {
+        if !begins || info.last.next() != next.max(info.first) {
             return Err(Wrong(format!("after entry {raft} {info:?}, not {first} and up to {next}")));
         }
         let mut reader = follower.log().reader(Start::First)?;
@@ -248,6 +247,10 @@ fn recover(
     };
     let legal = life.begin.raft().get().max(*legal.start())..=life.begin.raft().get().max(*legal.end());
     let found = life.judge(&follower, &legal, own_retention)?;
+    let info = follower.log().info();
+    if info.durable < info.last {
+        return Err(Wrong(format!("opened, and not durable: {info:?}")));
+    }
     if !deep {
         return Ok(());
     }
@@ -305,7 +308,7 @@ fn a_power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
     for (seed, record_bytes, steps) in [(1, 300, 12), (2, 3000, 30), (3, 9000, 24)] {
         let life = Life::new(seed, record_bytes, steps);
         let jumps = life.steps.iter().filter(|s| matches!(s, Step::Take(Fed::State(_)))).count();
-        assert_eq!(jumps, 2, "seed {seed}");
+        assert!(jumps >= 2, "seed {seed}: {jumps} jumps");
         images += crash_everywhere(&format!("seed {seed}"), &life, &options(), 6);
     }
     println!("follow: {images} images recovered from");
