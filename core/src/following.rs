@@ -288,7 +288,7 @@ impl Following {
     /// Plans to go on in the next file, which says that the log begins at `first` here. A body of `body` bytes has to
     /// follow. The reserve is for what makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
-        self.writing.plan.take_ahead(1, Purpose::Metadata)?;
+        self.writing.store.preparer.keep_one_ready()?;
         self.sequencer.retain_from(first);
         let opening = self.sequencer.opening();
         self.writing.plan.roll(opening, body, Purpose::Metadata)?;
