@@ -33,7 +33,9 @@ use crate::sequence::{Me, Replayed, Sequencer, parse_command};
 use crate::store::block::Kind;
 use crate::store::block_bytes;
 use crate::store::identity::Identity;
+use crate::store::layout::SEGMENT_HEADER_BYTES;
 use crate::store::prepared::Purpose;
+use crate::store::segment::Segment;
 use crate::types::{Index, LogId, NodeId, RaftIndex, Timestamp};
 use crate::writing::{Fsync, Writing, Written};
 use std::sync::Arc;
@@ -70,6 +72,8 @@ pub(crate) struct Following {
     marks: u64,
     /// Once this mark is durable the log begins here on the disk as well.
     to_drop: Option<(u64, Index)>,
+    /// Bytes of entries planned and not written.
+    planned: u64,
     /// Bytes written and not synced, but for those that the sync under way covers.
     unsynced: u64,
 }
@@ -95,6 +99,7 @@ impl Following {
             published,
             marks: 0,
             to_drop: None,
+            planned: 0,
             unsynced: 0,
         };
         following.publish();
@@ -118,14 +123,17 @@ impl Following {
         // With the discard, what is before it may have the reserve.
         let reserved = fresh.iter().rposition(is_discard).map_or(0, |n| n + 1);
         let mut outcome = Ok(());
-        let (mut planned, mut spoilt) = (0, false);
+        let mut spoilt = false;
         for (n, entry) in fresh.into_iter().enumerate() {
             let bytes = block_bytes(entry.bytes()) as u64;
-            if let Err(refusal) = self.make_room(&entry, planned + bytes, n < reserved) {
+            if self.is_beyond_capacity(bytes) && self.to_drop.is_some() {
+                self.settle()?; // what was discarded goes now
+            }
+            if let Err(refusal) = self.make_room(&entry, n < reserved) {
                 outcome = Err(refusal);
                 break;
             }
-            planned += bytes;
+            self.planned += bytes;
             let first = self.sequencer.committed().first;
             let FedEntry { header, body } = entry;
             match self.sequencer.follow(&header, body) {
@@ -242,14 +250,14 @@ impl Following {
 
     // ---- room ----
 
-    /// Sees to the room for an entry; `planned`: bytes of this one and those before it that are not written. What is
-    /// `reserved` makes room itself, or comes before what does.
-    fn make_room(&mut self, entry: &FedEntry, planned: u64, reserved: bool) -> Result<()> {
+    /// Sees to the room for an entry. What is `reserved` makes room itself, or comes before what does.
+    fn make_room(&mut self, entry: &FedEntry, reserved: bool) -> Result<()> {
         let body = entry.bytes();
+        let bytes = block_bytes(body) as u64;
         let is_data = entry.header.kind == Kind::Data;
-        let is_full = is_data && !reserved && self.is_beyond_capacity(planned);
+        let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
         if is_full || !self.writing.plan.fits(body) {
-            if let Some(first) = self.retained(planned) {
+            if let Some(first) = self.retained(bytes) {
                 return self.roll_from(first, body);
             }
             if is_full {
@@ -271,14 +279,16 @@ impl Following {
         Ok(())
     }
 
-    fn is_beyond_capacity(&self, planned: u64) -> bool {
-        self.options.capacity_bytes.is_some_and(|capacity| self.queue.used() + planned > capacity)
+    /// Whether the capacity has no room for so many bytes besides what is planned.
+    fn is_beyond_capacity(&self, more: u64) -> bool {
+        let used = self.queue.used() + self.planned + more;
+        self.options.capacity_bytes.is_some_and(|capacity| used > capacity)
     }
 
     /// Plans to go on in the next file, which says that the log begins at `first` here. A body of `body` bytes has to
     /// follow. The reserve is for what makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
-        self.writing.plan.take_ahead(1, Purpose::Metadata)?;
+        self.writing.store.preparer.keep_one_ready()?;
         self.sequencer.retain_from(first);
         let opening = self.sequencer.opening();
         self.writing.plan.roll(opening, body, Purpose::Metadata)?;
@@ -287,25 +297,30 @@ impl Following {
     }
 
     /// Where the log would begin by this follower's own retention, if that is further on than today. `more`: bytes that
-    /// are about to be written.
+    /// come besides what is planned.
     fn retained(&self, more: u64) -> Option<Index> {
         let Options { retention_bytes, retention_age, capacity_bytes, .. } = &self.options;
         if retention_bytes.is_none() && retention_age.is_none() {
             return None;
         }
-        let segments = &self.writing.store.segments;
-        let list = segments.snapshot();
         let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
         let too_old = retention_age.map(|age| self.options.clock.now().0.saturating_sub(millis(age)));
         let today = self.sequencer.committed().first;
+        let list = self.writing.store.segments.snapshot();
+        let bytes = |s: &Segment| (s.data_end() - SEGMENT_HEADER_BYTES) as u64;
+        let mut left = self.planned + more + list.iter().map(|s| bytes(s)).sum::<u64>();
         let mut first = today;
         for (segment, next) in list.iter().zip(list.iter().skip(1)) {
-            let too_many = bytes_max.is_some_and(|max| segments.bytes_from(first) + more > max);
-            let too_old = too_old.is_some_and(|time| segment.last_timestamp() < Timestamp(time));
-            if !too_many && !too_old {
-                break;
+            // Those that are gone already only wait for a sync.
+            if next.base.next > today {
+                let too_many = bytes_max.is_some_and(|max| left > max);
+                let too_old = too_old.is_some_and(|time| segment.last_timestamp() < Timestamp(time));
+                if !too_many && !too_old {
+                    break;
+                }
+                first = next.base.next;
             }
-            first = first.max(next.base.next);
+            left -= bytes(segment);
         }
         (first > today).then_some(first)
     }
@@ -357,6 +372,7 @@ impl Following {
         counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
         self.queue.account(0, done.bytes);
         self.unsynced += done.bytes;
+        self.planned = 0;
         self.positions.written(self.writing.written().end.next.previous());
     }
 

@@ -11,7 +11,6 @@ use crate::moment::Moment;
 use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
-use crate::writing::Writing;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -142,31 +141,6 @@ impl Replica {
             return Err("a node that is no member asks for votes");
         }
         Ok(Some((message, arrived)))
-    }
-
-    /// Hands raft what passed its checks, as far as there is room for it.
-    ///
-    /// # Errors
-    /// What the replica dies of.
-    pub(super) fn step(
-        &mut self,
-        (mut message, arrived): (Message, Vec<Arrived>),
-        now: Moment,
-        writing: &mut Writing,
-    ) -> crate::error::Result<()> {
-        if !self.admit(&mut message, &arrived, now, writing)? || self.out.is_some() {
-            return Ok(());
-        }
-        for (header, body) in arrived {
-            self.arrived.insert((header.raft_index, header.term), body);
-        }
-        if message.get_msg_type() == MessageType::MsgSnapshot {
-            self.admit_self(&mut message);
-        }
-        self.give_way(&message);
-        // Stale and foreign ones are raft's to refuse.
-        let _ = self.raw.step(message);
-        Ok(())
     }
 
     /// A leader's message says which directory the cluster takes for this node's: if it is another one, this replica
