@@ -346,6 +346,26 @@ fn a_copy_feeds_a_copy() {
     second.close().unwrap();
 }
 
+/// A copy may keep less than the log does, and says what it let go.
+#[test]
+fn a_copy_has_a_retention_of_its_own() {
+    let one = One::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = quick();
+    options.files = Options { retention_bytes: Some(4 << 20), ..Options::with_segment_bytes(1 << 20) };
+    let copy = Follower::open(dir.path(), [one.address()], Start::First, options).unwrap();
+    let last = append(&one.log, 10_000, 1_000);
+    copy.wait_for(last, LONG).unwrap();
+    let first = event(&copy, |e| match e {
+        FollowerEvent::Discarded { first } => Some(*first),
+        _ => None,
+    });
+    assert!(first > Index(1) && copy.status().first >= first && copy.status().jumps == 0);
+    assert_eq!(one.log.info().first, Index(1));
+    same(copy.log(), &one.log, last);
+    copy.close().unwrap();
+}
+
 /// All that a copy needs next was discarded while it was away: it says so, and goes on behind.
 #[test]
 fn a_copy_that_comes_too_late_jumps_and_says_so() {

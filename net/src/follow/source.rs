@@ -221,3 +221,44 @@ impl Verbatim for Reply {
         frame.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::v1::FollowResponse;
+    use chiplog::Options;
+    use prost::Message;
+
+    #[test]
+    fn responses_are_the_proto_s_and_large_pieces_are_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        for bytes in [0, 10, SHARED_BYTES_MIN, 100_000, 3] {
+            log.append(&vec![7; bytes]).unwrap();
+        }
+        let mut feed = log.feed(FeedFrom::First).unwrap();
+        let mut frames = vec![None, feed.next(0).unwrap()];
+        frames.extend(std::iter::from_fn(|| feed.next(50_000).unwrap()).map(Some));
+        assert!(frames.len() > 3);
+        let mut shared = 0;
+        for (n, frame) in frames.into_iter().enumerate() {
+            let log = (n == 0).then_some(LogId(1 << 100));
+            let (last, first, committed) = (Index(1 << 33), Index(1), RaftIndex(300));
+            let reply = Reply { frame, log, last, first, committed, fed: n.is_multiple_of(2) };
+            let mut chunks = VecDeque::new();
+            reply.encode(&mut chunks);
+            let all: Vec<u8> = chunks.iter().flatten().copied().collect();
+            assert_eq!((all[0], all[1..5].to_vec()), (0, ((all.len() - 5) as u32).to_be_bytes().to_vec()));
+            let got = FollowResponse::decode(&all[5..]).unwrap();
+            assert_eq!((got.last, got.first, got.committed, got.fed), (1 << 33, 1, 300, n % 2 == 0));
+            assert_eq!(got.log_id, log.map_or(Bytes::new(), |id| ids::to_bytes(id.get())));
+            let (head, bodies) = reply.frame.as_ref().map_or_else(Default::default, Fed::encode);
+            assert_eq!((&got.head, &got.bodies), (&head, &bodies));
+            for body in bodies.iter().filter(|b| b.len() >= SHARED_BYTES_MIN) {
+                assert!(chunks.iter().any(|c| c.as_ptr() == body.as_ptr() && c.len() == body.len()));
+                shared += 1;
+            }
+        }
+        assert!(shared >= 2);
+    }
+}

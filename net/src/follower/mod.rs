@@ -88,6 +88,8 @@ struct Shared {
     events: Events,
     /// Told when the copy is there, or will not be.
     changed: Condvar,
+    /// Held while something is stored.
+    storing: Mutex<()>,
     closing: watch::Sender<bool>,
 }
 
@@ -104,6 +106,18 @@ struct State {
     jumps: u64,
     received_bytes: u64,
     received_records: u64,
+}
+
+/// Whatever the thread ends by: all who wait hear of it.
+struct AtTheEnd(Arc<Shared>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(Error::new(ErrorKind::Poisoned, "the follower's thread panicked"));
+        }
+        self.0.end();
+    }
 }
 
 thread_local! {
@@ -159,6 +173,7 @@ impl Follower {
             state: Mutex::default(),
             events: Events::default(),
             changed: Condvar::new(),
+            storing: Mutex::default(),
             closing: watch::Sender::new(false),
         });
         if let Some(followed) = there {
@@ -167,16 +182,16 @@ impl Follower {
         let failed = |e| Error::new(ErrorKind::Io, format!("cannot start the follower's thread: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(4) // one writes; names are looked up
+            .max_blocking_threads(16) // one writes; names are looked up
             .thread_name("chiplog-follower")
             .build()
             .map_err(failed)?;
         let run = {
             let shared = shared.clone();
             move || {
-                runtime.block_on(task::run(shared.clone(), sources));
-                drop(runtime); // what is being written is written
-                shared.end();
+                let _at_the_end = AtTheEnd(shared.clone());
+                runtime.block_on(task::run(shared, sources));
+                runtime.shutdown_background(); // a name that is looked up for long holds up nothing
             }
         };
         let thread =
@@ -313,8 +328,10 @@ impl Shared {
         self.events.push(FollowerEvent::Stopped { error });
     }
 
-    /// Nothing is taken any more.
+    /// Nothing is taken any more, once what is being stored is.
     fn end(&self) {
+        self.closing.send_replace(true);
+        drop(self.storing.lock().unwrap_or_else(PoisonError::into_inner));
         self.host.drain();
         self.host.set_fed(false);
         if let Some(followed) = self.followed.get()
@@ -332,13 +349,13 @@ impl Shared {
 
     /// Waits until the copy is there.
     fn wait_for_copy(&self) -> Result<()> {
-        let end = Instant::now() + self.options.open_timeout;
+        let end = Instant::now().checked_add(self.options.open_timeout);
         let mut state = self.state();
         while self.followed.get().is_none() {
             if let Some(error) = &state.stopped {
                 return Err(error.clone());
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 let what = format!("no server answered within {:?}", self.options.open_timeout);
                 let late = || Error::new(ErrorKind::Timeout, what);

@@ -4,6 +4,8 @@ use crate::client::{ClientOptions, ClientTls};
 use chiplog::{Error, ErrorKind, Options, Result};
 use std::time::Duration;
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Deadlines and limits of a [`Follower`](super::Follower), and those of its files.
 ///
 /// ```
@@ -28,7 +30,7 @@ pub struct FollowerOptions {
     pub open_timeout: Duration,
     /// How often an idle server says that it is there, default 3 s. One that is silent for three times as long is left.
     pub keep_alive: Duration,
-    /// How often another server is asked how far it is, default 5 s. A server that has less than what others had for
+    /// How often another server is asked how far it is, default 10 s. A server that has less than what others had for
     /// three times as long is left.
     pub compare_interval: Duration,
     /// How long a connection may take to come about, default 2 s.
@@ -56,7 +58,7 @@ impl Default for FollowerOptions {
             tls: None,
             open_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(3),
-            compare_interval: Duration::from_secs(5),
+            compare_interval: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(2),
             attempt_timeout: Duration::from_secs(10),
             probe_timeout: Duration::from_secs(1),
@@ -69,7 +71,7 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is zero.
+    /// `InvalidArgument`: a time is out of its bounds.
     pub(super) fn check(&self) -> Result<()> {
         for (name, time) in [
             ("keep_alive", self.keep_alive),
@@ -78,9 +80,10 @@ impl FollowerOptions {
             ("attempt_timeout", self.attempt_timeout),
             ("probe_timeout", self.probe_timeout),
             ("backoff_min", self.backoff_min),
+            ("backoff_max", self.backoff_max),
         ] {
-            if time < Duration::from_millis(1) {
-                let what = format!("option {name} is {time:?}; at least 1 ms");
+            if time < Duration::from_millis(1) || time > DAY {
+                let what = format!("option {name} is {time:?}; it has to be from 1 ms to a day");
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }

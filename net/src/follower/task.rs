@@ -23,7 +23,7 @@ use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
 use chiplog::{Error, ErrorKind, Fed, FeedFrom, Followed, Index, LogId, Result, Start};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
 use tonic::Streaming;
 
@@ -39,6 +39,7 @@ pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
         before: None,
         told: None,
         fresh: true,
+        stuck: false,
         first,
         elsewhere: Index(0),
     };
@@ -71,6 +72,8 @@ struct Task {
     told: Option<(Option<String>, ErrorKind)>,
     /// Nothing has failed since something came.
     fresh: bool,
+    /// What came last could not be stored here: the same server again is nothing to tell.
+    stuck: bool,
     /// The first record here, as it was told last.
     first: Option<Index>,
     /// The last record that any other server was heard to have.
@@ -108,7 +111,10 @@ impl Task {
                     }
                     error
                 }
-                Failure::Here(error) => error,
+                Failure::Here(error) => {
+                    self.stuck = true;
+                    error
+                }
             };
             self.tell(server, &error);
             if let Some(error) = self.sources.nobody_left() {
@@ -153,7 +159,7 @@ impl Task {
                     };
                     self.hear(&mut upstream, &response);
                     self.take(&upstream.server, response).await?;
-                    (self.fresh, self.told) = (true, None);
+                    (self.fresh, self.stuck, self.told) = (true, false, None);
                     self.backoff.reset();
                     self.sources.works(&upstream.server);
                     heard = Instant::now();
@@ -304,6 +310,7 @@ impl Task {
         let to = server.to_owned();
         self.shared.events.push(match self.before.replace(to.clone()) {
             Some(from) if from != to => FollowerEvent::Switched { from, to },
+            Some(_) if self.stuck => return,
             _ => FollowerEvent::Connected { server: to },
         });
     }
@@ -327,6 +334,10 @@ impl Task {
 
 /// Checks what came and stores it. Some: it jumped, from where to where.
 fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Option<(Index, Index)>, Failure> {
+    let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
+    if *shared.closing.borrow() {
+        return Err(Failure::Here(Error::new(ErrorKind::Closed, "the follower is closed")));
+    }
     let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
     let fed = Fed::decode(response.head, response.bodies).map_err(|e| Failure::Server(of_server(e)))?;
     let bytes = fed.bytes() as u64;
