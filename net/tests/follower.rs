@@ -310,7 +310,7 @@ fn a_copy_feeds_a_copy() {
     let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = follow(near.path(), &[one.address()], Start::First);
     let serving = Server::serve(first.host().clone(), 0, NativeOptions::default());
-    let second = follow(far.path(), &[serving.address.clone()], Start::First);
+    let second = follow(far.path(), std::slice::from_ref(&serving.address), Start::First);
     let last = append(&one.log, 3_000, 500);
     same(second.log(), &one.log, last);
     until("both are kept up to date", || first.status().fed && second.status().fed);
@@ -477,7 +477,7 @@ fn copies_leave_a_server_that_drains() {
     let copy = follow(dir.path(), &trio.addresses(), Start::First);
     let below = tempfile::tempdir().unwrap();
     let serving = Server::serve(copy.host().clone(), 0, NativeOptions::default());
-    let second = follow(below.path(), &[serving.address.clone()], Start::First);
+    let second = follow(below.path(), std::slice::from_ref(&serving.address), Start::First);
     let source = copy.status().server.unwrap();
     let source = (1..=3).find(|n| trio.address(*n) == source).unwrap();
     trio.server(source).host.drain();
@@ -556,12 +556,13 @@ fn a_slow_copy_costs_its_server_no_memory() {
     });
 }
 
+type Spoil = fn(&mut FollowResponse);
 type Responses = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
 
 /// Feeds copies of a log, but spoils what it sends.
 struct Rogue {
     log: Log,
-    spoil: fn(&mut FollowResponse),
+    spoil: Spoil,
     asked: Arc<AtomicU64>,
 }
 
@@ -619,7 +620,7 @@ fn flip(bytes: &mut Bytes, at: usize) {
 /// Whatever a server sends, nothing wrong is stored, and the next server is asked.
 #[test]
 fn what_a_rogue_server_sends_is_not_stored() {
-    let spoils: [(&str, fn(&mut FollowResponse)); 6] = [
+    let spoils: [(&str, Spoil); 6] = [
         ("a bit of a body", |r| {
             if let Some(body) = r.bodies.iter_mut().find(|b| !b.is_empty()) {
                 flip(body, 100);

@@ -93,9 +93,7 @@ impl Task {
     async fn keep(mut self) -> Error {
         loop {
             let mut server = None;
-            let failure = match self.feed(&mut server).await {
-                Err(failure) => failure,
-            };
+            let Err(failure) = self.feed(&mut server).await;
             self.disconnected();
             let error = match failure {
                 Failure::Fatal(error) => return error,
