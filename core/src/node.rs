@@ -415,6 +415,7 @@ impl Node {
             self.uncommitted_bytes -= bytes;
         }
         self.positions.discarded(first);
+        self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
         if first > before {
             self.to_drop = Some((raft, first));

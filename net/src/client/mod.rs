@@ -8,7 +8,7 @@
 //!
 //! Every wait has a deadline. Must not know: how a server works; the log's files.
 
-mod backoff;
+pub(crate) mod backoff;
 pub mod blocking;
 mod class;
 mod gather;
@@ -16,7 +16,7 @@ mod outcome;
 mod producer;
 mod pump;
 mod reader;
-mod servers;
+pub(crate) mod servers;
 mod tls;
 mod watch;
 

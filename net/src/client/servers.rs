@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 /// Room for one reply and its frame.
-const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
+pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 
 /// The default of HTTP/2, 16 KiB, costs a system call each.
 const FRAME_BYTES: u32 = 256 << 10;
@@ -34,7 +34,7 @@ pub(super) struct Limits {
 }
 
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     options: ClientOptions,
     seeds: Vec<String>,
     known: Mutex<Known>,
@@ -55,13 +55,13 @@ struct Known {
 }
 
 /// What one server said, or why not.
-struct Answer {
-    address: String,
-    told: Result<ServerInfoResponse>,
+pub(crate) struct Answer {
+    pub(crate) address: String,
+    pub(crate) told: Result<ServerInfoResponse>,
 }
 
 impl Servers {
-    pub(super) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
         Self { options, seeds, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
     }
 
@@ -155,30 +155,12 @@ impl Servers {
         if self.known().leader.is_some() {
             return Ok(());
         }
-        let mut asked = JoinSet::new();
         let all: BTreeSet<String> = {
             let known = self.known();
             self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
         };
-        for address in all {
-            let client = self.client(&address);
-            let timeout = self.options.probe_timeout;
-            asked.spawn(async move {
-                let told = match client {
-                    Ok(mut client) => {
-                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
-                            Ok(Ok(told)) => Ok(told.into_inner()),
-                            Ok(Err(status)) => Err(from_status(&status)),
-                            Err(_) => {
-                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
-                            }
-                        }
-                    }
-                    Err(error) => Err(error),
-                };
-                Answer { address, told }
-            });
-        }
+        let mut asked = JoinSet::new();
+        self.ask_each(all, &mut asked);
         let mut failed = None;
         let mut best: Option<(u64, bool, String)> = None;
         while let Some(Ok(answer)) = asked.join_next().await {
@@ -211,6 +193,29 @@ impl Servers {
         }
     }
 
+    /// Asks each of these servers what it says of itself. Nobody has to lead.
+    pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
+        for address in all {
+            let client = self.client(&address);
+            let timeout = self.options.probe_timeout;
+            asked.spawn(async move {
+                let told = match client {
+                    Ok(mut client) => {
+                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
+                            Ok(Ok(told)) => Ok(told.into_inner()),
+                            Ok(Err(status)) => Err(from_status(&status)),
+                            Err(_) => {
+                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
+                Answer { address, told }
+            });
+        }
+    }
+
     /// Whom the answer names as the leader: its term, whether that is sure, and its address.
     fn judge(&self, Answer { address, told }: Answer) -> Result<Option<(u64, bool, String)>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
@@ -223,6 +228,9 @@ impl Servers {
                 PROTOCOL.end()
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        if told.follows {
+            return Ok(Some((0, false, address))); // for reading, if nobody else is there
         }
         if told.node == 0 {
             return Ok(None); // part of no cluster yet
@@ -251,7 +259,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(crate) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -273,8 +281,16 @@ impl Servers {
     /// # Errors
     /// `InvalidArgument`: no address.
     pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Channel>> {
-        let client = LogClient::new(self.endpoint(address)?.connect_lazy());
+        let client = LogClient::new(self.channel(address)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// A connection of its own, made when it is first used.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
+        Ok(self.endpoint(address)?.connect_lazy())
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {

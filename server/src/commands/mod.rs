@@ -15,6 +15,7 @@ mod dev;
 mod discard;
 mod doctor;
 mod dump;
+mod follow;
 mod info;
 mod man;
 mod member;
@@ -22,6 +23,8 @@ mod read;
 mod serve;
 mod status;
 mod verify;
+
+pub(crate) use serve::runtime;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -36,6 +39,7 @@ pub(crate) enum Command {
     Bench(Box<bench::Bench>),
     Serve(Box<serve::Serve>),
     Dev(dev::Dev),
+    Follow(Box<follow::Follow>),
     Status(status::Status),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
@@ -58,6 +62,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Bench(args) => bench::run(*args),
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
+        Command::Follow(args) => follow::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod configuration;
+mod follow;
 mod harness;
 mod one;
 mod shell;
