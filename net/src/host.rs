@@ -1,6 +1,7 @@
 //! Host: the log that a server serves, and what its services have in common.
 
 use crate::address::Address;
+use crate::gauges::Gauges;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +33,7 @@ pub struct Host {
     copies: AtomicU64,
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
+    gauges: Arc<Gauges>,
 }
 
 /// What a server does for copies of its log that follow.
@@ -81,6 +83,11 @@ impl Host {
     /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
     pub fn opened(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// What is open at this server.
+    pub fn gauges(&self) -> &Arc<Gauges> {
+        &self.gauges
     }
 
     /// From now on no call is begun. Streams that go on should look at [`Self::drained`] and end in order.

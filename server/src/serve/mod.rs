@@ -26,6 +26,7 @@ use crate::failure::{Failure, Result};
 use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
+use chiplog_net::gauges;
 use chiplog_net::host::Host;
 use chiplog_net::listener;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
@@ -173,13 +174,24 @@ impl Server {
         let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
+        let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
             let served = if secret {
                 // Names are mended in plain bytes only.
-                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::plain(listener), gauges),
+                        until,
+                    )
+                    .await
             } else {
-                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::incoming(listener), gauges),
+                        until,
+                    )
+                    .await
             };
             if let Err(error) = served {
                 tracing::error!(%error, "the listener for clients ended");
