@@ -252,7 +252,8 @@ impl Servers {
         }
         fastrand::shuffle(&mut all);
         let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
+        let best =
+            all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
         best.map(|(address, ..)| (*address).to_owned())
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }

@@ -74,7 +74,6 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
     told.session_window = options.session_window.into();
     told.logs = vec![crate::host::DEFAULT_LOG.to_owned()];
     told.node = standing.node.get();
-    told.log_id = to_hex(standing.log_id.get());
     told.term = if info.follows { 0 } else { standing.term.get() };
     told
 }
