@@ -423,6 +423,7 @@ impl Node {
         }
         counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
         self.positions.discarded(first);
+        self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
         if first > before {
             self.to_drop = Some((raft, first));

@@ -168,14 +168,21 @@ impl Writing {
     pub(crate) fn settle(&mut self) -> Result<()> {
         loop {
             self.write()?;
-            let under_way = self.syncing.as_ref().map(|(sync, _)| sync.clone());
-            match under_way.or_else(|| self.begin_sync()) {
-                Some(sync) => {
-                    sync.run()?;
-                    self.end_sync(&sync);
-                }
-                None => return Ok(()),
+            if !self.sync()? {
+                return Ok(());
             }
         }
+    }
+
+    /// Carries out the sync that is under way, or one of what is written. False: all of that is durable already.
+    ///
+    /// # Errors
+    /// The sync failed.
+    pub(crate) fn sync(&mut self) -> Result<bool> {
+        let under_way = self.syncing.as_ref().map(|(sync, _)| sync.clone());
+        let Some(sync) = under_way.or_else(|| self.begin_sync()) else { return Ok(false) };
+        sync.run()?;
+        self.end_sync(&sync);
+        Ok(true)
     }
 }

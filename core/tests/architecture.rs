@@ -70,6 +70,7 @@ const ORDER: &[&str] = &[
     // The replica: orders, plans, writes.
     "raft_codec",
     "fetch",
+    "fed",
     "mender",
     "sequence",
     "plan",
@@ -89,12 +90,15 @@ const ORDER: &[&str] = &[
     "open",
     "node",
     "driver",
+    "following",
     "repairing",
     "rescue",
     // What a program holds.
     "records",
     "reader",
+    "feed",
     "log",
+    "followed",
     "exactly_once",
     "viewer",
     // Tools over all of it.

@@ -16,12 +16,16 @@
 //! | [`peer`] | the transport between replicas |
 //! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
+//! | [`follow`] | the service `chiplog.v1.Follow`: feeds copies that do not vote |
 //! | [`client`] | the log over the network: producers, readers |
+//! | [`follower`] | such a copy, in the caller's process |
 
 pub mod address;
 pub mod admin;
 pub mod authority;
 pub mod client;
+pub mod follow;
+pub mod follower;
 pub mod gauges;
 pub mod host;
 pub mod ids;
@@ -31,3 +35,4 @@ pub mod native;
 pub mod peer;
 pub mod proto;
 pub mod status;
+mod verbatim;

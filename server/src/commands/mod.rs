@@ -15,6 +15,7 @@ mod dev;
 mod discard;
 mod doctor;
 mod dump;
+mod follow;
 mod info;
 mod man;
 mod member;
@@ -23,6 +24,8 @@ mod serve;
 mod status;
 mod top;
 mod verify;
+
+pub(crate) use serve::runtime;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -37,6 +40,7 @@ pub(crate) enum Command {
     Bench(Box<bench::Bench>),
     Serve(Box<serve::Serve>),
     Dev(dev::Dev),
+    Follow(Box<follow::Follow>),
     Status(status::Status),
     Top(top::Top),
     Member(Box<member::MemberCommand>),
@@ -60,6 +64,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Bench(args) => bench::run(*args, ui),
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
+        Command::Follow(args) => follow::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
         Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),

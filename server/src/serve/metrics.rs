@@ -53,6 +53,10 @@ impl Collector for Figures {
         if let Some(log) = self.host.opened() {
             of_log(&mut page, log)?;
         }
+        let copies = self.host.copies();
+        page.gauge("copies", "copies of the log that are fed from here", copies.now)?;
+        page.counter("copies_begun", "times a copy began to be fed", copies.begun)?;
+        page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
             "peer_unaddressed",

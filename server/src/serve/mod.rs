@@ -13,6 +13,7 @@
 //! Must not know: command lines, terminals.
 
 pub(crate) mod config;
+pub(crate) mod copy;
 mod http;
 mod metrics;
 mod ready;
@@ -196,7 +197,8 @@ impl Server {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
-        tokio::spawn(tell_health(self.host.clone(), reporter, self.ending.subscribe()));
+        let names = router::HEALTH_NAMES;
+        tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
 
@@ -305,7 +307,12 @@ fn hand_over(log: &Log, patience: Duration) {
 }
 
 /// Tells the health service what changes, five times a second.
-async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watch::Receiver<bool>) {
+async fn tell_health(
+    host: Arc<Host>,
+    reporter: HealthReporter,
+    names: &'static [&'static str],
+    mut ending: watch::Receiver<bool>,
+) {
     let mut told = None;
     loop {
         let status = match not_ready(&host) {
@@ -314,8 +321,8 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         };
         if told != Some(status) {
             told = Some(status);
-            for name in router::HEALTH_NAMES {
-                reporter.set_service_status(name, status).await;
+            for name in names {
+                reporter.set_service_status(*name, status).await;
             }
         }
         tokio::select! {

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod configuration;
+mod follow;
 mod harness;
 mod metrics;
 mod one;
