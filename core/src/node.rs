@@ -368,7 +368,9 @@ impl Node {
     /// What is to be synced, if anything is and no sync is under way.
     pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
         self.sync_began = now;
-        self.writing.begin_sync()
+        let sync = self.writing.begin_sync()?;
+        self.published.counters.syncing(true);
+        Some(sync)
     }
 
     /// The sync that was under way has returned 0.
@@ -377,6 +379,7 @@ impl Node {
     /// As [`Self::turn`].
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
+        self.published.counters.syncing(false);
         self.published.counters.synced(took);
         self.limping.synced(took);
         self.writing.end_sync(job);
@@ -464,8 +467,12 @@ impl Node {
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
         let replica = &self.replica;
-        let shown =
-            (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
+        let shown = (
+            replica.role(),
+            replica.term(),
+            replica.live_leader(now),
+            replica.membership().members().count(),
+        );
         let upto = (sequencer.committed().raft, sequencer.end().raft);
         // Once nothing more is to be expected, what is shown has to stand.
         let quiet = self.prove_at.is_none();
@@ -474,13 +481,13 @@ impl Node {
         };
         if self.shown.is_none_or(stale) {
             self.shown = Some((shown, upto, now));
-            let status = self.status();
+            let status = self.status(now);
             self.published.show(status);
         }
     }
 
     /// How the replica stands.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, now: Moment) -> Status {
         let sequencer = &self.replica.sequencer;
         let committed = sequencer.committed();
         Status {
@@ -489,7 +496,7 @@ impl Node {
             directory: self.me.directory,
             role: self.replica.role(),
             term: self.replica.term(),
-            leader: self.replica.leader(),
+            leader: self.replica.live_leader(now),
             committed: committed.next.previous(),
             committed_raft: committed.raft,
             last_raft: sequencer.end().raft,
