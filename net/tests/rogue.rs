@@ -32,6 +32,8 @@ struct Rogue {
     on_read: Box<OnRead>,
     appends: AtomicUsize,
     reads: AtomicUsize,
+    /// Its reads end, instead of staying open.
+    ends: bool,
     /// What came: the stream and the batch.
     got: Arc<Mutex<Vec<(usize, Batch)>>>,
     /// What it says of itself, the n-th time.
@@ -65,6 +67,7 @@ impl Rogue {
             on_read: Box::new(|_, _| Vec::new()),
             appends: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
+            ends: false,
             got: Arc::default(),
             on_server_info: Box::new(|_| about(1)),
             server_infos: AtomicUsize::new(0),
@@ -153,6 +156,9 @@ impl Log for Rogue {
         let n = self.reads.fetch_add(1, Ordering::Relaxed);
         let replies = (self.on_read)(n, &request.into_inner());
         let replies = tokio_stream::iter(replies.into_iter().map(Ok));
+        if self.ends {
+            return Ok(Response::new(Box::pin(replies)));
+        }
         Ok(Response::new(Box::pin(replies.chain(tokio_stream::pending()))))
     }
 
@@ -409,10 +415,10 @@ async fn a_close_can_be_cancelled_and_repeated() {
     assert!(cancelled.is_err());
     let other = producer.clone();
     let short = Duration::from_millis(100);
-    for closed in [tokio::join!(producer.close(short), other.close(PATIENCE)).into(), [
-        producer.close(PATIENCE).await,
-        other.close(PATIENCE).await,
-    ]] {
+    for closed in [
+        tokio::join!(producer.close(short), other.close(PATIENCE)).into(),
+        [producer.close(PATIENCE).await, other.close(PATIENCE).await],
+    ] {
         for closed in closed {
             let left: Vec<_> = closed.left.iter().map(|l| &l.record[..]).collect();
             assert_eq!(left, [b"x"]);
@@ -460,7 +466,8 @@ async fn a_refused_session_is_not_final_until_the_server_has_shown_that_it_knows
 #[tokio::test]
 async fn a_session_that_is_refused_for_good_ends_the_producer() {
     let mut rogue = Rogue::new();
-    rogue.on_append = Box::new(|stream, _, _| if stream == 0 { None } else { refused(ErrorKind::SessionExpired) });
+    rogue.on_append =
+        Box::new(|stream, _, _| if stream == 0 { None } else { refused(ErrorKind::SessionExpired) });
     rogue.on_info = Box::new(|_| Some(Ok(InfoResponse::default())));
     let producer = producer_of(rogue, |o| o.request_timeout = Duration::from_millis(100)).await;
     assert_eq!(producer.append(b"x").await.unwrap().await.unwrap_err().kind(), ErrorKind::SessionExpired);
@@ -481,7 +488,8 @@ async fn what_was_refused_for_sure_gets_into_a_new_session() {
     let (got, calls) = (rogue.got.clone(), rogue.calls.clone());
     let options = |o: &mut ProducerOptions| (o.batch_bytes, o.linger) = (60, Duration::from_millis(20));
     let producer = producer_of(rogue, options).await;
-    let deliveries = [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
+    let deliveries =
+        [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
     for (n, delivery) in deliveries.into_iter().enumerate() {
         assert_eq!(delivery.await.unwrap(), Index(1 + n as u64));
     }
@@ -502,7 +510,8 @@ async fn a_full_log_is_told_as_full_and_soon() {
             o.batch_bytes = 60;
         };
         let producer = producer_of(rogue, options).await;
-        let deliveries = [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
+        let deliveries =
+            [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
         for delivery in deliveries {
             let error = delivery.await.unwrap_err();
             assert!(error.kind() == kind && error.to_string().contains("not in the log"), "{error}");
@@ -557,7 +566,10 @@ async fn a_batch_that_is_refused_for_what_it_is_fails_alone() {
         assert_eq!(results, [Err(kind), Ok(Index(2)), Ok(Index(3))]);
         assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
         let numbers: Vec<_> = got.lock().unwrap().iter().filter_map(|(_, b)| b.session()).collect();
-        assert_eq!(numbers[numbers.len() - 2..].iter().map(|n| (n.0.get(), n.1.get())).collect::<Vec<_>>(), [(8, 1), (8, 2)]);
+        assert_eq!(
+            numbers[numbers.len() - 2..].iter().map(|n| (n.0.get(), n.1.get())).collect::<Vec<_>>(),
+            [(8, 1), (8, 2)]
+        );
         assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
         // The limits were asked for anew.
         let error = producer.append(&[1; 100]).await.unwrap_err();
@@ -589,7 +601,8 @@ async fn after_a_refusal_the_oldest_goes_alone_and_on_the_same_connection() {
 /// as soon as the other one did not answer for a moment.
 #[tokio::test]
 async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
-    let listeners = [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
+    let listeners =
+        [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let named = |leader: u64| -> Vec<Server> {
         let server = |(n, address): (usize, &String)| Server {
@@ -602,7 +615,8 @@ async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
     };
     let (mut old, mut new) = (Rogue::new(), Rogue::new());
     let (of_old, of_new, of_nobody) = (named(1), named(2), named(0));
-    old.on_server_info = Box::new(move |_| ServerInfoResponse { term: 5, servers: of_old.clone(), ..about(1) });
+    old.on_server_info =
+        Box::new(move |_| ServerInfoResponse { term: 5, servers: of_old.clone(), ..about(1) });
     // At first it leads; then nobody does, for a while.
     new.on_server_info = Box::new(move |n| {
         let servers = if (1..6).contains(&n) { of_nobody.clone() } else { of_new.clone() };
@@ -619,6 +633,62 @@ async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
     let client = Client::connect(all, quick()).await.unwrap();
     let producer = client.producer(ProducerOptions::default()).await.unwrap();
     assert_eq!(producer.append(b"x").await.unwrap().await.unwrap(), Index(3));
-    let at_old: Vec<_> = streams.lock().unwrap().iter().filter(|c| c.starts_with("append")).cloned().collect();
+    let at_old: Vec<_> =
+        streams.lock().unwrap().iter().filter(|c| c.starts_with("append")).cloned().collect();
     assert!(at_old.is_empty(), "{at_old:?}");
+}
+
+/// Each call began to connect anew, and gave a silent server its whole time anew: a reader that was asked with short
+/// time-outs, as by programs that look for signals, never came to a server that was far or off, nor away from it.
+#[tokio::test]
+async fn a_reader_that_is_asked_for_short_times_gets_on() {
+    // It takes connections and never answers.
+    let off = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = |node, listener: &TcpListener, zone: &str| Server {
+        node,
+        address: listener.local_addr().unwrap().to_string(),
+        zone: zone.to_owned(),
+        leader: node == 1,
+    };
+    let servers = vec![server(1, &listener, "east"), server(2, &off, "west")];
+    let mut rogue = Rogue::new();
+    rogue.on_server_info = Box::new(move |_| ServerInfoResponse { servers: servers.clone(), ..about(1) });
+    // The first stream is silent once it has begun.
+    rogue.on_read = Box::new(|n, _| match n {
+        0 => vec![ReadResponse { next: 1, ..Default::default() }],
+        _ => vec![reply(vec![stored(1, 1)])],
+    });
+    let mut options = quick();
+    options.attempt_timeout = Duration::from_millis(300);
+    let client = Client::connect(rogue.serve_at(listener), options).await.unwrap();
+    let mut options = ReaderOptions::default();
+    (options.from, options.keep_alive) = (ReadFrom::Nearest("west".into()), Duration::from_millis(100));
+    let mut reader = client.reader_with(Start::First, options);
+    let end = Instant::now() + PATIENCE;
+    let record = loop {
+        match tokio::time::timeout(Duration::from_millis(20), reader.next_record()).await {
+            Ok(record) => break record.unwrap().unwrap(),
+            Err(_) => assert!(Instant::now() < end, "it never gets there"),
+        }
+    };
+    assert_eq!(record.index, Index(1));
+}
+
+/// A proxy may end a stream as if all were well: to a reader that follows that was the end of the log.
+#[tokio::test]
+async fn a_reader_that_follows_has_no_end() {
+    let mut rogue = Rogue::new();
+    rogue.ends = true;
+    rogue.on_read = Box::new(|n, _| vec![reply(vec![stored(n as u64 + 1, 1)])]);
+    let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
+    let mut reader = client.reader_with(Start::Index(Index(1)), {
+        let mut options = ReaderOptions::default();
+        options.min_index = Index(1);
+        options
+    });
+    for i in 1..=3 {
+        let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
+        assert_eq!(record.unwrap().unwrap().index, Index(i));
+    }
 }
