@@ -9,7 +9,7 @@
 //! Every wait has a deadline. What needs the leader waits for one until then; what only reads needs none: `info_stale`,
 //! readers and watches also work where a majority is lost. Must not know: how a server works; the log's files.
 
-mod backoff;
+pub(crate) mod backoff;
 pub mod blocking;
 mod class;
 mod closed;
@@ -20,7 +20,7 @@ mod outcome;
 mod producer;
 mod pump;
 mod reader;
-mod servers;
+pub(crate) mod servers;
 mod stale;
 mod tls;
 mod watch;

@@ -24,13 +24,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 /// Room for one reply and its frame.
-const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
+pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 
 /// The default of HTTP/2, 16 KiB, costs a system call each.
 const FRAME_BYTES: u32 = 256 << 10;
 
 /// The service on a connection.
-pub(super) type Stub = LogClient<Channel>;
+pub(crate) type Stub = LogClient<Channel>;
 
 /// The limits that a server told.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl From<&ServerInfoResponse> for Limits {
 }
 
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     options: ClientOptions,
     seeds: Vec<String>,
     known: Mutex<Known>,
@@ -66,6 +66,8 @@ struct Known {
     /// The log's id, once a server has told it.
     log_id: String,
     servers: Vec<Server>,
+    /// Copies that follow the log: they can be read.
+    copies: BTreeSet<String>,
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
@@ -79,13 +81,13 @@ struct Known {
 }
 
 /// What one server said, or why not.
-struct Answer {
-    address: String,
-    told: Result<ServerInfoResponse>,
+pub(crate) struct Answer {
+    pub(crate) address: String,
+    pub(crate) told: Result<ServerInfoResponse>,
 }
 
 impl Servers {
-    pub(super) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
         Self { options, seeds, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
     }
 
@@ -243,14 +245,16 @@ impl Servers {
             let _ = timeout_at(deadline, self.ask(false)).await;
         }
         let known = self.known();
-        let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone)).collect();
+        let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
+        all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
         if all.is_empty() {
-            all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "")));
+            all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
         }
         fastrand::shuffle(&mut all);
         let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best = all.iter().min_by_key(|(address, zone)| (avoid.contains(*address), far(zone)));
-        best.map(|(address, _)| (*address).to_owned())
+        let best =
+            all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
+        best.map(|(address, ..)| (*address).to_owned())
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
 
@@ -268,25 +272,7 @@ impl Servers {
             }
         }
         let mut asked = JoinSet::new();
-        for address in self.all() {
-            let client = self.client(&address);
-            let timeout = self.options.probe_timeout;
-            asked.spawn(async move {
-                let told = match client {
-                    Ok(mut client) => {
-                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
-                            Ok(Ok(told)) => Ok(told.into_inner()),
-                            Ok(Err(status)) => Err(from_status(&status)),
-                            Err(_) => {
-                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
-                            }
-                        }
-                    }
-                    Err(error) => Err(error),
-                };
-                Answer { address, told }
-            });
-        }
+        self.ask_each(self.all(), &mut asked);
         let (mut failed, mut answered) = (None, false);
         let mut best: Option<(u64, bool, String)> = None;
         while let Some(Ok(answer)) = asked.join_next().await {
@@ -332,6 +318,29 @@ impl Servers {
         }
     }
 
+    /// Asks each of these servers what it says of itself. Nobody has to lead.
+    pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
+        for address in all {
+            let client = self.client(&address);
+            let timeout = self.options.probe_timeout;
+            asked.spawn(async move {
+                let told = match client {
+                    Ok(mut client) => {
+                        match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
+                            Ok(Ok(told)) => Ok(told.into_inner()),
+                            Ok(Err(status)) => Err(from_status(&status)),
+                            Err(_) => {
+                                Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
+                            }
+                        }
+                    }
+                    Err(error) => Err(error),
+                };
+                Answer { address, told }
+            });
+        }
+    }
+
     /// Whom the answer names as the leader: its term, whether that is sure, and its address.
     fn judge(&self, Answer { address, told }: Answer) -> Result<Option<(u64, bool, String)>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
@@ -345,7 +354,7 @@ impl Servers {
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        if told.node == 0 {
+        if told.node == 0 && !told.follows {
             let what = format!("{address} is not part of a cluster yet");
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
@@ -366,6 +375,10 @@ impl Servers {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         known.answered = true;
+        if told.follows {
+            known.copies.insert(address); // for reading, if nobody else is there
+            return Ok(None);
+        }
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
             // The leader's count: it is who takes batches.
@@ -388,7 +401,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<Stub> {
+    pub(crate) fn client(&self, address: &str) -> Result<Stub> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -410,8 +423,16 @@ impl Servers {
     /// # Errors
     /// `InvalidArgument`: no address.
     pub(super) fn stream_client(&self, address: &str) -> Result<Stub> {
-        let client = LogClient::new(self.endpoint(address)?.connect_lazy());
+        let client = LogClient::new(self.channel(address)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// A connection of its own, made when it is first used.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
+        Ok(self.endpoint(address)?.connect_lazy())
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
