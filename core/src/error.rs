@@ -70,6 +70,10 @@ pub enum ErrorKind {
     Removed = 22,
     /// A change of membership that cannot be made now or at all; the message says why.
     Membership = 23,
+    /// The server wants a token and got none, or one that it does not know.
+    Unauthenticated = 24,
+    /// The token's role does not allow this call.
+    PermissionDenied = 25,
 }
 
 impl ErrorKind {
@@ -114,6 +118,8 @@ impl ErrorKind {
         Self::Unavailable,
         Self::Removed,
         Self::Membership,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
     ];
 
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
@@ -142,6 +148,8 @@ impl ErrorKind {
             Self::Unavailable => "unavailable",
             Self::Removed => "removed",
             Self::Membership => "membership",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
         }
     }
 

@@ -18,6 +18,7 @@ mod pump;
 mod reader;
 mod servers;
 mod tls;
+mod token;
 mod watch;
 
 pub use class::ErrorClass;
@@ -25,6 +26,7 @@ pub use outcome::Delivery;
 pub use producer::{Producer, ProducerOptions, Unacknowledged};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
+pub use token::{Bearer, Secret};
 pub use watch::{RemoteInfo, Watch};
 
 use crate::address::check_host_port;
@@ -37,8 +39,8 @@ use servers::Servers;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use token::Shown;
 use tokio::time::{Instant, sleep, timeout_at};
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// Deadlines and limits of a [`Client`].
@@ -72,6 +74,10 @@ pub struct ClientOptions {
     pub window_bytes: u32,
     /// TLS; default: none.
     pub tls: Option<ClientTls>,
+    /// The token that is shown with every call, where servers want one; default: none.
+    pub token: Option<Secret>,
+    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
+    pub token_in_plain_text: bool,
 }
 
 impl Default for ClientOptions {
@@ -87,6 +93,8 @@ impl Default for ClientOptions {
             keep_alive: Duration::from_secs(5),
             window_bytes: 4 << 20,
             tls: None,
+            token: None,
+            token_in_plain_text: false,
         }
     }
 }
@@ -129,7 +137,7 @@ impl Client {
     /// others are learnt from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one. `Unavailable`, `Timeout`: no leader was found within
+    /// `InvalidArgument`: no address, or not one. `Unauthenticated`, `PermissionDenied`: the token. `Unavailable`, `Timeout`: no leader was found within
     /// `options.timeout`. `Unsupported`: the server speaks another revision.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
@@ -244,7 +252,7 @@ impl Client {
     async fn at_leader<Q: Clone, A>(
         &self,
         request: Q,
-        call: impl Fn(LogClient<Channel>, Q) -> Call<A>,
+        call: impl Fn(LogClient<Shown>, Q) -> Call<A>,
     ) -> Result<A> {
         let deadline = self.deadline();
         let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);

@@ -8,6 +8,7 @@
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
+use super::token::{Bearer, Shown};
 use super::{ClientOptions, ReadFrom};
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
@@ -54,6 +55,12 @@ struct Known {
     channels: HashMap<String, Channel>,
 }
 
+/// Whether asking again changes nothing.
+fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::{InvalidArgument, PermissionDenied, Unauthenticated, Unsupported};
+    matches!(kind, Unsupported | Unauthenticated | PermissionDenied | InvalidArgument)
+}
+
 /// What one server said, or why not.
 struct Answer {
     address: String,
@@ -82,7 +89,7 @@ impl Servers {
             let asked = timeout_at(deadline, self.ask()).await;
             match asked {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
+                Ok(Err(error)) if is_final(error.kind()) => return Err(error),
                 Ok(Err(error)) => {
                     let wait = backoff.next();
                     if Instant::now() + wait >= deadline {
@@ -251,7 +258,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(super) fn client(&self, address: &str) -> Result<LogClient<Shown>> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -265,15 +272,16 @@ impl Servers {
                 channel
             }
         };
-        Ok(LogClient::new(channel))
+        Ok(LogClient::with_interceptor(channel, Bearer::new(&self.options, address)?))
     }
 
     /// A connection of its own, for a stream.
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Channel>> {
-        let client = LogClient::new(self.endpoint(address)?.connect_lazy());
+    pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Shown>> {
+        let bearer = Bearer::new(&self.options, address)?;
+        let client = LogClient::with_interceptor(self.endpoint(address)?.connect_lazy(), bearer);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 

@@ -13,7 +13,8 @@
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
 
 use super::leader::{Answered, leads};
-use super::{AppendRequest, LogspecService, Replies, budget, within};
+use super::{AppendRequest, LogspecService, Replies, within};
+use crate::budget;
 use crate::proto::logspec::AppendReply;
 use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
 use chiplog::{Error, ErrorKind, Log, Ticket};

@@ -3,8 +3,10 @@
 
 use super::Native;
 use super::verbatim::ReadBody;
+use crate::budget::Budgeted;
 use crate::proto::v1::ReadRequest;
 use crate::proto::v1::log_server::{LogServer, SERVICE_NAME};
+use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -34,7 +36,7 @@ const READ_REQUEST_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug)]
 pub struct NativeServer {
     native: Arc<Native>,
-    others: LogServer<Native>,
+    others: Budgeted<LogServer<Native>>,
 }
 
 impl NativeServer {
@@ -42,6 +44,7 @@ impl NativeServer {
         let bytes = native.options.message_bytes_max;
         let native = Arc::new(native);
         let others = LogServer::from_arc(native.clone()).max_decoding_message_size(bytes);
+        let others = native.options.budget.over(others, bytes);
         Self { native, others }
     }
 }
@@ -52,7 +55,7 @@ impl NamedService for NativeServer {
 
 impl<B> Service<Request<B>> for NativeServer
 where
-    B: http_body::Body + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<Body>;
@@ -65,7 +68,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().path() != READ {
-            return self.others.call(request);
+            return self.others.call(request.map(Body::new));
         }
         let native = self.native.clone();
         Box::pin(async move {

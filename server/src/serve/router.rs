@@ -1,11 +1,13 @@
-//! Router: what clients can call. **Services are added here, and nowhere else.**
+//! Router: what clients can call. **Services are added here, and nowhere else**; which role their methods need stands in
+//! [`chiplog_net::access::METHODS`].
 
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::admin::AdminService;
+use chiplog_net::budget::Budget;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
-use chiplog_net::native::Native;
+use chiplog_net::native::{Native, NativeOptions};
 use chiplog_net::proto::DESCRIPTORS;
 use chiplog_net::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
@@ -15,8 +17,18 @@ use tonic_health::server::HealthReporter;
 /// The names under which the health service knows the log's services; "" is the server as a whole.
 pub(super) const HEALTH_NAMES: [&str; 3] = ["", "logspec.Log", "chiplog.v1.Log"];
 
+/// What the services may take.
+pub(super) struct Room {
+    pub(super) message_bytes_max: usize,
+    pub(super) budget: Budget,
+}
+
 /// All services of the listener for clients.
-pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Result<(Routes, HealthReporter)> {
+pub(super) fn routes(
+    host: &Arc<Host>,
+    admin: AdminServer<AdminService>,
+    room: &Room,
+) -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -29,13 +41,46 @@ pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Resu
         .add_service(admin)
         .add_service(reflection().build_v1().map_err(broken)?)
         .add_service(reflection().build_v1alpha().map_err(broken)?);
-    let routes = log_services(routes, host);
+    let routes = log_services(routes, host, room);
     Ok((routes, reporter))
 }
 
 /// The services of the log itself.
-fn log_services(routes: Routes, host: &Arc<Host>) -> Routes {
+fn log_services(routes: Routes, host: &Arc<Host>, room: &Room) -> Routes {
+    let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
+    let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+    let mut options = NativeOptions::default();
+    (options.message_bytes_max, options.budget) = (message_bytes_max, budget);
     routes
-        .add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
-        .add_service(Native::new(host.clone()).into_service())
+        .add_service(LogspecService::new(host.clone(), limits).into_server())
+        .add_service(Native::with(host.clone(), options).into_service())
+}
+
+#[cfg(test)]
+mod tests {
+    use chiplog_net::access::METHODS;
+    use prost::Message as _;
+    use std::collections::BTreeSet;
+
+    /// What the reflection tells of, and the reflection itself: each method has a role, and no other method has one.
+    #[test]
+    fn every_method_that_is_served_has_its_role() {
+        let mut served = BTreeSet::new();
+        for bytes in [
+            chiplog_net::proto::DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            for file in prost_types::FileDescriptorSet::decode(bytes).unwrap().file {
+                for service in &file.service {
+                    let name = |method: &str| format!("/{}.{}/{method}", file.package(), service.name());
+                    served.extend(service.method.iter().map(|m| name(m.name())));
+                }
+            }
+        }
+        assert!(served.remove("/chiplog.v1.Peer/Messages"), "it has a listener of its own");
+        let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
+        assert_eq!(named, served);
+    }
 }
