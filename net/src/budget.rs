@@ -1,6 +1,8 @@
 //! Budget: the memory that requests may take, of one connection and of all together. A request's share is taken when its
-//! length is known and before its bytes are let in, and is given back when it is answered. Who finds nothing left waits:
-//! its stream is not read meanwhile, and HTTP/2 holds the client back. Who waits for too long is refused.
+//! length is known and before its bytes are let in. That of the whole is given back when the message is in the log's
+//! queue, which has limits of its own; that of the connection when it is answered. Who finds nothing left waits: its
+//! stream is not read meanwhile, and HTTP/2 holds the client back. Who waits for too long is refused. Who has a share and
+//! sends nothing loses it, with the stream. Requests other than appends are small, or refused; they need no share.
 //!
 //! ```text
 //! body:  5 bytes: compressed?, length │ message │ 5 bytes │ message …
@@ -10,6 +12,8 @@
 //! Invariants:
 //! - the n-th entry of a request's ledger is the share of its n-th message;
 //! - what stands before a message that waits for its share is let through;
+//! - no share of the whole is held for ever: for a message that has one its sender is waited for at most [`STALL`], and the
+//!   time that it takes at [`BYTES_PER_SECOND_MIN`];
 //! - who holds a share of the whole waits for nothing more: shares of the connection are taken first.
 //!
 //! Must not know: what is in a message.
@@ -26,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::metadata::MetadataValue;
@@ -36,6 +40,13 @@ use tonic::{Code, Status};
 /// Bytes are counted in pieces of this size.
 const PIECE_BYTES: usize = 1024;
 
+/// What a request may take that is no append.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+/// A message that is coming in may pause for so long, all in all.
+const STALL: Duration = Duration::from_secs(30);
+/// But for its pauses it comes in no slower than this.
+const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
+
 /// How much a [`Budget`] has. A single larger message may always be under way alone.
 ///
 /// ```
@@ -44,9 +55,9 @@ const PIECE_BYTES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetLimits {
-    /// Bytes of all messages that came and are not answered, default 1 GiB; counted in pieces of 1 KiB.
+    /// Bytes of all messages that came and are not in the log's queue, default 1 GiB; counted in pieces of 1 KiB.
     pub bytes: usize,
-    /// Of those, the ones of one connection, default 256 MiB.
+    /// Bytes of one connection's messages that came and are not answered, default 256 MiB.
     pub connection_bytes: usize,
     /// How long a message waits for room before its stream is refused as RESOURCE_EXHAUSTED, default 30 s.
     pub wait: Duration,
@@ -95,7 +106,7 @@ impl Budget {
         Self { all: semaphore, pieces: all, connection_pieces, wait: limits.wait, refusals }
     }
 
-    /// Bytes that messages hold now.
+    /// Bytes that messages hold now which are not in the log's queue.
     pub fn used_bytes(&self) -> usize {
         (self.pieces - self.all.available_permits()) * PIECE_BYTES
     }
@@ -108,12 +119,17 @@ impl Budget {
 
 /// A share of the budget, or of nothing, for a message that takes no memory to speak of. Given back when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Held(#[allow(dead_code, reason = "held for its end")] Option<Share>);
-
-#[derive(Debug)]
-struct Share {
+pub(crate) struct Held {
     _connection: Option<OwnedSemaphorePermit>,
-    _all: OwnedSemaphorePermit,
+    all: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    /// What is left of it once the message is in the log's queue.
+    pub(crate) fn queued(mut self) -> Self {
+        self.all = None;
+        self
+    }
 }
 
 /// The shares of a request's messages that have come in and are not claimed.
@@ -173,7 +189,10 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
         let connection = arrival.map(|a| a.share(self.budget.connection_pieces).clone());
         parts.extensions.insert(ledger.clone());
         let (budget, message_bytes_max) = (self.budget.clone(), self.message_bytes_max);
-        let gate = Gate::new(inner, budget, connection, message_bytes_max, ledger);
+        let mut gate = Gate::new(inner, budget, connection, message_bytes_max, ledger);
+        if !parts.uri.path().ends_with("/Append") {
+            (gate.free, gate.message_bytes_max) = (true, SMALL_BYTES_MAX.min(message_bytes_max));
+        }
         self.inner.call(http::Request::from_parts(parts, Body::new(gate)))
     }
 }
@@ -182,7 +201,7 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
 const HEAD_BYTES: usize = 5;
 
 /// The share, or which limit had no room in time.
-type Waiting = Pin<Box<dyn Future<Output = Result<Share, &'static str>> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = Result<Held, &'static str>> + Send>>;
 
 /// A request's body that lets a message in when there is memory for it.
 struct Gate {
@@ -191,6 +210,8 @@ struct Gate {
     /// That of the connection.
     connection: Option<Arc<Semaphore>>,
     message_bytes_max: usize,
+    /// What comes is small, or refused, and needs no share.
+    free: bool,
     ledger: Ledger,
     /// The bytes so far of the head that is coming in.
     head: Vec<u8>,
@@ -200,8 +221,20 @@ struct Gate {
     rest: Bytes,
     /// The message at the start of `rest` waits for its share.
     waiting: Option<Waiting>,
+    /// The message that is coming in is not all there yet.
+    slow: Option<Slow>,
     /// Nothing more is let in.
     refused: Option<Status>,
+}
+
+/// A sender that is waited for in the middle of a message.
+struct Slow {
+    /// It has so much time left.
+    left: Duration,
+    /// Whether its time runs, and since when.
+    counts: bool,
+    since: Instant,
+    pause: Pin<Box<Sleep>>,
 }
 
 impl Gate {
@@ -217,11 +250,13 @@ impl Gate {
             budget,
             connection,
             message_bytes_max,
+            free: false,
             ledger,
             head: Vec::with_capacity(HEAD_BYTES),
             left: 0,
             rest: Bytes::new(),
             waiting: None,
+            slow: None,
             refused: None,
         }
     }
@@ -234,6 +269,9 @@ impl Gate {
                 let step = self.left.min((self.rest.len() - at) as u64);
                 self.left -= step;
                 at += step as usize;
+                if self.left == 0 {
+                    self.slow = None;
+                }
                 continue;
             }
             self.head.push(self.rest[at]);
@@ -251,12 +289,12 @@ impl Gate {
                 self.refused = Some(self.too_large(length));
                 return at - 1;
             }
-            if length == 0 {
+            if length == 0 || self.free {
                 self.ledger.enter(Held::default());
                 continue;
             }
             match self.take(pieces(length as usize)) {
-                Some(share) => self.ledger.enter(Held(Some(share))),
+                Some(share) => self.ledger.enter(share),
                 None => {
                     self.waiting = Some(self.wait(pieces(length as usize)));
                     self.left += 1; // the head's last byte stays behind
@@ -268,7 +306,7 @@ impl Gate {
     }
 
     /// The share of a message, if it can be had now.
-    fn take(&self, pieces: usize) -> Option<Share> {
+    fn take(&self, pieces: usize) -> Option<Held> {
         let own = match &self.connection {
             Some(own) => {
                 let pieces = pieces.min(self.budget.connection_pieces);
@@ -278,7 +316,7 @@ impl Gate {
         };
         let pieces = pieces.min(self.budget.pieces);
         let all = self.budget.all.clone().try_acquire_many_owned(pieces as u32).ok()?;
-        Some(Share { _connection: own, _all: all })
+        Some(Held { _connection: own, all: Some(all) })
     }
 
     /// The share of a message, once it can be had.
@@ -297,8 +335,39 @@ impl Gate {
             let pieces = pieces.min(budget.pieces);
             let taken = timeout_at(deadline, budget.all.acquire_many_owned(pieces as u32)).await;
             let all = taken.ok().and_then(Result::ok).ok_or("of all connections")?;
-            Ok(Share { _connection: own, _all: all })
+            Ok(Held { _connection: own, all: Some(all) })
         })
+    }
+
+    /// Nothing has come. In the middle of a message that has its share this must not last.
+    fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        if self.left == 0 || self.free {
+            return Poll::Pending;
+        }
+        let now = Instant::now();
+        let slow = self.slow.get_or_insert_with(|| {
+            let left = STALL + Duration::from_secs(self.left / BYTES_PER_SECOND_MIN);
+            Slow { left, counts: true, since: now, pause: Box::pin(sleep_until(now + left)) }
+        });
+        if !slow.counts {
+            // Before, the other side of this gate was not ready for more.
+            slow.counts = true;
+            slow.since = now;
+            slow.pause.as_mut().reset(now + slow.left);
+        }
+        ready!(slow.pause.as_mut().poll(context));
+        self.budget.refusals.count(Refusal::InflightBytes);
+        let what =
+            "the rest of an append did not come in time; the memory set aside for it is wanted by others";
+        Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
+    }
+
+    /// Something has come, or nothing will.
+    fn came(&mut self) {
+        if let Some(slow) = &mut self.slow {
+            slow.counts = false;
+            slow.left = slow.left.saturating_sub(slow.since.elapsed());
+        }
     }
 
     fn too_large(&self, length: u32) -> Status {
@@ -330,7 +399,7 @@ impl http_body::Body for Gate {
                 let share = ready!(waiting.as_mut().poll(context));
                 gate.waiting = None;
                 match share {
-                    Ok(share) => gate.ledger.enter(Held(Some(share))),
+                    Ok(share) => gate.ledger.enter(share),
                     Err(of) => gate.refused = Some(gate.no_room(of)),
                 }
             }
@@ -344,10 +413,12 @@ impl http_body::Body for Gate {
                 }
                 continue;
             }
-            let frame = match ready!(Pin::new(&mut gate.inner).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                other => return Poll::Ready(other),
+            let frame = match Pin::new(&mut gate.inner).poll_frame(context) {
+                Poll::Pending => return gate.poll_slow(context).map(|status| Some(Err(status))),
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(other) => return Poll::Ready(other),
             };
+            gate.came();
             match frame.into_data() {
                 Ok(data) => gate.rest = data,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
@@ -419,13 +490,13 @@ mod tests {
             let mut passed = pull(&mut gate).0;
             assert_eq!(passed.len(), 1005 + 5 + 4, "chunks of {size}");
             let (first, empty) = (gate.ledger.claim(), gate.ledger.claim());
-            assert!(first.0.is_some() && empty.0.is_none());
+            assert!(first.all.is_some() && empty.all.is_none());
             drop(first);
             passed.extend(pull(&mut gate).0);
             drop(gate.ledger.claim());
             passed.extend(pull(&mut gate).0);
             assert_eq!(passed, all);
-            assert_eq!(gate.ledger.claim().0.map(|share| share._all.num_permits()), Some(1));
+            assert_eq!(gate.ledger.claim().all.map(|share| share.num_permits()), Some(1));
             assert_eq!(budget.all.available_permits(), 3);
         }
     }
@@ -474,5 +545,67 @@ mod tests {
             let mut fourth = gate([Bytes::from(message(1))], &budget, own.as_ref());
             assert_eq!(pull(&mut fourth).0.len(), 6);
         }
+    }
+
+    /// In the log's queue, a message is in nobody's way but its own connection's.
+    #[tokio::test]
+    async fn what_is_in_the_queue_holds_the_connection_s_share_only() {
+        let (budget, own) = (budget(4), Arc::new(Semaphore::new(4)));
+        let mut gate = gate([Bytes::from(message(2048))], &budget, Some(&own));
+        pull(&mut gate);
+        let permits = || (own.available_permits(), budget.all.available_permits());
+        assert_eq!(permits(), (2, 2));
+        let held = gate.ledger.claim().queued();
+        assert_eq!(permits(), (2, 4));
+        drop(held);
+        assert_eq!(permits(), (4, 4));
+    }
+
+    /// A head that announced 64 MiB took a share for ever; sixteen of them, 80 bytes, took all there is.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_come_gives_its_share_back() {
+        let (sender, chunks) = tokio::sync::mpsc::unbounded_channel();
+        let frames = tokio_stream::wrappers::UnboundedReceiverStream::new(chunks);
+        let budget = budget(3);
+        let mut gate = gate([], &budget, None);
+        gate.inner = Body::new(http_body_util::StreamBody::new(frames));
+        let left = || budget.all.available_permits();
+        let send =
+            |bytes: &[u8]| sender.send(Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)))).unwrap();
+        let next = async |gate: &mut Gate| std::future::poll_fn(|c| Pin::new(&mut *gate).poll_frame(c)).await;
+        let all = message(2000);
+        send(&all[..10]);
+        assert_eq!(next(&mut gate).await.unwrap().unwrap().into_data().unwrap().len(), 10);
+        assert_eq!(left(), 1);
+        // Slow is not stalled; and what is late because nobody asked for it is not slow.
+        let begun = Instant::now();
+        tokio::time::sleep(STALL * 2).await;
+        for part in all[10..].chunks(200) {
+            let (came, ()) = tokio::join!(next(&mut gate), async {
+                tokio::time::sleep(STALL / 20).await;
+                send(part);
+            });
+            assert_eq!(came.unwrap().unwrap().into_data().unwrap(), part);
+        }
+        drop(gate.ledger.claim());
+        assert_eq!(left(), 3);
+        send(&all[..100]);
+        assert_eq!(next(&mut gate).await.unwrap().unwrap().into_data().unwrap().len(), 100);
+        let status = next(&mut gate).await.unwrap().unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "after {:?}", begun.elapsed());
+        assert_eq!(budget.refusals.read(Refusal::InflightBytes), 1);
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_no_appends_are_small() {
+        let budget = budget(1);
+        let largest = message(SMALL_BYTES_MAX);
+        let small = |bytes: Vec<u8>| {
+            let gate = gate([Bytes::from(bytes)], &budget, None);
+            Gate { free: true, message_bytes_max: SMALL_BYTES_MAX, ..gate }
+        };
+        assert_eq!(pull(&mut small(largest.clone())).0, largest);
+        let refused = pull(&mut small(message(SMALL_BYTES_MAX + 1))).1.unwrap();
+        assert_eq!((refused.code(), budget.all.available_permits()), (Code::OutOfRange, 1));
     }
 }

@@ -132,7 +132,9 @@ impl Taker {
             tickets.push(submitted.map_err(Turn::Refused)?);
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
-        Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: (room, held) })
+        // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
+        let room = (room, held.queued());
+        Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: room })
     }
 
     /// Refuses what can't be taken whole, before any of it is.

@@ -150,7 +150,7 @@ impl AppendStream {
         match ticket {
             Some(Ok(ticket)) => {
                 self.bytes += bytes;
-                self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held });
+                self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held.queued() });
             }
             Some(Err(error)) => self.refuse(&error, false),
             None => {
@@ -218,7 +218,7 @@ fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
         kind,
         ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
     );
-    let leader = if kind == ErrorKind::NotLeader { host.leader() } else { None };
+    let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
     let refused = Refused {
         kind: kind.code(),
         message: error.to_string(),

@@ -1,6 +1,7 @@
 //! Service: what arrives from the other replicas.
 
-use super::{IDLE, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use super::link::{LAST_WORD, LOOK_INTERVAL};
+use super::{IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
 use crate::arrival::Arrival;
 use crate::ids;
 use crate::listener::{self, Settings};
@@ -12,6 +13,8 @@ use crate::tls::node_name;
 use chiplog::transport::{Envelope, Inbox};
 use chiplog::{DirectoryId, Error, ErrorKind, LogId, MEMBERS_MAX, NodeId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,8 +27,8 @@ const STREAMS_MAX: u32 = 8;
 
 /// Takes streams until the transport is closed.
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
-    let service = PeerServer::new(PeerService { shared: shared.clone() })
-        .max_decoding_message_size(shared.message_bytes_max);
+    let service =
+        PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
     settings.tls = shared.tls.as_ref().map(|tls| tls.server.clone());
@@ -46,7 +49,13 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     };
     tokio::select! {
         () = serving => {}
-        _ = closing.wait_for(|closing| *closing) => {}
+        () = async {
+            let _ = closing.wait_for(|closing| *closing).await;
+            let until = Instant::now() + LAST_WORD * 3;
+            while shared.links.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        } => {}
     }
 }
 

@@ -330,7 +330,13 @@ impl Config {
         })
     }
 
-    /// The same with every limit of the log filled in.
+    /// Bytes of the largest message that clients may send.
+    pub(crate) fn message_bytes_max(&self) -> Result<usize> {
+        let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
+        Ok(wide(Size(self.limits.message_bytes_max(options.batch_bytes_max))))
+    }
+
+    /// The same with every limit filled in.
     pub(crate) fn filled(&self) -> Result<Self> {
         let o = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let size = |n: u64| Some(Size(n));
@@ -349,14 +355,9 @@ impl Config {
             read_mode: Some(if o.read_mode == ReadMode::Read { Reading::Read } else { Reading::Map }),
             ..self.log.clone()
         };
-        Ok(Self { log, ..self.clone() })
-    }
-
-    /// Bytes of the largest message between replicas: the largest batch or block, or the state of a snapshot, and what
-    /// goes with it.
-    pub(crate) fn peer_message_bytes_max(&self, options: &Options) -> usize {
-        let block = options.batch_bytes_max.max(options.block_bytes_max).max(options.segment_bytes / 8);
-        2 * block as usize + wide(self.cluster.message_bytes_max) + (1 << 20)
+        let message_bytes_max = size(self.limits.message_bytes_max(o.batch_bytes_max));
+        let limits = Limits { message_bytes_max, ..self.limits.clone() };
+        Ok(Self { log, limits, ..self.clone() })
     }
 }
 
@@ -434,7 +435,7 @@ mod tests {
             ("", Some(("auth.token", "k")), "token"),
             ("", Some(("limits.connection_max", "1")), "connection_max"),
             ("", Some(("limits.message_bytes_max", "32MiB")), "message_bytes_max"),
-            ("", Some(("limits.inflight_bytes_max", "1MiB")), "inflight_bytes_max"),
+            ("", Some(("limits.inflight_bytes_max", "1KiB")), "inflight_bytes_max"),
             ("", Some(("limits.idle_seconds", "-1")), "idle_seconds"),
         ] {
             let error = load(text, over.as_slice()).unwrap_err().to_string();

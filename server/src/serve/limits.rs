@@ -17,7 +17,8 @@ pub(crate) struct Limits {
     /// Calls open on one connection.
     pub(crate) streams_max: u64,
     pub(crate) header_bytes_max: Size,
-    pub(crate) message_bytes_max: Size,
+    /// None: what the log's batches need, 64 MiB at least.
+    pub(crate) message_bytes_max: Option<Size>,
     /// Messages that came and are not answered, of one connection.
     pub(crate) inflight_connection_bytes_max: Size,
     /// The same of all.
@@ -38,7 +39,7 @@ impl Default for Limits {
             connections_max: connection.connections as u64,
             streams_max: connection.streams.into(),
             header_bytes_max: Size(connection.header_bytes.into()),
-            message_bytes_max: Size(64 << 20),
+            message_bytes_max: None,
             inflight_connection_bytes_max: size(budget.connection_bytes),
             inflight_bytes_max: size(budget.bytes),
             inflight_wait_millis: budget.wait.as_millis() as u64,
@@ -49,6 +50,11 @@ impl Default for Limits {
     }
 }
 
+/// What a message takes besides the batch that it carries, generously.
+const FRAME_BYTES: u64 = 1 << 20;
+/// Clients of `logspec.Log` send requests of many records, whatever a batch may be.
+const MESSAGE_BYTES: u64 = 64 << 20;
+
 /// The longest time that can be told, in milliseconds and seconds.
 const MILLIS_MAX: u64 = 3_600_000;
 const SECONDS_MAX: u64 = 30 * 86_400;
@@ -56,17 +62,23 @@ const SECONDS_MAX: u64 = 30 * 86_400;
 impl Limits {
     /// Checks every bound. `batch_bytes_max`: that of the log, whose batches have to fit a message.
     pub(super) fn check(&self, batch_bytes_max: u32) -> Result<()> {
-        let message = self.message_bytes_max.0;
+        let message = self.message_bytes_max(batch_bytes_max);
         within("connections_max", self.connections_max, 1, 1 << 20)?;
         within("streams_max", self.streams_max, 1, 1 << 20)?;
         within("header_bytes_max", self.header_bytes_max.0, 1 << 10, 64 << 10)?;
-        within("message_bytes_max", message, u64::from(batch_bytes_max) + (1 << 10), 1 << 30)?;
-        within("inflight_connection_bytes_max", self.inflight_connection_bytes_max.0, message, 1 << 38)?;
-        within("inflight_bytes_max", self.inflight_bytes_max.0, message, 1 << 38)?;
+        within("message_bytes_max", message, u64::from(batch_bytes_max) + FRAME_BYTES, 1 << 30)?;
+        within("inflight_connection_bytes_max", self.inflight_connection_bytes_max.0, 1 << 20, 1 << 38)?;
+        within("inflight_bytes_max", self.inflight_bytes_max.0, 1 << 20, 1 << 38)?;
         within("inflight_wait_millis", self.inflight_wait_millis, 0, MILLIS_MAX)?;
         within("handshake_millis", self.handshake_millis, 100, MILLIS_MAX)?;
         within("idle_seconds", self.idle_seconds, 0, SECONDS_MAX)?;
         within("slow_reader_millis", self.slow_reader_millis, 0, MILLIS_MAX)
+    }
+
+    /// Bytes of the largest message; with `batch_bytes_max` of the log.
+    pub(super) fn message_bytes_max(&self, batch_bytes_max: u32) -> u64 {
+        let needed = u64::from(batch_bytes_max) + FRAME_BYTES;
+        self.message_bytes_max.map_or(needed.max(MESSAGE_BYTES), |size| size.0)
     }
 
     pub(super) fn connection(&self) -> ConnectionLimits {

@@ -25,7 +25,7 @@ pub(crate) use config::Config;
 
 use crate::engine;
 use crate::failure::{Failure, Result};
-use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Options, Role};
+use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::access::{Access, AccessLayer};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
@@ -188,10 +188,8 @@ impl Server {
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
         let Doors { settings, access, budget, .. } = &self.doors;
-        let room = Room {
-            message_bytes_max: self.config.limits.message_bytes_max.0 as usize,
-            budget: budget.clone(),
-        };
+        let message_bytes_max = self.config.message_bytes_max()?;
+        let room = Room { message_bytes_max, budget: budget.clone() };
         let (routes, reporter) = router::routes(&self.host, admin, &room)?;
         let mut server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
@@ -338,8 +336,12 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         }
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
-            _ = ending.wait_for(|e| *e) => return,
+            _ = ending.wait_for(|e| *e) => break,
         }
+    }
+    // Who watches hears it before the streams end.
+    for name in router::HEALTH_NAMES {
+        reporter.set_service_status(name, ServingStatus::NotServing).await;
     }
 }
 
@@ -349,11 +351,9 @@ fn start_transport(
     listener: TcpListener,
     tls: Option<PeerTls>,
 ) -> Result<Arc<PeerTransport>> {
-    let options: Options = config.options(Bootstrap::Existing, Arc::new(config::Nowhere), String::new())?;
     let mut peer = PeerOptions::new(NodeId(config.node), listener, address.to_string());
     peer.election_timeout = Duration::from_millis(config.cluster.election_timeout_millis);
     peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
-    peer.message_bytes_max = config.peer_message_bytes_max(&options);
     peer.tls = tls;
     PeerTransport::start(peer).map_err(|e| Failure::usage(format!("cannot listen for peers: {e}")))
 }
