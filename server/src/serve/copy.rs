@@ -1,10 +1,11 @@
 //! Copy: what a copy that follows serves, if it is told to listen: reads, and feeding of other copies. No administration,
 //! no peers: it takes no part in its cluster.
 
-use super::{Config, bind, client_tls, listening, router, tell_health};
+use super::reload::Reloader;
+use super::{Config, bind, listening, router, tell_health};
 use crate::failure::{Failure, Result};
 use chiplog_net::host::Host;
-use chiplog_net::listener;
+use chiplog_net::listener::{self, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,10 @@ impl CopyServer {
     /// The listener cannot be had, or would be open to others without TLS.
     pub(crate) fn start(config: &Config, host: &Arc<Host>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
-        let tls = client_tls(config)?;
-        if tls.is_none() && !at.ip().is_loopback() && !config.insecure {
+        let mut settings = Settings::default();
+        let mut reloader = Reloader::default();
+        settings.tls = reloader.clients(&config.tls)?;
+        if settings.tls.is_none() && !at.ip().is_loopback() && !config.insecure {
             let what = format!(
                 "--listen {at} is open to others and has no TLS: give --listen-certificate and --listen-key, or --insecure"
             );
@@ -42,10 +45,6 @@ impl CopyServer {
         let mut server = listener::server()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
-        let plain = tls.is_none();
-        if let Some(tls) = tls {
-            server = server.tls_config(tls).map_err(|e| Failure::usage(format!("tls: {e}")))?;
-        }
         let runtime = crate::commands::runtime()?;
         let ending = watch::Sender::new(false);
         let mut ended = ending.subscribe();
@@ -53,13 +52,10 @@ impl CopyServer {
         let entered = runtime.enter();
         let listener = listening(listener)?;
         let serving = tokio::spawn(async move {
-            let router = server.add_routes(routes);
-            let served = if plain {
-                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
-            } else {
-                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
-            };
-            if let Err(error) = served {
+            let connections = listener::incoming_with(listener, settings);
+            if let Err(error) =
+                server.add_routes(routes).serve_with_incoming_shutdown(connections, until).await
+            {
                 tracing::error!(%error, "the listener ended");
             }
         });
