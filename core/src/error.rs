@@ -70,10 +70,13 @@ pub enum ErrorKind {
     Removed = 22,
     /// A change of membership that cannot be made now or at all; the message says why.
     Membership = 23,
+    /// Two logs are not the same: what is fed is of another log than what stands here, or of another history of it.
+    /// Nothing of it was taken. The cluster is another one, or one of the two was damaged or set back.
+    Diverged = 24,
     /// The server wants a token and got none, or one that it does not know.
-    Unauthenticated = 24,
+    Unauthenticated = 25,
     /// The token's role does not allow this call.
-    PermissionDenied = 25,
+    PermissionDenied = 26,
 }
 
 impl ErrorKind {
@@ -118,6 +121,7 @@ impl ErrorKind {
         Self::Unavailable,
         Self::Removed,
         Self::Membership,
+        Self::Diverged,
         Self::Unauthenticated,
         Self::PermissionDenied,
     ];
@@ -148,6 +152,7 @@ impl ErrorKind {
             Self::Unavailable => "unavailable",
             Self::Removed => "removed",
             Self::Membership => "membership",
+            Self::Diverged => "diverged",
             Self::Unauthenticated => "unauthenticated",
             Self::PermissionDenied => "permission_denied",
         }

@@ -109,6 +109,7 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/chiplog.v1.Log/OpenSession", APPEND),
     ("/chiplog.v1.Log/CloseSession", APPEND),
     ("/chiplog.v1.Log/ServerInfo", READ),
+    ("/chiplog.v1.Follow/Follow", READ),
     ("/chiplog.v1.Admin/Status", READ),
     ("/chiplog.v1.Admin/Init", ADMIN),
     ("/chiplog.v1.Admin/Join", ADMIN),

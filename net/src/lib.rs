@@ -8,6 +8,7 @@
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
+//! | [`gauges`] | what is open at a server |
 //! | [`host`] | the log that a server serves |
 //! | [`admin`] | looking after a cluster: the service |
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
@@ -21,7 +22,9 @@
 //! | [`peer`] | the transport between replicas |
 //! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
+//! | [`follow`] | the service `chiplog.v1.Follow`: feeds copies that do not vote |
 //! | [`client`] | the log over the network: producers, readers |
+//! | [`follower`] | such a copy, in the caller's process |
 
 pub mod access;
 pub mod address;
@@ -32,6 +35,9 @@ pub mod budget;
 mod calls;
 pub mod client;
 pub mod connection;
+pub mod follow;
+pub mod follower;
+pub mod gauges;
 pub mod host;
 pub mod ids;
 pub mod listener;
@@ -42,3 +48,4 @@ pub mod proto;
 pub mod refusals;
 pub mod status;
 pub mod tls;
+mod verbatim;

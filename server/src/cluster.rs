@@ -6,6 +6,7 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
+use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
@@ -101,15 +102,48 @@ pub(crate) fn host_port(text: &str) -> Result<String, String> {
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Asks servers, one question after the other.
-pub(crate) struct Asker {
-    runtime: Runtime,
+/// Connects to servers.
+#[derive(Clone)]
+pub(crate) struct Dialler {
     tls: Option<ClientTlsConfig>,
     options: ClientOptions,
 }
 
+/// A connection over which calls show our token.
+pub(crate) type Dialled = InterceptedService<Channel, Bearer>;
+
+impl Dialler {
+    /// A connection, within [`CONNECT`].
+    pub(crate) async fn dial(&self, server: &str) -> Result<Dialled, Status> {
+        let bearer = Bearer::new(&self.options, server).map_err(|e| to_status(&e, None))?;
+        let refused = |e: tonic::transport::Error| {
+            let mut cause: &dyn std::error::Error = &e;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            Status::unavailable(format!("cannot connect: {cause}"))
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
+        let mut endpoint = endpoint.map_err(refused)?.connect_timeout(CONNECT);
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
+        }
+        let late = |_| Status::unavailable("cannot connect in time");
+        let channel =
+            tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)?;
+        Ok(Dialled::new(channel, bearer))
+    }
+}
+
+/// Asks servers, one question after the other.
+pub(crate) struct Asker {
+    runtime: Runtime,
+    dialler: Dialler,
+}
+
 /// The service at a server, with our token.
-pub(crate) type Admin = AdminClient<InterceptedService<Channel, Bearer>>;
+pub(crate) type Admin = AdminClient<Dialled>;
 
 impl Asker {
     pub(crate) fn new(connect: &Connect) -> Result<Self> {
@@ -125,7 +159,22 @@ impl Asker {
                 None => config,
             }
         });
-        Ok(Self { runtime, tls, options })
+        Ok(Self { runtime, dialler: Dialler { tls, options } })
+    }
+
+    /// Waits for what goes on over connections.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// The cluster of these servers as a whole, to be asked.
+    pub(crate) fn survey(&self, servers: &[String]) -> Survey {
+        Survey::new(self.dialler.clone(), servers)
+    }
+
+    /// For connections of other services.
+    pub(crate) fn dialler(&self) -> &Dialler {
+        &self.dialler
     }
 
     /// Asks one server, within `patience`.
@@ -151,30 +200,10 @@ impl Asker {
         F: Future<Output = Result<T, Status>>,
     {
         self.runtime.block_on(async {
-            let bearer = Bearer::new(&self.options, server);
-            let bearer = bearer.map_err(|e| to_status(&e, None))?;
-            let client = AdminClient::with_interceptor(self.dial(server).await?, bearer);
+            let client = AdminClient::new(self.dialler.dial(server).await?);
             let late = |_| Status::deadline_exceeded(format!("no answer within {patience:?}"));
             tokio::time::timeout(patience, question(client)).await.map_err(late)?
         })
-    }
-
-    async fn dial(&self, server: &str) -> Result<Channel, Status> {
-        let refused = |e: tonic::transport::Error| {
-            let mut cause: &dyn std::error::Error = &e;
-            while let Some(deeper) = cause.source() {
-                cause = deeper;
-            }
-            Status::unavailable(format!("cannot connect: {cause}"))
-        };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
-        let mut endpoint = endpoint.map_err(refused)?.connect_timeout(CONNECT);
-        if let Some(tls) = &self.tls {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
-        }
-        let late = |_| Status::unavailable("cannot connect in time");
-        tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)
     }
 
     /// What a server says of itself.
@@ -251,7 +280,8 @@ fn is(member: &chiplog_net::proto::v1::Member, node: u64) -> bool {
     node != 0 && member.node == node
 }
 
-fn failure(server: &str, status: &Status) -> Failure {
+/// What a server answered, as an error of the command.
+pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     let error = from_status(status);
     let advice = match status.code() {
         Code::Unimplemented => {

@@ -38,7 +38,7 @@ impl fmt::Debug for Secret {
 }
 
 /// A connection whose calls show the token.
-pub(super) type Shown = InterceptedService<Channel, Bearer>;
+pub(crate) type Shown = InterceptedService<Channel, Bearer>;
 
 /// Adds the token of a client's options to calls of any service, if there is one. What it prints does not tell it.
 ///

@@ -20,6 +20,7 @@ mod service;
 mod verbatim;
 
 use crate::budget::{Budget, Ledger};
+use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::v1::log_server::Log as Service;
 use crate::proto::v1::{
@@ -120,7 +121,8 @@ impl Native {
 
     fn replies(&self, request: &ReadRequest) -> Result<Replies, Status> {
         let log = self.host.log(&request.log)?.clone();
-        read::stream(self.host.clone(), log, request, self.options.reply_bytes)
+        let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes)?;
+        Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
 
     /// Does what may wait on a thread that may, if there are not too many.
@@ -168,17 +170,18 @@ impl Native {
 
 #[tonic::async_trait]
 impl Service for Native {
-    type AppendStream = AppendStream;
+    type AppendStream = Counted<AppendStream>;
     type ReadStream = ReadStream;
-    type WatchStream = WatchStream;
+    type WatchStream = Counted<WatchStream>;
 
     async fn append(
         &self,
         request: Request<Streaming<AppendRequest>>,
-    ) -> Result<Response<AppendStream>, Status> {
+    ) -> Result<Response<Self::AppendStream>, Status> {
         let (_, extensions, requests) = request.into_parts();
         let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
-        Ok(Response::new(AppendStream::new(self.host.clone(), &self.options, requests, held)))
+        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held);
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
@@ -200,10 +203,11 @@ impl Service for Native {
         Ok(Response::new(info::info(self.host.log(&log)?)))
     }
 
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<WatchStream>, Status> {
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();
         let log = self.host.log(&request.log)?.clone();
-        Ok(Response::new(info::watch(self.host.clone(), log, request.interval_millis)))
+        let stream = info::watch(self.host.clone(), log, request.interval_millis);
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
     }
 
     async fn open_session(

@@ -14,6 +14,7 @@
 //! Must not know: command lines, terminals.
 
 pub(crate) mod config;
+pub(crate) mod copy;
 mod http;
 mod limits;
 mod metrics;
@@ -30,6 +31,7 @@ use chiplog_net::access::{Access, AccessLayer};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
 use chiplog_net::budget::Budget;
+use chiplog_net::gauges;
 use chiplog_net::host::Host;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
@@ -199,14 +201,16 @@ impl Server {
         let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
+        let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
-            let connections = listener::incoming_with(listener, settings);
+            let connections = gauges::connections(listener::incoming_with(listener, settings), gauges);
             if let Err(error) = router.serve_with_incoming_shutdown(connections, until).await {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
-        tokio::spawn(tell_health(self.host.clone(), reporter, self.ending.subscribe()));
+        let names = router::HEALTH_NAMES;
+        tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
 
@@ -321,7 +325,12 @@ fn hand_over(log: &Log, patience: Duration) {
 }
 
 /// Tells the health service what changes, five times a second.
-async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watch::Receiver<bool>) {
+async fn tell_health(
+    host: Arc<Host>,
+    reporter: HealthReporter,
+    names: &'static [&'static str],
+    mut ending: watch::Receiver<bool>,
+) {
     let mut told = None;
     loop {
         let status = match not_ready(&host) {
@@ -330,8 +339,8 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         };
         if told != Some(status) {
             told = Some(status);
-            for name in router::HEALTH_NAMES {
-                reporter.set_service_status(name, status).await;
+            for name in names {
+                reporter.set_service_status(*name, status).await;
             }
         }
         tokio::select! {

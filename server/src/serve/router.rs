@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::admin::AdminService;
 use chiplog_net::budget::Budget;
+use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
 use chiplog_net::native::{Native, NativeOptions};
@@ -15,7 +16,9 @@ use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
 /// The names under which the health service knows the log's services; "" is the server as a whole.
-pub(super) const HEALTH_NAMES: [&str; 3] = ["", "logspec.Log", "chiplog.v1.Log"];
+pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", "chiplog.v1.Follow"];
+/// Those of a copy that follows.
+pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
 /// What the services may take.
 pub(super) struct Room {
@@ -29,6 +32,24 @@ pub(super) fn routes(
     admin: AdminServer<AdminService>,
     room: &Room,
 ) -> Result<(Routes, HealthReporter)> {
+    let (routes, reporter) = common_routes()?;
+    let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
+    let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+    let mut native = NativeOptions::default();
+    (native.message_bytes_max, native.budget) = (message_bytes_max, budget);
+    let logspec = LogspecService::new(host.clone(), limits).into_server();
+    let routes = routes.add_service(admin).add_service(logspec);
+    Ok((native_services(routes, host, native), reporter))
+}
+
+/// The services of a copy that follows: it is read, and feeds others.
+pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
+    let (routes, reporter) = common_routes()?;
+    Ok((native_services(routes, host, NativeOptions::default()), reporter))
+}
+
+/// What has nothing to do with a log.
+fn common_routes() -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -38,22 +59,15 @@ pub(super) fn routes(
     let broken =
         |e: tonic_reflection::server::Error| Failure::new(ErrorKind::Corrupt, format!("reflection: {e}"));
     let routes = Routes::new(health)
-        .add_service(admin)
         .add_service(reflection().build_v1().map_err(broken)?)
         .add_service(reflection().build_v1alpha().map_err(broken)?);
-    let routes = log_services(routes, host, room);
     Ok((routes, reporter))
 }
 
-/// The services of the log itself.
-fn log_services(routes: Routes, host: &Arc<Host>, room: &Room) -> Routes {
-    let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
-    let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
-    let mut options = NativeOptions::default();
-    (options.message_bytes_max, options.budget) = (message_bytes_max, budget);
+fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> Routes {
     routes
-        .add_service(LogspecService::new(host.clone(), limits).into_server())
         .add_service(Native::with(host.clone(), options).into_service())
+        .add_service(Follow::new(host.clone()).into_service())
 }
 
 #[cfg(test)]

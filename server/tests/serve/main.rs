@@ -2,10 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod certificates;
+mod cluster;
 mod configuration;
 mod doors;
+mod follow;
 mod harness;
+mod metrics;
 mod one;
+mod session_file;
 mod shell;
 mod three;
 mod tls;
