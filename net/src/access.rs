@@ -75,6 +75,13 @@ impl FromStr for Role {
 }
 
 /// What a method needs.
+///
+/// ```
+/// use chiplog_net::access::{METHODS, Needs, Role};
+/// let needs = |method: &str| METHODS.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs);
+/// assert_eq!(needs("/logspec.Log/Append"), Some(Needs::Role(Role::Append)));
+/// assert_eq!(needs("/grpc.health.v1.Health/Check"), Some(Needs::Nothing));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// No token: those who ask have none, and learn nothing but whether the server is well.

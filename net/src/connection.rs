@@ -70,6 +70,12 @@ impl Default for ConnectionLimits {
 }
 
 /// The bytes of a connection, within TLS where there is one.
+///
+/// ```
+/// use chiplog_net::connection::Wire;
+/// let is_secret = |wire: &Wire| matches!(wire, Wire::Tls(_));
+/// # let _ = is_secret;
+/// ```
 #[derive(Debug)]
 pub enum Wire {
     /// As they come.
@@ -78,7 +84,14 @@ pub enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection within its limits. What reads and writes it is its `T`.
+/// A connection within its limits. What reads and writes it is its `T`. Made by [`listener`](crate::listener).
+///
+/// ```
+/// use chiplog_net::connection::{Connection, Wire};
+/// use tonic::transport::server::Connected;
+/// let from = |connection: &Connection<Wire>| connection.connect_info().remote();
+/// # let _ = from;
+/// ```
 #[derive(Debug)]
 pub struct Connection<T> {
     io: T,

@@ -107,6 +107,15 @@ pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identit
 }
 
 /// Connections as they come. Dropped, it listens no more.
+///
+/// ```
+/// use chiplog_net::listener::{Incoming, incoming};
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let connections: Incoming<_> = incoming(tokio::net::TcpListener::bind("127.0.0.1:0").await?);
+/// drop(connections);
+/// # Ok::<(), std::io::Error>(()) })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Incoming<T> {
     listener: TcpListener,
@@ -164,8 +173,10 @@ impl<T: Send + 'static> Incoming<T> {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it took too long".to_owned(),
             };
-            refusals.count(Refusal::Handshake);
-            tracing::info!(%remote, why, "TLS did not come about");
+            let refused = refusals.count(Refusal::Handshake);
+            if refused.is_power_of_two() {
+                tracing::info!(%remote, why, refused, "TLS did not come about"); // who dials again does so often
+            }
             None
         });
         None

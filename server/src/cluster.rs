@@ -109,7 +109,7 @@ pub(crate) struct Dialler {
     options: ClientOptions,
 }
 
-/// A connection whose calls show our token.
+/// A connection over which calls show our token.
 pub(crate) type Dialled = InterceptedService<Channel, Bearer>;
 
 impl Dialler {
@@ -132,7 +132,7 @@ impl Dialler {
         let late = |_| Status::unavailable("cannot connect in time");
         let channel =
             tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)?;
-        Ok(InterceptedService::new(channel, bearer))
+        Ok(Dialled::new(channel, bearer))
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Asker {
     dialler: Dialler,
 }
 
-/// The service at a server.
+/// The service at a server, with our token.
 pub(crate) type Admin = AdminClient<Dialled>;
 
 impl Asker {

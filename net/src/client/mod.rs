@@ -32,6 +32,7 @@ pub use outcome::Delivery;
 pub use producer::{Producer, ProducerOptions};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
+pub(crate) use token::Shown;
 pub use token::{Bearer, Secret};
 pub use watch::{RemoteInfo, Watch};
 
@@ -45,7 +46,6 @@ use servers::Servers;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use token::Shown;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Response, Status};
 

@@ -13,6 +13,7 @@
 //! Must not know: what is sent, files.
 
 use crate::client::ClientOptions;
+use crate::client::Shown;
 use crate::client::servers::{Answer, Servers};
 use crate::client::token::Shown;
 use crate::follow::FEATURE;

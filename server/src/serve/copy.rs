@@ -2,10 +2,11 @@
 //! no peers: it takes no part in its cluster.
 
 use super::reload::Reloader;
-use super::{Config, bind, listening, router, tell_health};
+use super::{Config, Doors, bind, doors, listening, router, tell_health};
 use crate::failure::{Failure, Result};
+use chiplog_net::access::AccessLayer;
 use chiplog_net::host::Host;
-use chiplog_net::listener::{self, Settings};
+use chiplog_net::listener;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +33,8 @@ impl CopyServer {
     /// The listener cannot be had, or would be open to others without TLS.
     pub(crate) fn start(config: &Config, host: &Arc<Host>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
-        let mut settings = Settings::default();
         let mut reloader = Reloader::default();
-        settings.tls = reloader.clients(&config.tls)?;
+        let Doors { settings, access, .. } = doors(config, &mut reloader)?;
         if settings.tls.is_none() && !at.ip().is_loopback() && !config.insecure {
             let what = format!(
                 "--listen {at} is open to others and has no TLS: give --listen-certificate and --listen-key, or --insecure"
@@ -42,7 +42,8 @@ impl CopyServer {
             return Err(Failure::usage(what));
         }
         let (routes, reporter) = router::copy_routes(host)?;
-        let mut server = listener::server()
+        let mut server = listener::server_with(&settings.limits)
+            .layer(AccessLayer::new(access))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
         let runtime = crate::commands::runtime()?;
@@ -52,15 +53,16 @@ impl CopyServer {
         let entered = runtime.enter();
         let listener = listening(listener)?;
         let serving = tokio::spawn(async move {
+            let router = server.add_routes(routes);
             let connections = listener::incoming_with(listener, settings);
-            if let Err(error) =
-                server.add_routes(routes).serve_with_incoming_shutdown(connections, until).await
-            {
+            if let Err(error) = router.serve_with_incoming_shutdown(connections, until).await {
                 tracing::error!(%error, "the listener ended");
             }
         });
         let names = router::COPY_HEALTH_NAMES;
         tokio::spawn(tell_health(host.clone(), reporter, names, ending.subscribe()));
+        let every = Duration::from_secs(config.reload_seconds);
+        tokio::spawn(reloader.run(Some(every), Arc::default(), ending.subscribe()));
         drop(entered);
         Ok(Self { at, host: host.clone(), runtime, ending, serving })
     }

@@ -75,13 +75,6 @@ impl Collector for Figures {
     }
 }
 
-fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
-    page.gauge("connections", "open connections of clients", gauges.count(Open::Connections))?;
-    let streams = [(Open::Appends, "append"), (Open::Reads, "read"), (Open::Watches, "watch")];
-    let streams = streams.map(|(what, name)| (name.to_owned(), gauges.count(what)));
-    page.family("streams", "open streams, by what they do", "stream", MetricType::Gauge, &streams)
-}
-
 fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     let refused = |refusals: &Refusals| Refusal::ALL.map(|r| (r.name().to_owned(), refusals.read(r)));
     let (clients, peers) = (refused(&figures.refusals), refused(figures.transport.refusals()));
@@ -95,6 +88,13 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;
     page.counter("reload_failures", "looks at files that could not be used", read(failed))?;
     page.gauge("reload_broken", "things whose files cannot be used now: the old ones stay", read(broken))
+}
+
+fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+    page.gauge("connections", "open connections of clients", gauges.count(Open::Connections))?;
+    let streams = [(Open::Appends, "append"), (Open::Reads, "read"), (Open::Watches, "watch")];
+    let streams = streams.map(|(what, name)| (name.to_owned(), gauges.count(what)));
+    page.family("streams", "open streams, by what they do", "stream", MetricType::Gauge, &streams)
 }
 
 fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {

@@ -37,10 +37,13 @@ trait Reloadable: Send {
     fn is_broken(&self) -> bool;
 }
 
+type Load<T> = dyn Fn() -> Result<T> + Send;
+type Apply<T> = dyn Fn(&T) -> chiplog::Result<()> + Send;
+
 struct Watched<T> {
     name: &'static str,
-    load: Box<dyn Fn() -> Result<T> + Send>,
-    apply: Box<dyn Fn(&T) -> chiplog::Result<()> + Send>,
+    load: Box<Load<T>>,
+    apply: Box<Apply<T>>,
     used: T,
     /// What is wrong with the files.
     trouble: Option<String>,

@@ -80,7 +80,8 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
 
     let figures = server.page("/metrics").1;
     let counted = |what: &str| {
-        let line = figures.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {figures}"));
+        let line =
+            figures.lines().find(|l| l.starts_with(what)).unwrap_or_else(|| panic!("{what}: {figures}"));
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     assert!(counted("chiplog_refused_total{reason=\"unauthenticated\"}") >= 2.0);
