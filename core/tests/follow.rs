@@ -591,9 +591,7 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let fill = || loop {
         let mut feed = source.feed(follower.want().unwrap()).unwrap();
         let Some(fed) = feed.next(10_000).unwrap() else { return Ok(()) };
-        if let Err(error) = follower.take(fed) {
-            return Err(error);
-        }
+        follower.take(fed)?;
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();
