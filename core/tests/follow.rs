@@ -590,7 +590,7 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     append(&source, 0..900);
     let fill = || loop {
         let mut feed = source.feed(follower.want().unwrap()).unwrap();
-        let Some(fed) = feed.next(10_000).unwrap() else { return Ok(()) };
+        let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
         follower.take(fed)?;
     };
     for _ in 0..3 {
