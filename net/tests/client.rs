@@ -49,10 +49,10 @@ async fn records_are_in_the_log_in_order_and_at_the_index_that_was_told() {
         assert_eq!(all.len(), 100_000);
         assert!(all.iter().enumerate().all(|(n, (i, data))| *i == n as u64 + 1 && number(data) == n as u64));
         assert_eq!(one.log.info().sessions, 1);
-        assert!(producer.close(PATIENCE).await.is_empty());
+        assert!(producer.close(PATIENCE).await.all_acknowledged());
         assert_eq!(one.log.info().sessions, 0);
         assert_eq!(producer.send(b"late").await.unwrap_err().kind(), ErrorKind::Closed);
-        assert!(producer.close(PATIENCE).await.is_empty());
+        assert!(producer.close(PATIENCE).await.all_acknowledged());
     }
 }
 
@@ -122,7 +122,7 @@ async fn many_producers_share_a_client() {
             for i in 0..1_000 {
                 producer.send(&(p << 32 | i).to_le_bytes()).await.unwrap();
             }
-            assert!(producer.close(PATIENCE).await.is_empty());
+            assert!(producer.close(PATIENCE).await.all_acknowledged());
         });
     }
     tasks.join_all().await;
@@ -173,7 +173,7 @@ async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged(
     assert!((block_max..block_max * 10).contains(&begun.elapsed()));
     assert_eq!(producer.flush(block_max).await.unwrap_err().kind(), ErrorKind::Timeout);
     let begun = Instant::now();
-    let left = producer.close(block_max).await;
+    let left = producer.close(block_max).await.left;
     assert!(begun.elapsed() < block_max * 10);
     assert_eq!(left.len(), 71);
     for (i, left) in left.iter().enumerate() {
@@ -339,7 +339,7 @@ fn threads_use_the_blocking_client() {
     let (sender, told) = mpsc::channel();
     producer.send_with(b"x", move |result| sender.send(result).unwrap()).unwrap();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), Index(20_002));
-    assert!(producer.close(PATIENCE).is_empty());
+    assert!(producer.close(PATIENCE).all_acknowledged());
     client.discard(Index(20_000)).unwrap();
     assert_eq!(client.info().unwrap().first, Index(20_000));
     // What is left of a client that went away without a word hears of it.

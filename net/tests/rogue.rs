@@ -211,7 +211,7 @@ async fn a_forgotten_number_is_a_success_where_it_was_sent_before() {
     let delivery = producer.append(b"x").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
     assert_eq!(delivery.await.unwrap_err().kind(), ErrorKind::SequenceForgotten);
-    assert!(producer.close(PATIENCE).await.is_empty());
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
 /// What no repetition mends ends the producer at once, and everything that was given comes back.
@@ -236,7 +236,7 @@ async fn a_fatal_refusal_ends_the_producer() {
         assert_eq!(delivery.await.unwrap_err().kind(), kind);
         assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
         assert_eq!(producer.send(b"late").await.unwrap_err().kind(), kind);
-        let left: Vec<_> = producer.close(PATIENCE).await.into_iter().map(|l| l.record).collect();
+        let left: Vec<_> = producer.close(PATIENCE).await.left.into_iter().map(|l| l.record).collect();
         assert_eq!(left, ["record a..", "record b.."], "after {kind}");
     }
 }

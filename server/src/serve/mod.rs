@@ -13,6 +13,7 @@
 //! Must not know: command lines, terminals.
 
 pub(crate) mod config;
+pub(crate) mod copy;
 mod http;
 mod metrics;
 mod ready;
@@ -22,9 +23,10 @@ pub(crate) use config::Config;
 
 use crate::engine;
 use crate::failure::{Failure, Result};
-use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Options, Role};
+use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
+use chiplog_net::gauges;
 use chiplog_net::host::Host;
 use chiplog_net::listener;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
@@ -159,7 +161,8 @@ impl Server {
         let found = Box::new(move |bootstrap| founder.open(bootstrap));
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
-        let (routes, reporter) = router::routes(&self.host, admin)?;
+        let options = self.config.options(Bootstrap::Existing, self.transport.clone(), String::new())?;
+        let (routes, reporter) = router::routes(&self.host, admin, &options)?;
         let mut server = listener::server()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
@@ -171,19 +174,31 @@ impl Server {
         let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
+        let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
             let served = if secret {
                 // Names are mended in plain bytes only.
-                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::plain(listener), gauges),
+                        until,
+                    )
+                    .await
             } else {
-                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::incoming(listener), gauges),
+                        until,
+                    )
+                    .await
             };
             if let Err(error) = served {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
-        tokio::spawn(tell_health(self.host.clone(), reporter, self.ending.subscribe()));
+        let names = router::HEALTH_NAMES;
+        tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
 
@@ -292,7 +307,12 @@ fn hand_over(log: &Log, patience: Duration) {
 }
 
 /// Tells the health service what changes, five times a second.
-async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watch::Receiver<bool>) {
+async fn tell_health(
+    host: Arc<Host>,
+    reporter: HealthReporter,
+    names: &'static [&'static str],
+    mut ending: watch::Receiver<bool>,
+) {
     let mut told = None;
     loop {
         let status = match not_ready(&host) {
@@ -301,23 +321,25 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         };
         if told != Some(status) {
             told = Some(status);
-            for name in router::HEALTH_NAMES {
-                reporter.set_service_status(name, status).await;
+            for name in names {
+                reporter.set_service_status(*name, status).await;
             }
         }
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
-            _ = ending.wait_for(|e| *e) => return,
+            _ = ending.wait_for(|e| *e) => break,
         }
+    }
+    // Who watches hears it before the streams end.
+    for name in router::HEALTH_NAMES {
+        reporter.set_service_status(name, ServingStatus::NotServing).await;
     }
 }
 
 fn start_transport(config: &Config, address: &Address, listener: TcpListener) -> Result<Arc<PeerTransport>> {
-    let options: Options = config.options(Bootstrap::Existing, Arc::new(config::Nowhere), String::new())?;
     let mut peer = PeerOptions::new(NodeId(config.node), listener, address.to_string());
     peer.election_timeout = Duration::from_millis(config.cluster.election_timeout_millis);
     peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
-    peer.message_bytes_max = config.peer_message_bytes_max(&options);
     let tls = &config.tls;
     if let (Some(certificate), Some(key), Some(authority)) =
         (&tls.peer_certificate, &tls.peer_key, &tls.peer_authority)

@@ -54,8 +54,8 @@ impl Sink for Servers {
             // Whatever fails is told to the record that it concerns.
             let _ = self.remote.wait(producer.flush(STOP_CHECK));
         }
-        let left = self.remote.wait(producer.close(LAST_WORDS));
-        if left.iter().any(|record| record.in_doubt) {
+        let closed = self.remote.wait(producer.close(LAST_WORDS));
+        if closed.left.iter().any(|record| record.in_doubt) {
             shared.doubt();
         }
     }
