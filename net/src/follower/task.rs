@@ -343,6 +343,12 @@ fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Opti
         Fed::Entries(entries) => entries.iter().map(|e| u64::from(e.records())).sum(),
         _ => 0,
     };
+    {
+        // Before it can be read: who waited for it finds it counted.
+        let mut state = shared.state();
+        state.received_bytes += bytes;
+        state.received_records += records;
+    }
     let jumped = match (shared.followed.get(), &fed) {
         (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
@@ -362,8 +368,5 @@ fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Opti
             return Err(Failure::Server(Error::new(ErrorKind::Corrupt, what)));
         }
     };
-    let mut state = shared.state();
-    state.received_bytes += bytes;
-    state.received_records += records;
     Ok(jumped.map(|jumped| (jumped.from, jumped.to)))
 }
