@@ -80,6 +80,7 @@ pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use disk::map::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
 pub use fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
@@ -90,7 +91,7 @@ pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
-pub use stats::{SYNC_BUCKETS, Stats};
+pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

@@ -34,7 +34,7 @@ use crate::records::OwnedRecord;
 use crate::repairing::{Begun, Repairing};
 use crate::rescue::Shared;
 use crate::sequence::Me;
-use crate::stats::Stats;
+use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
@@ -376,8 +376,16 @@ impl Log {
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
         self.check_fork()?;
-        let bytes = batch.as_bytes().len();
-        self.check_size("batch", bytes, self.inner.options.batch_bytes_max, "batch_bytes_max")
+        let options = &self.inner.options;
+        self.check_size("batch", batch.as_bytes().len(), options.batch_bytes_max, "batch_bytes_max")?;
+        let max = options.record_bytes_max;
+        if batch.records_within(max)? {
+            return Ok(());
+        }
+        let what = format!(
+            "a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows"
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
     }
 
     fn check_size(&self, what: &str, bytes: usize, max: u32, option: &str) -> Result<()> {
@@ -558,7 +566,15 @@ impl Log {
     /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may
     /// still come into force. `Unavailable`: the lead was lost meanwhile.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
-        self.ask(Ask::Change(changes.to_vec()), timeout).map(drop)
+        self.submit_change_members(changes, timeout)?.wait().map(drop)
+    }
+
+    /// As [`Log::change_members`], and returns at once. What the answer's index is has no meaning.
+    ///
+    /// # Errors
+    /// As [`Log::change_members`].
+    pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Change(changes.to_vec()), timeout)
     }
 
     /// Lets another voter lead, on the leader. Waits until it does.
@@ -566,11 +582,15 @@ impl Log {
     /// # Errors
     /// `Membership`: `to` is no voter. `NotLeader`. `Timeout`: it did not take the lead; this replica leads on.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
-        self.ask(Ask::Transfer(to), timeout).map(drop)
+        self.submit_transfer_leader(to, timeout)?.wait().map(drop)
     }
 
-    fn ask(&self, ask: Ask, timeout: Duration) -> Result<Index> {
-        self.submit_ask(ask, timeout)?.wait()
+    /// As [`Log::transfer_leader`], and returns at once. What the answer's index is has no meaning.
+    ///
+    /// # Errors
+    /// As [`Log::transfer_leader`].
+    pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Transfer(to), timeout)
     }
 
     fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {
@@ -584,6 +604,17 @@ impl Log {
     /// What the log did since it was opened.
     pub fn stats(&self) -> Stats {
         self.inner.published.counters.snapshot()
+    }
+
+    /// What waits in it now. Takes the queue's lock for a moment.
+    pub fn backlog(&self) -> Backlog {
+        let (appends, bytes, taken) = self.inner.queue.waiting();
+        Backlog {
+            queue_appends: appends as u64,
+            queue_bytes: bytes as u64,
+            taken_bytes: taken as u64,
+            uncommitted_bytes: self.inner.published.counters.uncommitted_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Why the log takes no more appends, if a write or a sync has failed.

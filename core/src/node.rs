@@ -101,8 +101,8 @@ pub(crate) struct Node {
     awaits_file: bool,
     /// Bytes of appends ordered and not written, as they were gathered.
     gathered: usize,
-    /// Bytes written and not committed, by the entry they go up to.
-    uncommitted: VecDeque<(RaftIndex, u64)>,
+    /// Bytes written and not committed, by the entry they go up to, and when they were written.
+    uncommitted: VecDeque<(RaftIndex, u64, Moment)>,
     uncommitted_bytes: u64,
     /// A discard that is committed, whose files wait for a durable word of it.
     to_drop: Option<(RaftIndex, Index)>,
@@ -351,13 +351,15 @@ impl Node {
         if self.replica.take_turned() {
             self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
         }
-        while let Some((_, bytes)) = self.uncommitted.pop_back_if(|(raft, _)| *raft > end.raft) {
+        while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
             self.uncommitted_bytes -= bytes; // a conflict has cut them off
         }
         if done.bytes > 0 {
-            self.uncommitted.push_back((end.raft, done.bytes));
+            self.uncommitted.push_back((end.raft, done.bytes, now));
             self.uncommitted_bytes += done.bytes;
         }
+        counters.wrote(&done.sizes);
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
         for piece in done.pieces {
             self.queue.reuse(piece);
         }
@@ -368,7 +370,9 @@ impl Node {
     /// What is to be synced, if anything is and no sync is under way.
     pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
         self.sync_began = now;
-        self.writing.begin_sync()
+        let sync = self.writing.begin_sync()?;
+        self.published.counters.syncing(true);
+        Some(sync)
     }
 
     /// The sync that was under way has returned 0.
@@ -377,6 +381,7 @@ impl Node {
     /// As [`Self::turn`].
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
+        self.published.counters.syncing(false);
         self.published.counters.synced(took);
         self.limping.synced(took);
         self.writing.end_sync(job);
@@ -408,9 +413,15 @@ impl Node {
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
         self.writing.store.commit(raft);
-        while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
+        let leads = self.replica.is_leader();
+        let counters = &self.published.counters;
+        while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
+            if leads {
+                counters.committed(now.since(written));
+            }
         }
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
         self.positions.discarded(first);
         self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
@@ -465,8 +476,12 @@ impl Node {
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
         let replica = &self.replica;
-        let shown =
-            (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
+        let shown = (
+            replica.role(),
+            replica.term(),
+            replica.live_leader(now),
+            replica.membership().members().count(),
+        );
         let upto = (sequencer.committed().raft, sequencer.end().raft);
         // Once nothing more is to be expected, what is shown has to stand.
         let quiet = self.prove_at.is_none();
@@ -475,13 +490,13 @@ impl Node {
         };
         if self.shown.is_none_or(stale) {
             self.shown = Some((shown, upto, now));
-            let status = self.status();
+            let status = self.status(now);
             self.published.show(status);
         }
     }
 
     /// How the replica stands.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, now: Moment) -> Status {
         let sequencer = &self.replica.sequencer;
         let committed = sequencer.committed();
         Status {
@@ -490,7 +505,7 @@ impl Node {
             directory: self.me.directory,
             role: self.replica.role(),
             term: self.replica.term(),
-            leader: self.replica.leader(),
+            leader: self.replica.live_leader(now),
             committed: committed.next.previous(),
             committed_raft: committed.raft,
             last_raft: sequencer.end().raft,

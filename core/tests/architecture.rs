@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "promise",
     "positions",
     "moment",
+    "stats",
     "limping",
     // What is done once only; and the bytes of the files.
     "session",
@@ -85,7 +86,6 @@ const ORDER: &[&str] = &[
     "replica::peers",
     "replica::readies",
     "replica",
-    "stats",
     "tend",
     "open",
     "node",

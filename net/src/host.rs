@@ -1,6 +1,7 @@
 //! Host: the log that a server serves, and what its services have in common.
 
 use crate::address::Address;
+use crate::gauges::Gauges;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Log};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +33,7 @@ pub struct Host {
     copies: AtomicU64,
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
+    gauges: Arc<Gauges>,
 }
 
 /// What a server does for copies of its log that follow.
@@ -81,6 +83,11 @@ impl Host {
     /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
     pub fn opened(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// What is open at this server.
+    pub fn gauges(&self) -> &Arc<Gauges> {
+        &self.gauges
     }
 
     /// From now on no call is begun. Streams that go on should look at [`Self::drained`] and end in order.
@@ -139,7 +146,7 @@ impl Host {
     }
 
     /// Whether what is committed anywhere comes to be known here: a replica knows a leader; a copy's own source is so.
-    /// Takes a moment, as [`Self::leader`].
+    /// Takes a moment, as [`Self::another_leader`].
     pub fn is_fed(&self) -> bool {
         match self.log.get() {
             Some(log) if log.info().follows => self.fed.load(Ordering::Relaxed),
@@ -152,17 +159,18 @@ impl Host {
         self.fed.store(fed, Ordering::Relaxed);
     }
 
-    /// Where the leader serves clients, if one is known. Takes a moment: not for the path of every append.
-    pub fn leader(&self) -> Option<String> {
+    /// Where the leader serves clients, if that is another replica and known: for who was refused here. A leader that is
+    /// handing over refuses as well, and is no place to send anybody. Takes a moment: not for the path of every append.
+    pub fn another_leader(&self) -> Option<String> {
         let status = self.log.get()?.status();
-        let leader = status.leader?;
+        let leader = status.leader.filter(|leader| *leader != status.node)?;
         let member = status.members.into_iter().find(|m| m.node == leader)?;
         member.address.parse().ok().map(|a: Address| a.client)
     }
 
     /// The log's error as a status, with the leader where that is what the caller needs.
     pub fn status_of(&self, error: &Error) -> Status {
-        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.leader()).flatten();
+        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.another_leader()).flatten();
         to_status(error, leader.as_deref())
     }
 }

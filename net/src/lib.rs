@@ -8,6 +8,7 @@
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
+//! | [`gauges`] | what is open at a server |
 //! | [`host`] | the log that a server serves |
 //! | [`admin`] | looking after a cluster: the service |
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
@@ -25,6 +26,7 @@ pub mod authority;
 pub mod client;
 pub mod follow;
 pub mod follower;
+pub mod gauges;
 pub mod host;
 pub mod ids;
 pub mod listener;

@@ -122,7 +122,7 @@ impl Replica {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
-        if is_member {
+        if is_member || from.0 == self.raw.raft.leader_id {
             self.peers.heard_at.insert(from, now);
         }
         self.hear(from, from_directory, &message);
@@ -292,6 +292,16 @@ impl Replica {
     /// Whether it waits for others to tell what they know of it.
     pub(super) fn is_introduced(&self) -> bool {
         self.peers.introduced_by.is_none()
+    }
+
+    /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner
+    /// never does, nor does a voter whose disk hangs.
+    pub(crate) fn live_leader(&self, now: Moment) -> Option<NodeId> {
+        let heard = |node: &NodeId| {
+            let at = self.peers.heard_at.get(node);
+            at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout * 2)
+        };
+        self.leader().filter(|leader| *leader == self.node() || heard(leader))
     }
 
     /// Whether this replica leads and has lately heard so many that what it orders can still be committed.

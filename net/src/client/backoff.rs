@@ -1,6 +1,7 @@
 //! Backoff: how long to wait before the next attempt: exponential, with jitter, so that clients that failed together
 //! do not come back together.
 
+use super::deadline::FAR;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -12,6 +13,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(min: Duration, max: Duration) -> Self {
+        let (min, max) = (min.min(FAR), max.min(FAR));
         Self { min, max: max.max(min), failures: 0 }
     }
 

@@ -121,7 +121,7 @@ pub(crate) struct Trio {
     nodes: Vec<Option<(Log, Server)>>,
 }
 
-const ZONES: [&str; 3] = ["east", "west", "north"];
+pub(crate) const ZONES: [&str; 3] = ["east", "west", "north"];
 
 impl Trio {
     pub(crate) fn new() -> Self {
@@ -188,6 +188,25 @@ impl Trio {
         let (log, server) = self.nodes[node as usize - 1].take().unwrap();
         drop(server);
         let _ = log.close();
+    }
+
+    /// The replica goes on, but its server does not answer any more, as long as what is returned lives.
+    pub(crate) fn silence(&mut self, node: u64) -> std::net::TcpListener {
+        let n = node as usize - 1;
+        let (log, server) = self.nodes[n].take().unwrap();
+        drop(server);
+        let end = Instant::now() + PATIENCE;
+        let silent = loop {
+            match std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], self.ports[n]))) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // Whoever asks for the node still finds it; a server somewhere else keeps it.
+        let elsewhere = Server::start(log.clone());
+        self.nodes[n] = Some((log, elsewhere));
+        silent
     }
 
     pub(crate) fn bring_back(&mut self, node: u64) {

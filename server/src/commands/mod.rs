@@ -22,6 +22,7 @@ mod member;
 mod read;
 mod serve;
 mod status;
+mod top;
 mod verify;
 
 pub(crate) use serve::runtime;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Dev(dev::Dev),
     Follow(Box<follow::Follow>),
     Status(status::Status),
+    Top(top::Top),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
     Config(config::ConfigCommand),
@@ -59,11 +61,12 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::run(*args, ui),
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
         Command::Follow(args) => follow::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
+        Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),
         Command::Config(args) => config::run(&args, ui),

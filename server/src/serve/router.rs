@@ -1,33 +1,45 @@
 //! Router: what clients can call. **Services are added here, and nowhere else.**
 
 use crate::failure::{Failure, Result};
-use chiplog::ErrorKind;
+use chiplog::{ErrorKind, Options};
 use chiplog_net::admin::AdminService;
 use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
-use chiplog_net::native::Native;
+use chiplog_net::native::{Native, NativeOptions};
 use chiplog_net::proto::DESCRIPTORS;
 use chiplog_net::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
+/// What a message takes besides what it carries, generously.
+const FRAME_BYTES: usize = 1 << 20;
+
 /// The names under which the health service knows the log's services; "" is the server as a whole.
 pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", "chiplog.v1.Follow"];
 /// Those of a copy that follows.
 pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
-/// All services of the listener for clients.
-pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Result<(Routes, HealthReporter)> {
+/// All services of the listener for clients. They take whatever the log's options allow.
+pub(super) fn routes(
+    host: &Arc<Host>,
+    admin: AdminServer<AdminService>,
+    options: &Options,
+) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes()?;
-    Ok((log_services(routes.add_service(admin), host), reporter))
+    let (mut limits, mut native) = (Limits::default(), NativeOptions::default());
+    limits.message_bytes_max = limits.message_bytes_max.max(options.record_bytes_max as usize + FRAME_BYTES);
+    native.message_bytes_max = options.batch_bytes_max as usize + FRAME_BYTES;
+    let logspec = LogspecService::new(host.clone(), limits).into_server();
+    let routes = routes.add_service(admin).add_service(logspec);
+    Ok((native_services(routes, host, native), reporter))
 }
 
 /// The services of a copy that follows: it is read, and feeds others.
 pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes()?;
-    Ok((native_services(routes, host), reporter))
+    Ok((native_services(routes, host, NativeOptions::default()), reporter))
 }
 
 /// What has nothing to do with a log.
@@ -46,14 +58,8 @@ fn common_routes() -> Result<(Routes, HealthReporter)> {
     Ok((routes, reporter))
 }
 
-/// The services of the log itself.
-fn log_services(routes: Routes, host: &Arc<Host>) -> Routes {
-    let logspec = LogspecService::new(host.clone(), Limits::default()).into_server();
-    native_services(routes.add_service(logspec), host)
-}
-
-fn native_services(routes: Routes, host: &Arc<Host>) -> Routes {
+fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> Routes {
     routes
-        .add_service(Native::new(host.clone()).into_service())
+        .add_service(Native::with(host.clone(), options).into_service())
         .add_service(Follow::new(host.clone()).into_service())
 }
