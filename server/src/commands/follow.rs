@@ -185,7 +185,7 @@ fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
 fn stopped(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Diverged => "; if the servers are the right ones, `--start-over` begins a new copy",
-        ErrorKind::TooLarge => "; begin a new copy with a larger --segment-bytes",
+        ErrorKind::TooLarge => "; go on with a larger --segment-bytes",
         _ => return error.into(),
     };
     Failure::new(error.kind(), format!("{error}{advice}"))
