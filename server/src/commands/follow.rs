@@ -23,6 +23,7 @@ Examples:
   chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
+  chiplog read 127.0.0.1:7421 --stale --follow             what the copy has, over the network
   chiplog read ./copy --follow                             beside it: what is there, and what comes";
 
 /// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
@@ -154,9 +155,9 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
         }
     }
     let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.from, options)?;
+    let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;
-    let _ = open.set(follower.clone());
     let told = tell_events(&follower, ui);
     if let Some(server) = server {
         server.shutdown();
