@@ -225,6 +225,83 @@ impl Gather {
         Ok(delivery)
     }
 
+    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. `callback`
+    /// gets the index of the first.
+    ///
+    /// # Errors
+    /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers take.
+    pub(super) fn push_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        callback: Callback,
+    ) -> Result<(), (Error, Callback)> {
+        let bytes: usize = records.iter().map(|r| r.as_ref().len() + RECORD_OVERHEAD_BYTES).sum();
+        let cost = bytes + CALLBACK_BYTES;
+        let mut state = self.state();
+        let bounds = state.bounds;
+        if let Some(error) = &state.ended {
+            return Err((error.clone(), callback));
+        }
+        let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
+        let what = match () {
+            () if records.is_empty() => "a batch has at least one record".to_owned(),
+            () if largest > bounds.record_bytes_max => {
+                format!("a record of {largest} bytes; the servers take {}", bounds.record_bytes_max)
+            }
+            () if BATCH_HEADER_BYTES + bytes > bounds.batch_bytes => {
+                format!("a batch of {bytes} bytes; at most {} are taken", bounds.batch_bytes)
+            }
+            () => String::new(),
+        };
+        if !what.is_empty() {
+            drop(state);
+            let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
+            return Err((Error::new(kind, what), callback));
+        }
+        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
+            drop(state);
+            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            return Err((Error::new(ErrorKind::Busy, what), callback));
+        }
+        let mut builder = BatchBuilder::new();
+        for record in records {
+            if let Err(error) = builder.push(record.as_ref()) {
+                return Err((error, callback));
+            }
+        }
+        state.close_open();
+        let tellings = Tellings { outcome: None, callbacks: vec![(0, callback)] };
+        state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
+        state.close_open();
+        state.buffered += cost;
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// As [`Self::push_batch`]; waits for room for at most `patience`.
+    pub(super) async fn push_batch_wait(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        mut callback: Callback,
+        patience: Duration,
+    ) -> Result<()> {
+        let deadline = within(patience);
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            match self.push_batch(records, callback) {
+                Err((error, again)) if error.kind() == ErrorKind::Busy => {
+                    if timeout_at(deadline, settled).await.is_err() {
+                        return Err(error);
+                    }
+                    callback = again;
+                }
+                done => return done.map_err(|(error, _)| error),
+            }
+        }
+    }
+
     /// Takes a record in; waits for room for at most `patience`.
     pub(super) async fn push_wait(
         &self,

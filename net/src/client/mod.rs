@@ -189,6 +189,11 @@ impl Client {
         RemoteReader::new(self.clone(), start, options)
     }
 
+    /// The largest batch that the servers take, in bytes, as they told last.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.servers().limits().batch_bytes_max
+    }
+
     /// How the log stands: with everything that was acknowledged before the call.
     ///
     /// # Errors
@@ -226,7 +231,12 @@ impl Client {
         Watch::new(self.clone(), interval)
     }
 
-    async fn open_session(&self) -> Result<SessionId> {
+    /// Opens a session, for a producer that is to go on in it after a restart of the program: see
+    /// [`ProducerOptions::session`]. It expires when it is not used for long. Other producers open their own.
+    ///
+    /// # Errors
+    /// As [`Self::info`]; `TooManySessions`.
+    pub async fn open_session(&self) -> Result<SessionId> {
         let request = OpenSessionRequest { log: self.log_name() };
         let opened = self
             .at_leader(request, |mut leader, request| {

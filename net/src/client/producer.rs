@@ -7,7 +7,9 @@ use super::gather::{BATCH_BYTES_MIN, Bounds, Callback, FRAME_BYTES, Gather, Tell
 use super::outcome::Delivery;
 use super::pump::Pump;
 use super::servers::Limits;
-use chiplog::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Index, Result};
+use chiplog::{
+    BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +45,11 @@ pub struct ProducerOptions {
     /// Each record is in the log once, whatever is sent again, in the order in which it was given. Default true. False:
     /// what is sent again after a failure can be there twice, and out of order.
     pub exactly_once: bool,
+    /// Goes on in this session instead of opening one; the first batch has this number in it. For programs that keep what
+    /// they have sent, and send it again after they were restarted: batches given under the numbers that they had are in
+    /// the log once. Batches are to be given by [`send_batch`](Producer::send_batch) then, each takes one number. Where
+    /// the numbers cannot go on, the producer fails instead of going on in another session. Default None.
+    pub session: Option<(SessionId, Sequence)>,
     /// With batches under way and no answer for so long, the connection is given up and they are sent again, default
     /// 10 s. The largest batch has to get there in that time.
     pub request_timeout: Duration,
@@ -66,6 +73,7 @@ impl Default for ProducerOptions {
             block_max: Duration::from_secs(60),
             inflight_max: 32,
             exactly_once: true,
+            session: None,
             request_timeout: Duration::from_secs(10),
             delivery_timeout: Duration::from_secs(120),
             full_max: Duration::from_secs(5),
@@ -87,6 +95,9 @@ impl ProducerOptions {
         }
         if self.request_timeout.is_zero() || self.delivery_timeout.is_zero() {
             return refuse("options request_timeout and delivery_timeout have to be more than nothing");
+        }
+        if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
+            return refuse("option session needs a number from 1, and exactly_once");
         }
         if self.linger >= self.delivery_timeout {
             return refuse("option linger has to be less than delivery_timeout");
@@ -147,7 +158,11 @@ impl Producer {
     pub(super) async fn start(client: Client, options: ProducerOptions) -> Result<Self> {
         options.check()?;
         // It tells the limits; and whether there is a log to append to is known from the start.
-        let session = if options.exactly_once { Some(client.open_session().await?) } else { None };
+        let session = match options.session {
+            Some((session, _)) => Some(session),
+            None if options.exactly_once => Some(client.open_session().await?),
+            None => None,
+        };
         let block_max = options.block_max;
         let gather = Arc::new(Gather::new(options.bounds(client.servers().limits())));
         tokio::spawn(Pump::new(client, gather.clone(), options, session).run());
@@ -197,6 +212,22 @@ impl Producer {
     ) -> Result<()> {
         let callback: Callback = Box::new(callback);
         self.gather().push_wait(record, Tell::Callback(callback), self.handle.block_max).await.map(drop)
+    }
+
+    /// Buffers records that go as a batch of their own: all of them are in the log, at indexes that follow each other, or
+    /// none is. Waits for room for at most `options.block_max`. `callback` is called once with the index of the first, as
+    /// with [`send_with`](Self::send_with).
+    ///
+    /// # Errors
+    /// As [`send_with`](Self::send_with); `TooLarge`: together they are more than the servers, or `options.batch_bytes`,
+    /// allow; `InvalidArgument`: there are none.
+    pub async fn send_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        callback: impl FnOnce(Result<Index>) + Send + 'static,
+    ) -> Result<()> {
+        let callback: Callback = Box::new(callback);
+        self.gather().push_batch_wait(records, callback, self.handle.block_max).await
     }
 
     /// Sends at once what lingers, and waits until all records given before the call are settled.

@@ -134,7 +134,11 @@ impl Pump {
         Self {
             client,
             gather,
-            stamp: Stamp { codec: options.codec, session, next: 1 },
+            stamp: Stamp {
+                codec: options.codec,
+                session,
+                next: options.session.map_or(1, |(_, next)| next.get()),
+            },
             options,
             retired: None,
             unacked: VecDeque::new(),
@@ -268,7 +272,9 @@ impl Pump {
                         match self.stamp.build(&mut gathered.builder, self.unacked.len()) {
                             Ok(batch) => {
                                 let waiting = gathered.waiting;
-                                self.unacked.push_back(Sent { batch, waiting, in_doubt: false });
+                                // Another process may have sent it before.
+                                let in_doubt = self.options.session.is_some();
+                                self.unacked.push_back(Sent { batch, waiting, in_doubt });
                             }
                             Err(error) => {
                                 // Its number is not used up.
@@ -383,7 +389,9 @@ impl Pump {
         }
         let full = error.kind() == ErrorKind::Full;
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
-        self.expire(&error);
+        if let Some(error) = self.expire(&error) {
+            return self.fail(error);
+        }
         let wait = self.backoff.next();
         sleep(wait.min(self.due().saturating_duration_since(Instant::now()))).await;
         true
@@ -429,8 +437,9 @@ impl Pump {
         Ok(())
     }
 
-    /// Fails what has waited for too long; with it all that is in doubt, whose numbers would leave a gap.
-    fn expire(&mut self, cause: &Error) {
+    /// Fails what has waited for too long; with it all that is in doubt, whose numbers would leave a gap. Some: the
+    /// session was given, and there is no other one to go on in.
+    fn expire(&mut self, cause: &Error) -> Option<Error> {
         let now = Instant::now();
         let full_for_long = self.full_since.is_some_and(|since| after(since, self.options.full_max) <= now);
         let patience = self.options.delivery_timeout;
@@ -440,6 +449,10 @@ impl Pump {
         let kind = self.refused_as.unwrap_or(ErrorKind::Timeout);
         let clear = Error::new(kind, format!("{what}; it is not in the log"));
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; it may be in the log"));
+        if self.options.session.is_some() {
+            let oldest = self.unacked.front().map(|s| s.waiting.since).or_else(|| self.gather.oldest());
+            return oldest.is_some_and(is_due).then_some(in_doubt);
+        }
         let mut gap = false;
         while let Some(front) = self.unacked.front()
             && (is_due(front.waiting.since) || (gap && front.in_doubt))
@@ -453,6 +466,7 @@ impl Pump {
             let Take::Batch(gathered) = self.gather.take(after(now, patience)) else { break };
             self.gather.settle(gathered.waiting, &Err(clear.clone()));
         }
+        None
     }
 
     /// The producer is of no more use.

@@ -101,6 +101,8 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     ];
     let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == status.role)));
     page.family("role", "1 for what this replica does", "role", MetricType::Gauge, &roles)?;
+    let running = stats.syncing.as_secs_f64();
+    page.gauge_f64("sync_running_seconds", "how long the sync that runs now has run; 0: none runs", running)?;
     let backlog = log.backlog();
     page.gauge("queue_appends", "appends that wait for the writer", backlog.queue_appends)?;
     page.gauge("queue_bytes", "their bytes", backlog.queue_bytes)?;
@@ -167,8 +169,12 @@ struct Page<'e> {
 
 impl Page<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.gauge_f64(name, help, value as f64)
+    }
+
+    fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(value as f64).encode(metric)
+        ConstGauge::new(value).encode(metric)
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {

@@ -141,7 +141,7 @@ impl Server {
         self.child.is_some()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(self.child.as_ref().unwrap());
         kill_process(pid, signal).unwrap();
     }

@@ -7,6 +7,7 @@ mod follow;
 mod harness;
 mod metrics;
 mod one;
+mod session_file;
 mod shell;
 mod three;
 mod tls;

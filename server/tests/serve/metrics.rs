@@ -70,7 +70,16 @@ fn the_page_and_a_server_tell_of_the_same() {
     for name in told.keys() {
         assert!(documented.contains_key(name), "{name} does not stand in docs/metrics.md");
         let unit = ["_bytes", "_seconds", "_total", "_index", "_entries", "_info"];
-        let plain = ["ready", "connections", "streams", "segments", "sessions", "poisoned", "queue_appends"];
+        let plain = [
+            "ready",
+            "connections",
+            "streams",
+            "segments",
+            "sessions",
+            "poisoned",
+            "queue_appends",
+            "copies",
+        ];
         let more = ["role", "leader", "term", "peer_active", "peer_connected"];
         let known = plain.iter().chain(&more).any(|plain| name == &format!("chiplog_{plain}"));
         assert!(known || unit.iter().any(|unit| name.ends_with(unit)), "{name} has no unit");
