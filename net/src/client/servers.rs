@@ -88,6 +88,31 @@ fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, Unsupported | NotFound | Unauthenticated | PermissionDenied)
 }
 
+/// Servers that failed lately, in the order in which they did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Avoid(Vec<String>);
+
+impl Avoid {
+    /// It failed just now.
+    pub(super) fn insert(&mut self, server: String) {
+        self.0.retain(|other| *other != server);
+        self.0.push(server);
+    }
+
+    pub(super) fn contains(&self, server: &str) -> bool {
+        self.rank(server) > 0
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// 0: it did not fail; else the lower, the longer ago. When all have failed each gets its turn.
+    fn rank(&self, server: &str) -> usize {
+        self.0.iter().position(|other| other == server).map_or(0, |n| n + 1)
+    }
+}
+
 /// What one server said, or why not.
 pub(crate) struct Answer {
     pub(crate) address: String,
@@ -202,7 +227,7 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::found`].
-    pub(super) async fn leader_or_any(&self, avoid: &BTreeSet<String>, deadline: Instant) -> Result<String> {
+    pub(super) async fn leader_or_any(&self, avoid: &Avoid, deadline: Instant) -> Result<String> {
         self.found(deadline).await?;
         let _ = timeout_at(deadline, self.ask(false)).await;
         let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
@@ -235,12 +260,7 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::found`]; from the leader, as [`Self::leader`].
-    pub(super) async fn pick(
-        &self,
-        from: &ReadFrom,
-        avoid: &BTreeSet<String>,
-        deadline: Instant,
-    ) -> Result<String> {
+    pub(super) async fn pick(&self, from: &ReadFrom, avoid: &Avoid, deadline: Instant) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
             return self.leader(deadline).await;
@@ -259,8 +279,7 @@ impl Servers {
         }
         fastrand::shuffle(&mut all);
         let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best =
-            all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
+        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.rank(address), *copy, far(zone)));
         best.map(|(address, ..)| (*address).to_owned())
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
