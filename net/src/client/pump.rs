@@ -48,6 +48,8 @@ pub(super) struct Pump {
     careful: bool,
     /// When something was last acknowledged, or began to be under way with nothing else.
     progress: Instant,
+    /// As what batches were refused for want of room, last.
+    refused_as: Option<ErrorKind>,
     /// Since when the log has been full.
     full_since: Option<Instant>,
     backoff: Backoff,
@@ -143,6 +145,7 @@ impl Pump {
             under_way: 0,
             careful: false,
             progress: Instant::now(),
+            refused_as: None,
             full_since: None,
             backoff,
             server: None,
@@ -322,7 +325,8 @@ impl Pump {
         self.settle_front(&result);
         self.progress = Instant::now();
         self.backoff.reset();
-        (self.careful, self.full_since, self.proven) = (false, None, None);
+        (self.careful, self.proven) = (false, None);
+        (self.refused_as, self.full_since) = (None, None);
         Ok(())
     }
 
@@ -379,6 +383,9 @@ impl Pump {
                     }
                 }
             },
+        }
+        if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) {
+            self.refused_as = Some(error.kind());
         }
         let full = error.kind() == ErrorKind::Full;
         self.full_since = full.then(|| self.full_since.unwrap_or_else(Instant::now));
@@ -439,10 +446,7 @@ impl Pump {
         let patience = if full_for_long { patience.min(self.options.full_max) } else { patience };
         let is_due = |since| after(since, patience) <= now;
         let what = format!("not acknowledged within {patience:?}: {cause}");
-        let kind = match cause.kind() {
-            kind @ (ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions) => kind,
-            _ => ErrorKind::Timeout,
-        };
+        let kind = self.refused_as.unwrap_or(ErrorKind::Timeout);
         let clear = Error::new(kind, format!("{what}; it is not in the log"));
         let in_doubt = Error::new(ErrorKind::Timeout, format!("{what}; it may be in the log"));
         if self.options.session.is_some() {
