@@ -15,6 +15,7 @@ use chiplog_net::proto::v1::follow_server::{Follow, FollowServer};
 use chiplog_net::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
 use chiplog_net::status::from_status;
 use served::{One, Server, Trio, free_port};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -434,7 +435,7 @@ fn servers_of_another_log_are_refused() {
     let (code, kind) = refusal(&one.address(), |request| request.log_id = vec![7; 16].into());
     assert_eq!((code, kind), (tonic::Code::FailedPrecondition, ErrorKind::Diverged));
     let other_history = |request: &mut FollowRequest| {
-        request.start = Some(Asked::After(FollowPlace { index: 5, term: 77 }));
+        request.start = Some(Asked::After(FollowPlace { index: 2, term: 77 }));
     };
     assert_eq!(refusal(&one.address(), other_history).1, ErrorKind::Diverged);
     assert_eq!(refusal(&one.address(), |r| r.log = "other".into()).1, ErrorKind::NotFound);
@@ -457,7 +458,7 @@ fn refusal(server: &str, change: impl FnOnce(&mut FollowRequest)) -> (tonic::Cod
             Ok(stream) => {
                 let mut stream = stream.into_inner();
                 loop {
-                    match stream.message().await {
+                    match tokio::time::timeout(LONG, stream.message()).await.unwrap() {
                         Ok(Some(_)) => {}
                         Ok(None) => panic!("it ended without a word"),
                         Err(status) => break status,
@@ -709,6 +710,121 @@ fn the_last_handle_may_go_in_a_hook() {
     until("the directory is free", || {
         Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
     });
+}
+
+/// The same when the follower ends by itself: then hooks run on a thread of the log's own.
+#[test]
+fn the_last_handle_may_go_when_a_follower_ends_by_itself() {
+    let (one, wrong) = (One::new(), One::new());
+    let last = append(&one.log, 10, 100);
+    let dir = tempfile::tempdir().unwrap();
+    follow(dir.path(), &[one.address()], Start::First).wait_for(last, LONG).unwrap();
+    let copy = follow(dir.path(), &[wrong.address()], Start::First);
+    if let Ok(reader) = copy.reader(Start::Next) {
+        let (done, came) = std::sync::mpsc::channel();
+        reader.on_more(move || {
+            drop(copy);
+            done.send(()).unwrap();
+        });
+        came.recv_timeout(LONG).unwrap();
+    }
+    until("the directory is free", || {
+        Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
+    });
+}
+
+/// A copy that keeps less than the log does is believed that records are gone only if nobody else has them.
+#[test]
+fn what_one_server_has_discarded_another_one_may_have() {
+    let one = One::new();
+    let early = append(&one.log, 100, 100);
+    let behind: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    for dir in &behind {
+        follow(dir.path(), &[one.address()], Start::First).wait_for(early, LONG).unwrap();
+    }
+    let last = append(&one.log, 10_000, 1_000);
+    let short = tempfile::tempdir().unwrap();
+    let mut options = quick();
+    options.files = Options { retention_bytes: Some(2 << 20), ..Options::with_segment_bytes(1 << 20) };
+    let short = Follower::open(short.path(), [one.address()], Start::First, options).unwrap();
+    short.wait_for(last, LONG).unwrap();
+    until("it keeps less", || short.status().first > early.next());
+    let serving = Server::serve(short.host().clone(), 0, NativeOptions::default());
+    let servers = [serving.address.clone(), one.address()];
+    for dir in &behind {
+        let copy = follow(dir.path(), &servers, Start::First);
+        copy.wait_for(last, LONG).unwrap();
+        assert_eq!((copy.status().first, copy.status().jumps), (Index(1), 0));
+    }
+    let new = tempfile::tempdir().unwrap();
+    assert_eq!(follow(new.path(), &servers, Start::First).status().first, Index(1));
+    let new = tempfile::tempdir().unwrap();
+    let at = follow(new.path(), &servers, Start::Index(Index(50)));
+    assert!(at.status().first <= Index(50));
+    // With nobody else, it is believed.
+    let copy = follow(behind[0].path(), &servers[..1], Start::First);
+    let more = append(&one.log, 10_000, 1_000);
+    copy.wait_for(more, LONG).unwrap();
+    copy.close().unwrap();
+}
+
+/// A copy whose own server is gone stands still, and says nothing of it: who hangs on it looks around.
+#[test]
+fn a_copy_that_stands_still_is_left_for_another_copy() {
+    let one = One::new();
+    let servers: Vec<_> =
+        (0..2).map(|_| Server::start_at(one.log.clone(), 0, NativeOptions::default())).collect();
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let copies: Vec<_> = (0..2)
+        .map(|n| follow(dirs[n].path(), std::slice::from_ref(&servers[n].address), Start::First))
+        .collect();
+    let serving: Vec<_> =
+        copies.iter().map(|c| Server::serve(c.host().clone(), 0, NativeOptions::default())).collect();
+    let all: Vec<_> = serving.iter().map(|s| s.address.clone()).collect();
+    let copy = follow(dirs[2].path(), &all, Start::First);
+    let source = copy.status().server.unwrap();
+    let source = all.iter().position(|address| *address == source).unwrap();
+    let mut servers: Vec<_> = servers.into_iter().map(Some).collect();
+    servers[source] = None;
+    until("the source has lost its server", || copies[source].status().server.is_none());
+    let last = append(&one.log, 10, 100);
+    copy.wait_for(last, LONG).unwrap();
+    assert_eq!(copy.status().server.as_ref(), Some(&all[1 - source]));
+    copy.close().unwrap();
+}
+
+/// A line that carries a large block in several times the silence that is borne: what counts is that bytes come.
+#[test]
+fn a_slow_line_is_not_silence() {
+    let one = One::with(Options::with_segment_bytes(16 << 20), NativeOptions::default());
+    let last = one.log.append(&vec![7; 6 << 20]).unwrap();
+    let slow = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = slow.local_addr().unwrap().to_string();
+    let to = one.address();
+    std::thread::spawn(move || {
+        for from in slow.incoming().map_while(Result::ok) {
+            let up = std::net::TcpStream::connect(&to).unwrap();
+            let (mut request, mut back) = (from.try_clone().unwrap(), up.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut request, &mut &up));
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(n @ 1..) = back.read(&mut bytes) {
+                    std::thread::sleep(Duration::from_millis(30));
+                    if (&from).write_all(&bytes[..n]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = quick();
+    options.files = Options::with_segment_bytes(16 << 20);
+    (options.probe_timeout, options.keep_alive) = (LONG, Duration::from_millis(400));
+    let copy = Follower::open(dir.path(), [at], Start::First, options).unwrap();
+    copy.wait_for(last, LONG).unwrap();
+    same(copy.log(), &one.log, last);
+    copy.close().unwrap();
 }
 
 /// A zone is preferred, even if its server leads.

@@ -91,7 +91,7 @@ async fn a_batch_goes_alone_and_whole_or_not_at_all() {
     let producer = client.producer(producing(|o| o.linger = Duration::from_secs(60))).await.unwrap();
     producer.send(b"lingers").await.unwrap();
     assert_eq!(send(&producer, &["one", "two", "three"]).await.unwrap(), Index(2));
-    producer.append(b"lingers, too").await.unwrap();
+    producer.send(b"lingers, too").await.unwrap();
     assert_eq!(send(&producer, &["four"]).await.unwrap(), Index(6));
     let mut reader = one.log.reader(Start::First).unwrap();
     let mut counts = Vec::new();

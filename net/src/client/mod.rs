@@ -23,7 +23,7 @@ mod reader;
 pub(crate) mod servers;
 mod stale;
 mod tls;
-mod token;
+pub(crate) mod token;
 mod watch;
 
 pub use class::ErrorClass;
@@ -143,10 +143,9 @@ impl Client {
     /// leader or not; the others are learnt from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unavailable`, `Timeout`: none
-    /// answered within `options.timeout`. `NotFound`: they have no log of that name. `Unauthenticated`, `PermissionDenied`:
-    /// the token. `Unsupported`: they speak another
-    /// revision.
+    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unauthenticated`,
+    /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`. `NotFound`: they
+    /// have no log of that name. `Unsupported`: they speak another revision.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
         options: ClientOptions,

@@ -140,8 +140,8 @@ impl Feeding {
                 frame?
             };
             if let Some(frame) = frame {
-                // A short one: the tail was reached.
-                self.at_tail = frame.bytes() < bytes_max;
+                // A frame ends before the block that would be too much: its size does not tell.
+                self.at_tail = feed.position().is_some_and(|(raft, _)| raft >= feed.committed());
                 let reply = self.reply(&feed, Some(frame));
                 self.feed = Some(feed);
                 return Ok(reply);

@@ -16,6 +16,7 @@
 //! - Nothing grows: one response at a time is held, besides the stream's window.
 
 mod events;
+mod heard;
 mod options;
 mod sources;
 mod status;
@@ -299,6 +300,8 @@ impl Inner {
         {
             tracing::error!(dir = %self.shared.dir.display(), "a follower's thread panicked");
         }
+        // Said where it is asked for: by `Follower::close`, and in the log.
+        let _ = self.shared.followed.get().map(Followed::close);
     }
 }
 
@@ -334,10 +337,15 @@ impl Shared {
         drop(self.storing.lock().unwrap_or_else(PoisonError::into_inner));
         self.host.drain();
         self.host.set_fed(false);
-        if let Some(followed) = self.followed.get()
-            && let Err(error) = followed.close()
-        {
-            tracing::warn!(dir = %self.dir.display(), %error, "a copy was not closed in order");
+        if let Some(followed) = self.followed.get().cloned() {
+            // Not waited for here: a hook on one of the copy's own threads may have the last handle, and wait for this one.
+            let close = move || {
+                if let Err(error) = followed.close() {
+                    tracing::warn!(dir = %followed.log().path().display(), %error, "a copy was not closed in order");
+                }
+            };
+            // Without a thread to be had, the last handle closes it.
+            let _ = std::thread::Builder::new().name("chiplog-follower".into()).spawn(close);
         }
         let mut state = self.state();
         (state.server, state.connected_since, state.fed) = (None, None, false);

@@ -28,7 +28,7 @@ pub struct FollowerOptions {
     pub tls: Option<ClientTls>,
     /// The token that is shown to servers, where they want one; default: none.
     pub token: Option<Secret>,
-    /// Whether the token may go to other machines without TLS; default: no.
+    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
     pub token_in_plain_text: bool,
     /// How long opening an empty directory waits for a server, default 30 s. One that holds a copy needs none.
     pub open_timeout: Duration,

@@ -3,7 +3,7 @@
 //! ```text
 //! asked about themselves: those that were given, and those that these named when they were asked before
 //!   another log, or too old a program:  not asked for the log
-//!   else, best first:  did not fail lately | in the zone that was asked for | does not lead | by chance
+//!   else, best first:  has what comes next | did not fail lately | in the zone that was asked for | does not lead | by chance
 //! ```
 //!
 //! Invariants:
@@ -44,6 +44,8 @@ pub(super) struct Sources {
     failed: BTreeMap<String, Instant>,
     /// Will not do, ever; and why.
     refused: BTreeMap<String, Error>,
+    /// Have discarded what comes next here. Asked again when nobody else answers.
+    without: BTreeSet<String>,
 }
 
 /// A server that can be asked for the log.
@@ -52,8 +54,10 @@ struct Usable {
     told: ServerInfoResponse,
 }
 
+type Rank = [bool; 5];
+
 /// The rank of a server with nothing against it.
-const BEST: (bool, bool, bool) = (false, false, false);
+const BEST: Rank = [false; 5];
 
 impl Sources {
     pub(super) fn new(seeds: Vec<String>, zone: String, options: ClientOptions) -> Self {
@@ -64,6 +68,7 @@ impl Sources {
             known: BTreeMap::new(),
             failed: BTreeMap::new(),
             refused: BTreeMap::new(),
+            without: BTreeSet::new(),
         }
     }
 
@@ -75,6 +80,17 @@ impl Sources {
     /// It does what it should.
     pub(super) fn works(&mut self, server: &str) {
         self.failed.remove(server);
+    }
+
+    /// It has discarded what comes next here. Whether all who answered have: then it is gone.
+    pub(super) fn is_gone(&mut self, server: &str) -> bool {
+        let known = !self.without.insert(server.to_owned());
+        known || self.usable().len() == 1
+    }
+
+    /// What comes next is another record now.
+    pub(super) fn came(&mut self) {
+        self.without.clear();
     }
 
     /// Whether there is a server, other than this one, that has not failed lately.
@@ -126,7 +142,7 @@ impl Sources {
                     let new: Vec<_> = named.filter(|a| !self.refused.contains_key(a)).collect();
                     let new = new.into_iter().filter(|a| asked.insert(a.clone()));
                     servers.ask_each(new.collect::<Vec<_>>(), &mut answers);
-                    if self.rank(&answer) == BEST {
+                    if self.rank(&answer, log.is_none()) == BEST {
                         until.get_or_insert_with(|| Instant::now() + GRACE);
                     }
                     found.push(answer);
@@ -136,18 +152,20 @@ impl Sources {
         }
         self.learn(&found);
         fastrand::shuffle(&mut found);
-        let best = found.into_iter().min_by_key(|answer| self.rank(answer));
+        let best = found.into_iter().min_by_key(|answer| self.rank(answer, log.is_none()));
         best.map(|answer| answer.address).ok_or_else(|| {
             let nobody = || Error::new(ErrorKind::Unavailable, "no server answers");
             self.nobody_left().or(failed).unwrap_or_else(nobody)
         })
     }
 
-    /// The lower the better: failed lately, of another zone, leads.
-    fn rank(&self, Usable { address, told }: &Usable) -> (bool, bool, bool) {
+    /// The lower the better: lacks what comes next, failed lately, is a copy that may have less than the log where a `new`
+    /// one is to begin, is of another zone, leads.
+    fn rank(&self, Usable { address, told }: &Usable, new: bool) -> Rank {
         let far = !self.zone.is_empty() && told.zone != self.zone;
         let leads = told.servers.iter().any(|s| s.leader && s.node == told.node);
-        (self.failed.contains_key(address), far, leads)
+        let failed = self.failed.contains_key(address);
+        [self.without.contains(address), failed, new && told.follows, far, leads]
     }
 
     /// What a server said, if it can be used.
@@ -191,9 +209,11 @@ impl Sources {
         server: &str,
         fed: bool,
     ) -> impl Future<Output = Option<Index>> + Send + use<> {
-        let others = self.known.iter().filter(|(address, _)| *address != server);
+        // Copies are named by nobody: those that were given are asked as well.
+        let others = self.usable().into_iter().filter(|address| *address != server);
+        let leads = |address| fed && self.known.get(address).copied().unwrap_or_default();
         let mut others: Vec<(bool, String)> =
-            others.map(|(address, leads)| (*leads && fed, address.clone())).collect();
+            others.map(|address| (leads(address), address.clone())).collect();
         fastrand::shuffle(&mut others);
         others.sort_by_key(|(last, _)| *last);
         let options = self.options.clone();

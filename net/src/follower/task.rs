@@ -9,23 +9,28 @@
 //! | what went wrong | then |
 //! |---|---|
 //! | the network; a server ends, is silent, damaged, behind others | another server, at once if there is one; later the same |
+//! | a server has discarded what comes next | others are asked first; when all who answer have, the copy jumps |
 //! | a server of another log, or with another history | that one never again; when nobody is left, the end |
 //! | the disk here is full | the same again, after a pause |
 //! | the files here fail, are closed, cannot hold a block | the end |
 
+use super::heard::Heard;
 use super::sources::Sources;
 use super::{AT_WORK, FollowerEvent, Shared};
 use crate::client::backoff::Backoff;
-use crate::client::servers::MESSAGE_BYTES_MAX;
 use crate::ids;
 use crate::proto::v1::follow_client::FollowClient;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
 use chiplog::{Error, ErrorKind, Fed, FeedFrom, Followed, Index, LogId, Result, Start};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tonic::Streaming;
+
+/// The largest message: whatever fits into a segment of any size, as between replicas.
+const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 
 /// Feeds the copy until it is closed, or ends with what does not pass.
 pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
@@ -56,6 +61,8 @@ enum Failure {
     Server(Error),
     /// The server has something else.
     Refused(Error),
+    /// The server has discarded what comes next; others may have it.
+    Elsewhere(Error),
     /// It is ours, and passes.
     Here(Error),
     /// It does not pass.
@@ -84,6 +91,8 @@ struct Task {
 struct Upstream {
     server: String,
     stream: Streaming<FollowResponse>,
+    /// What has arrived of it.
+    bytes: Arc<AtomicU64>,
     /// Its last record, as it says.
     last: Index,
     fed: bool,
@@ -109,6 +118,7 @@ impl Task {
                     }
                     error
                 }
+                Failure::Elsewhere(error) => error,
                 Failure::Here(error) => {
                     self.stuck = true;
                     error
@@ -137,7 +147,8 @@ impl Task {
         let mut compare = interval_at(Instant::now() + every, every);
         compare.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asking: Option<Pin<Box<dyn Future<Output = Option<Index>> + Send>>> = None;
-        let (mut heard, mut behind) = (Instant::now(), 0);
+        let (mut heard, mut arrived) = (Instant::now(), 0);
+        let (mut behind, mut stored) = (0, false);
         loop {
             let asked = async {
                 match &mut asking {
@@ -146,16 +157,22 @@ impl Task {
                 }
             };
             tokio::select! {
-                message = timeout_at(heard + silence, upstream.stream.message()) => {
-                    let late = || format!("{} was silent for {silence:?}", upstream.server);
-                    let message = message
-                        .map_err(|_| Failure::Server(Error::new(ErrorKind::Unavailable, late())))?
-                        .map_err(|status| self.refusal(&upstream.server, &status))?;
+                () = sleep_until(heard + silence) => {
+                    let now = upstream.bytes.load(Ordering::Relaxed);
+                    if std::mem::replace(&mut arrived, now) == now {
+                        let what = format!("{} was silent for {silence:?}", upstream.server);
+                        return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
+                    }
+                    heard = Instant::now(); // a large message is on its way
+                }
+                message = upstream.stream.message() => {
+                    let message = message.map_err(|status| self.refusal(&upstream.server, &status))?;
                     let Some(response) = message else {
                         let what = format!("{} ended the stream", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     };
                     self.hear(&mut upstream, &response);
+                    stored |= !response.head.is_empty();
                     self.take(&upstream.server, response).await?;
                     (self.fresh, self.stuck, self.told) = (true, false, None);
                     self.backoff.reset();
@@ -167,7 +184,9 @@ impl Task {
                     self.elsewhere = self.elsewhere.max(last.unwrap_or_default());
                 }
                 _ = compare.tick() => {
-                    behind = if upstream.last < self.elsewhere { behind + 1 } else { 0 };
+                    // While it sends, what it said of itself may be on its way for long.
+                    let lags = upstream.last < self.elsewhere && !std::mem::take(&mut stored);
+                    behind = if lags { behind + 1 } else { 0 };
                     if behind >= 3 && self.sources.has_other(&upstream.server) {
                         let what = format!("{} does not get what others have", upstream.server);
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
@@ -187,6 +206,8 @@ impl Task {
     /// Asks a server for what comes next, and waits for its first word.
     async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
         let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
+        let channel = Heard::new(channel);
+        let bytes = channel.bytes();
         let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let want = self.followed().map(Followed::want).transpose().map_err(Failure::Fatal)?;
         let request = self.request(want);
@@ -214,7 +235,7 @@ impl Task {
         {
             return Err(unavailable(format!("{server} has less than is here")));
         }
-        let mut upstream = Upstream { server, stream, last: Index(0), fed: false };
+        let mut upstream = Upstream { server, stream, bytes, last: Index(0), fed: false };
         self.connected(&upstream.server);
         self.hear(&mut upstream, &first);
         self.take(&upstream.server, first).await?;
@@ -247,12 +268,15 @@ impl Task {
     }
 
     /// What a server's status means.
-    fn refusal(&self, server: &str, status: &tonic::Status) -> Failure {
+    fn refusal(&mut self, server: &str, status: &tonic::Status) -> Failure {
         let error = Sources::error(server, status);
         match error.kind() {
             ErrorKind::Diverged | ErrorKind::NotFound => Failure::Refused(error),
-            // The record that a new copy is to begin with is gone, everywhere.
-            ErrorKind::Discarded if self.followed().is_none() => Failure::Fatal(error),
+            // The record that a new copy is to begin with.
+            ErrorKind::Discarded if self.followed().is_none() => match self.sources.is_gone(server) {
+                true => Failure::Fatal(error),
+                false => Failure::Elsewhere(error),
+            },
             _ => Failure::Server(error),
         }
     }
@@ -271,17 +295,27 @@ impl Task {
             self.notice_discard();
             return Ok(());
         }
-        let (shared, server) = (self.shared.clone(), server.to_owned());
+        let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
+        let fed = Fed::decode(response.head, response.bodies);
+        let fed = fed.map_err(|e| Failure::Server(of_server(e)))?;
+        if let (Fed::State(_), Some(_)) = (&fed, self.followed())
+            && !self.sources.is_gone(server)
+        {
+            let what = format!("{server} has discarded what comes next here");
+            return Err(Failure::Elsewhere(Error::new(ErrorKind::Discarded, what)));
+        }
+        let (shared, from) = (self.shared.clone(), server.to_owned());
         let taking = tokio::task::spawn_blocking(move || {
             AT_WORK.set(true);
-            let taken = store(&shared, &server, response);
+            let taken = store(&shared, &from, fed);
             drop(shared);
             AT_WORK.set(false);
             taken
         });
         let panicked = |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing what came panicked"));
         let jumped = taking.await.map_err(panicked)??;
-        if let Some((from, to)) = jumped {
+        self.sources.came();
+        if let Some((from, to)) = jumped.filter(|(from, to)| from < to) {
             self.first = self.followed().map(|f| f.log().info().first);
             self.shared.state().jumps += 1;
             self.shared.events.push(FollowerEvent::Jumped { from, to });
@@ -330,25 +364,32 @@ impl Task {
     }
 }
 
-/// Checks what came and stores it. Some: it jumped, from where to where.
-fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Option<(Index, Index)>, Failure> {
+/// Stores what came. Some: it jumped, from where to where.
+fn store(shared: &Shared, server: &str, fed: Fed) -> Result<Option<(Index, Index)>, Failure> {
     let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
     if *shared.closing.borrow() {
         return Err(Failure::Here(Error::new(ErrorKind::Closed, "the follower is closed")));
     }
     let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
-    let fed = Fed::decode(response.head, response.bodies).map_err(|e| Failure::Server(of_server(e)))?;
     let bytes = fed.bytes() as u64;
     let records = match &fed {
         Fed::Entries(entries) => entries.iter().map(|e| u64::from(e.records())).sum(),
         _ => 0,
     };
+    {
+        // Before it can be read: who waited for it finds it counted.
+        let mut state = shared.state();
+        state.received_bytes += bytes;
+        state.received_records += records;
+    }
     let jumped = match (shared.followed.get(), &fed) {
         (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
             // Damaged in a way that its checksums do not tell, or not what was asked for.
             ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
             ErrorKind::Full => Failure::Here(error),
+            // A file could not be made, for want of descriptors for example. Nothing was written wrongly.
+            ErrorKind::Io if followed.log().poison_cause().is_none() => Failure::Here(error),
             _ => Failure::Fatal(error),
         })?,
         (None, Fed::State(state)) => {
@@ -362,8 +403,5 @@ fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Opti
             return Err(Failure::Server(Error::new(ErrorKind::Corrupt, what)));
         }
     };
-    let mut state = shared.state();
-    state.received_bytes += bytes;
-    state.received_records += records;
     Ok(jumped.map(|jumped| (jumped.from, jumped.to)))
 }

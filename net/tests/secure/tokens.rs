@@ -32,7 +32,8 @@ async fn each_role_gets_as_far_as_it_should() {
     let appender = client(&server, "append").await.unwrap();
     let producer = appender.producer(ProducerOptions::default()).await.unwrap();
     producer.append(b"x").await.unwrap().await.unwrap();
-    assert!(producer.close(PATIENCE).await.left.is_empty());
+    let closed = producer.close(PATIENCE).await;
+    assert!(closed.left.is_empty() && closed.failed.is_none(), "{closed:?}");
     assert_eq!(appender.discard(Index(2)).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
 
     let reader = client(&server, "read").await.unwrap();

@@ -23,6 +23,7 @@ Examples:
   chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
+  chiplog read 127.0.0.1:7421 --stale --follow             what the copy has, over the network
   chiplog read ./copy --follow                             beside it: what is there, and what comes";
 
 /// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
@@ -156,9 +157,9 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
         }
     }
     let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.from, options)?;
+    let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;
-    let _ = open.set(follower.clone());
     let told = tell_events(&follower, ui);
     if let Some(server) = server {
         server.shutdown();
@@ -187,7 +188,7 @@ fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
 fn stopped(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Diverged => "; if the servers are the right ones, `--start-over` begins a new copy",
-        ErrorKind::TooLarge => "; begin a new copy with a larger --segment-bytes",
+        ErrorKind::TooLarge => "; go on with a larger --segment-bytes",
         _ => return error.into(),
     };
     Failure::new(error.kind(), format!("{error}{advice}"))

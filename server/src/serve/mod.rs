@@ -349,8 +349,8 @@ async fn tell_health(
         }
     }
     // Who watches hears it before the streams end.
-    for name in router::HEALTH_NAMES {
-        reporter.set_service_status(name, ServingStatus::NotServing).await;
+    for name in names {
+        reporter.set_service_status(*name, ServingStatus::NotServing).await;
     }
 }
 

@@ -35,11 +35,11 @@ pub(super) fn routes(
     let (routes, reporter) = common_routes()?;
     let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
     let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
-    let mut native = NativeOptions::default();
-    (native.message_bytes_max, native.budget) = (message_bytes_max, budget);
+    let mut options = NativeOptions::default();
+    (options.message_bytes_max, options.budget) = (message_bytes_max, budget);
     let logspec = LogspecService::new(host.clone(), limits).into_server();
     let routes = routes.add_service(admin).add_service(logspec);
-    Ok((native_services(routes, host, native), reporter))
+    Ok((native_services(routes, host, options), reporter))
 }
 
 /// The services of a copy that follows: it is read, and feeds others.

@@ -135,7 +135,7 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
         );
     }
     // It can be read over the network as well, and says that it serves.
-    let read = run(&["read", &listen, "--from", &last.to_string(), "--json"]).ok();
+    let read = run(&["read", &listen, "--stale", "--from", &last.to_string(), "--json"]).ok();
     assert!(read.out.contains(&format!("\"index\":{last}")), "{}", read.out);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for service in ["", "chiplog.v1.Log", "chiplog.v1.Follow"] {
