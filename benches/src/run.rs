@@ -42,9 +42,13 @@ pub(crate) enum Workload {
 pub(crate) struct Sizes {
     /// Thread counts of the curve.
     pub(crate) threads: Vec<usize>,
+    /// Numbers of connections of the network's curves.
+    pub(crate) connections: Vec<usize>,
     pub(crate) scan_bytes: u64,
     pub(crate) open_bytes: u64,
     pub(crate) idle: Duration,
+    /// How long a server is overloaded.
+    pub(crate) overload: Duration,
 }
 
 /// The thread counts of the curve, unless others are asked for.

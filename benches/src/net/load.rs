@@ -1,0 +1,236 @@
+//! Load: appenders that each wait for the acknowledgement of one record before they send the next, spread over
+//! connections to one server. One thread drives them all.
+//!
+//! The appenders of a connection share its append stream, as those of a client do: the service answers in order.
+
+use super::wire::Wire;
+use crate::data::Pool;
+use crate::measure::{Latencies, Usage};
+use crate::workload::{Outcome, Window};
+use anyhow::{Context, Result, ensure};
+use chiplog::BatchBuilder;
+use rustix::event::epoll;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Whom the load speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// `chiplog.v1.Log`.
+    Native,
+    /// `logspec.Log`.
+    Logspec,
+}
+
+/// How long nothing may come before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Different records.
+const RECORDS: u64 = 512;
+/// The first byte of an answer that says: appended. The same in both services.
+const APPENDED: u8 = 0x0a;
+
+/// `appenders` over `connections` to the server at `address`.
+///
+/// # Errors
+/// A connection's, and any answer that is no acknowledgement.
+pub(crate) fn appenders(
+    service: Service,
+    address: &str,
+    pool: &Pool,
+    (connections, appenders): (usize, usize),
+    record_bytes: usize,
+    window: Window,
+) -> Result<Outcome> {
+    let requests = Requests::new(service, pool, record_bytes)?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut all = Vec::with_capacity(connections);
+    for n in 0..connections {
+        let share = appenders / connections + usize::from(n < appenders % connections);
+        let connection = Connection::open(address, service, share)?;
+        epoll::add(&epoll, &connection.socket, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
+        all.push(connection);
+    }
+    run(&epoll, &mut all, &requests, window)
+}
+
+fn run(epoll: &OwnedFd, all: &mut [Connection], requests: &Requests, window: Window) -> Result<Outcome> {
+    let mut scratch = vec![0; 256 << 10];
+    let mut tally = Tally { counting: false, appends: 0, latencies: Latencies::new()?, last: Instant::now() };
+    for connection in all.iter_mut() {
+        connection.turn(requests, &mut tally)?;
+        connection.flush()?;
+    }
+    let begun = Instant::now();
+    let mut from = None;
+    let mut events = Vec::with_capacity(all.len());
+    loop {
+        let now = Instant::now();
+        match &from {
+            None if now - begun >= window.warm_up => {
+                from = Some((now, Usage::now()?));
+                tally.counting = true;
+            }
+            Some((start, usage)) if now - *start >= window.measured => {
+                let Tally { appends, latencies, .. } = tally;
+                let (elapsed, usage) = (now - *start, Usage::now()?.since(usage));
+                return Ok(Outcome { appends, elapsed, latencies, usage });
+            }
+            _ => ensure!(now - tally.last < PATIENCE, "no answer for {PATIENCE:?}"),
+        }
+        events.clear();
+        let tick = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for answers"),
+        }
+        for event in &events {
+            let connection = &mut all[event.data.u64() as usize];
+            connection.read(&mut scratch)?;
+            connection.turn(requests, &mut tally)?;
+            connection.flush()?;
+        }
+    }
+}
+
+struct Tally {
+    counting: bool,
+    appends: u64,
+    latencies: Latencies,
+    /// When an answer last came.
+    last: Instant,
+}
+
+struct Connection {
+    socket: TcpStream,
+    wire: Wire,
+    stream: usize,
+    /// Requests sent on the stream.
+    sequence: u64,
+    appenders: usize,
+    /// When those under way were sent, in order.
+    under_way: VecDeque<Instant>,
+}
+
+impl Connection {
+    fn open(address: &str, service: Service, appenders: usize) -> Result<Self> {
+        let socket = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let mut wire = Wire::new();
+        let stream = wire.open(match service {
+            Service::Native => "/chiplog.v1.Log/Append",
+            Service::Logspec => "/logspec.Log/Append",
+        });
+        let under_way = VecDeque::with_capacity(appenders);
+        Ok(Self { socket, wire, stream, sequence: 0, appenders, under_way })
+    }
+
+    fn read(&mut self, scratch: &mut [u8]) -> Result<()> {
+        loop {
+            match self.socket.read(scratch) {
+                Ok(0) => anyhow::bail!("the server closed a connection"),
+                Ok(n) => {
+                    self.wire.received(&scratch[..n]);
+                    if n < scratch.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("reading answers"),
+            }
+        }
+    }
+
+    /// Takes the answers that came; all appenders that wait for none send.
+    fn turn(&mut self, requests: &Requests, tally: &mut Tally) -> Result<()> {
+        let now = Instant::now();
+        while let Some(answer) = self.wire.next()? {
+            let body = self.wire.body(answer);
+            ensure!(body.first() == Some(&APPENDED), "not appended: {:?}", String::from_utf8_lossy(body));
+            let sent = self.under_way.pop_front().context("an answer to no request")?;
+            tally.last = now;
+            if tally.counting {
+                tally.appends += 1;
+                tally.latencies.record(now - sent);
+            }
+        }
+        while self.under_way.len() < self.appenders {
+            if !requests.send(&mut self.wire, self.stream, self.sequence + 1) {
+                break;
+            }
+            self.sequence += 1;
+            self.under_way.push_back(now);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let mut written = 0;
+        while written < self.wire.out.len() {
+            match self.socket.write(&self.wire.out[written..]) {
+                Ok(n) => written += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("writing requests"),
+            }
+        }
+        self.wire.out.drain(..written);
+        if !self.wire.out.is_empty() {
+            // Rare: the kernel takes some megabytes. Waiting is simpler than another event.
+            self.socket.set_nonblocking(false)?;
+            self.socket.write_all(&self.wire.out).context("writing requests")?;
+            self.socket.set_nonblocking(true)?;
+            self.wire.out.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Requests as they go over the wire.
+struct Requests {
+    service: Service,
+    /// For the native service whole messages, for the other one proposals.
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Requests {
+    fn new(service: Service, pool: &Pool, record_bytes: usize) -> Result<Self> {
+        let body = |n| {
+            let record = pool.record(n, record_bytes);
+            let payload = match service {
+                Service::Native => BatchBuilder::new().push(record)?.build()?.as_bytes().to_vec(),
+                Service::Logspec => record.to_vec(),
+            };
+            let mut body = vec![0x12]; // the field of the batch, and of a proposal
+            varint(payload.len() as u64, &mut body);
+            body.extend_from_slice(&payload);
+            Ok(body)
+        };
+        Ok(Self { service, bodies: (0..RECORDS).map(body).collect::<Result<_>>()? })
+    }
+
+    fn send(&self, wire: &mut Wire, stream: usize, sequence: u64) -> bool {
+        let body = &self.bodies[(sequence % RECORDS) as usize];
+        match self.service {
+            Service::Native => wire.send(stream, &[body]),
+            Service::Logspec => {
+                let mut head = Vec::with_capacity(11);
+                head.push(0x08); // the field of the sequence
+                varint(sequence, &mut head);
+                wire.send(stream, &[&head, body])
+            }
+        }
+    }
+}
+
+fn varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
