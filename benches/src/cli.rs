@@ -8,6 +8,7 @@ use crate::bars;
 use crate::cases::Bench;
 use crate::data::Pool;
 use crate::machine::{Machine, WorkDir, free_bytes, is_memory};
+use crate::net::load::Streams;
 use crate::net::{appends, bare, process};
 use crate::plot;
 use crate::reads::probe;
@@ -95,6 +96,9 @@ struct Common {
     /// Numbers of connections of the network's append bars
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = appends::CONNECTIONS)]
     connections: Vec<usize>,
+    /// There, all appenders of a connection share one append stream; otherwise each has its own
+    #[arg(long)]
+    shared_streams: bool,
     /// Megabytes of the log that is scanned
     #[arg(long, value_name = "MIB")]
     scan_mib: Option<u64>,
@@ -132,6 +136,7 @@ impl Common {
         Sizes {
             threads: self.threads.clone(),
             connections: self.connections.clone(),
+            streams: if self.shared_streams { Streams::Shared } else { Streams::Own },
             scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),

@@ -3,7 +3,7 @@
 //! Must not know: which ratio would be good, how results are shown.
 
 use super::kafka::Kafka;
-use super::load::{self, Service};
+use super::load::{self, Service, Shape, Streams};
 use super::servers::Servers;
 use crate::cases::Bench;
 use crate::measure::{Latencies, Percentiles, median};
@@ -16,6 +16,15 @@ use anyhow::Result;
 pub(crate) const APPENDERS: usize = 128;
 /// Over so many connections, one after the other.
 pub(crate) const CONNECTIONS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// One appender, on a connection of its own.
+const ALONE: Shape = Shape {
+    service: Service::Native,
+    streams: Streams::Own,
+    connections: 1,
+    appenders: 1,
+    record_bytes: RECORD_BYTES,
+};
 
 /// What was seen with so many connections.
 #[derive(Clone, Debug)]
@@ -41,7 +50,7 @@ impl Point {
 /// Appends by connections to a cluster of `nodes`. `with_disk`: each beside the disk's own rate.
 pub(crate) fn curve(
     bench: &Bench,
-    service: Service,
+    (service, streams): (Service, Streams),
     nodes: usize,
     connections: &[usize],
     with_disk: bool,
@@ -54,14 +63,15 @@ pub(crate) fn curve(
     for _ in 0..bench.rounds {
         for (connections, seen) in connections.iter().zip(&mut seen) {
             let (cpu, written) = (servers.cpu()?, servers.written(leader)?);
-            let outcome = load::appenders(
+            let shape = Shape {
                 service,
-                servers.address(leader),
-                &bench.pool,
-                (*connections, APPENDERS),
-                RECORD_BYTES,
-                half(bench.window),
-            )?;
+                streams,
+                connections: *connections,
+                appenders: APPENDERS,
+                record_bytes: RECORD_BYTES,
+            };
+            let address = servers.address(leader);
+            let outcome = load::appenders(shape, address, &bench.pool, half(bench.window))?;
             let (cpu, after) = (servers.cpu()? - cpu, servers.written(leader)?);
             // The servers' time includes the warm-up, which goes as the rest does.
             let total = half(bench.window).warm_up + outcome.elapsed;
@@ -119,10 +129,7 @@ pub(crate) fn alone(bench: &Bench, nodes: usize) -> Result<(Vec<f64>, Vec<f64>)>
     for _ in 0..bench.rounds {
         let syncs = raw::sync_loop(&mut file, &bench.pool, RECORD_BYTES, bench.window.measured)?;
         limits.push(syncs.latencies.summary().p50);
-        let address = servers.address(leader);
-        let shape = (1, 1);
-        let outcome =
-            load::appenders(Service::Native, address, &bench.pool, shape, RECORD_BYTES, bench.window)?;
+        let outcome = load::appenders(ALONE, servers.address(leader), &bench.pool, bench.window)?;
         ours.push(outcome.latencies.summary().p50);
     }
     Ok((ours, limits))

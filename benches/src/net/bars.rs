@@ -6,7 +6,7 @@ use super::appends::{self, APPENDERS, CONNECTIONS, Point};
 use super::bare::BareServer;
 use super::failover::{self, Failover};
 use super::kafka::PEERS;
-use super::load::Service;
+use super::load::{Service, Streams};
 use super::reads::{self, RemoteScans};
 use super::{produce, tail};
 use crate::bar::{Bar, Side, bar};
@@ -25,7 +25,7 @@ fn word(nodes: usize) -> &'static str {
 /// The lowest rate of 128 appenders over any number of connections, beside the highest.
 pub(crate) fn flat(bench: &Bench, sizes: &Sizes, service: Service, nodes: usize) -> Result<Vec<Bar>> {
     const FLAT_MIN: f64 = 0.6;
-    let points = appends::curve(bench, service, nodes, &sizes.connections, false)?;
+    let points = appends::curve(bench, (service, sizes.streams), nodes, &sizes.connections, false)?;
     let name = match service {
         Service::Native => "net_native",
         Service::Logspec => "net_logspec",
@@ -60,7 +60,7 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     let many_min = if nodes == 1 { 15.0 } else { 10.0 };
     let ends = [1, APPENDERS];
     let kafka = appends::kafka(bench, nodes, &CONNECTIONS)?;
-    let ours = appends::curve(bench, Service::Native, nodes, &ends, true)?;
+    let ours = appends::curve(bench, (Service::Native, Streams::Shared), nodes, &ends, true)?;
     let (one, many) = (&ours[0], &ours[1]);
     let disk = median(one.disk.iter().copied());
     let to_disk = ratio(&one.rates, &one.disk);

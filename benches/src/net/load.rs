@@ -1,7 +1,5 @@
 //! Load: appenders that each wait for the acknowledgement of one record before they send the next, spread over
 //! connections to one server. One thread drives them all.
-//!
-//! The appenders of a connection share its append stream, as those of a client do: the service answers in order.
 
 use super::wire::Wire;
 use crate::data::Pool;
@@ -25,6 +23,25 @@ pub(crate) enum Service {
     Logspec,
 }
 
+/// How appenders share a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Streams {
+    /// Each has an append stream of its own, as callers have that know nothing of each other.
+    Own,
+    /// All of a connection are on one append stream, as those of one client are: the service answers in order.
+    Shared,
+}
+
+/// What an appender does, and over how many connections there are how many of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) service: Service,
+    pub(crate) streams: Streams,
+    pub(crate) connections: usize,
+    pub(crate) appenders: usize,
+    pub(crate) record_bytes: usize,
+}
+
 /// How long nothing may come before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Different records.
@@ -32,24 +49,18 @@ const RECORDS: u64 = 512;
 /// The first byte of an answer that says: appended. The same in both services.
 const APPENDED: u8 = 0x0a;
 
-/// `appenders` over `connections` to the server at `address`.
+/// Appenders of this shape, to the server at `address`.
 ///
 /// # Errors
 /// A connection's, and any answer that is no acknowledgement.
-pub(crate) fn appenders(
-    service: Service,
-    address: &str,
-    pool: &Pool,
-    (connections, appenders): (usize, usize),
-    record_bytes: usize,
-    window: Window,
-) -> Result<Outcome> {
-    let requests = Requests::new(service, pool, record_bytes)?;
+pub(crate) fn appenders(shape: Shape, address: &str, pool: &Pool, window: Window) -> Result<Outcome> {
+    let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut all = Vec::with_capacity(connections);
-    for n in 0..connections {
-        let share = appenders / connections + usize::from(n < appenders % connections);
-        let connection = Connection::open(address, service, share)?;
+    let mut all = Vec::with_capacity(shape.connections);
+    for n in 0..shape.connections {
+        let share =
+            shape.appenders / shape.connections + usize::from(n < shape.appenders % shape.connections);
+        let connection = Connection::open(address, shape, share)?;
         epoll::add(&epoll, &connection.socket, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
         all.push(connection);
     }
@@ -106,8 +117,13 @@ struct Tally {
 struct Connection {
     socket: TcpStream,
     wire: Wire,
-    stream: usize,
-    /// Requests sent on the stream.
+    /// By the streams' numbers.
+    lanes: Vec<Lane>,
+}
+
+/// An append stream.
+struct Lane {
+    /// Requests sent.
     sequence: u64,
     appenders: usize,
     /// When those under way were sent, in order.
@@ -115,17 +131,22 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(address: &str, service: Service, appenders: usize) -> Result<Self> {
+    fn open(address: &str, shape: Shape, appenders: usize) -> Result<Self> {
         let socket = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
-        let mut wire = Wire::new();
-        let stream = wire.open(match service {
+        let path = match shape.service {
             Service::Native => "/chiplog.v1.Log/Append",
             Service::Logspec => "/logspec.Log/Append",
-        });
-        let under_way = VecDeque::with_capacity(appenders);
-        Ok(Self { socket, wire, stream, sequence: 0, appenders, under_way })
+        };
+        let (lanes, each) = match shape.streams {
+            Streams::Own => (appenders, 1),
+            Streams::Shared => (1, appenders),
+        };
+        let mut wire = Wire::new();
+        (0..lanes).for_each(|_| _ = wire.open(path));
+        let lane = || Lane { sequence: 0, appenders: each, under_way: VecDeque::with_capacity(each) };
+        Ok(Self { socket, wire, lanes: (0..lanes).map(|_| lane()).collect() })
     }
 
     fn read(&mut self, scratch: &mut [u8]) -> Result<()> {
@@ -151,19 +172,20 @@ impl Connection {
         while let Some(answer) = self.wire.next()? {
             let body = self.wire.body(answer);
             ensure!(body.first() == Some(&APPENDED), "not appended: {:?}", String::from_utf8_lossy(body));
-            let sent = self.under_way.pop_front().context("an answer to no request")?;
+            let sent = self.lanes[answer.stream].under_way.pop_front().context("an answer to no request")?;
             tally.last = now;
             if tally.counting {
                 tally.appends += 1;
                 tally.latencies.record(now - sent);
             }
         }
-        while self.under_way.len() < self.appenders {
-            if !requests.send(&mut self.wire, self.stream, self.sequence + 1) {
-                break;
+        for (stream, lane) in self.lanes.iter_mut().enumerate() {
+            while lane.under_way.len() < lane.appenders
+                && requests.send(&mut self.wire, stream, lane.sequence + 1)
+            {
+                lane.sequence += 1;
+                lane.under_way.push_back(now);
             }
-            self.sequence += 1;
-            self.under_way.push_back(now);
         }
         Ok(())
     }

@@ -143,7 +143,6 @@ impl Running {
         Ok(crate::measure::Memory::of(self.child.id())?.anonymous)
     }
 
-
     /// SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself.

@@ -15,7 +15,7 @@ use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
@@ -40,6 +40,8 @@ pub struct AppendStream {
     ended: Option<Option<Status>>,
     /// The server is about to end.
     drained: Waiting<()>,
+    /// Who hears of that.
+    told: Option<Waker>,
 }
 
 enum Pending {
@@ -61,6 +63,7 @@ impl AppendStream {
         };
         Self {
             drained,
+            told: None,
             host,
             requests,
             log: None,
@@ -76,7 +79,7 @@ impl AppendStream {
 
     /// Takes in what there is, up to the bounds.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
-        if self.ended.is_none() && self.drained.as_mut().poll(context).is_ready() {
+        if self.ended.is_none() && self.is_drained(context) {
             let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
             self.ended = Some(Some(self.host.status_of(&error)));
         }
@@ -97,6 +100,17 @@ impl AppendStream {
                 Poll::Ready(None) => self.ended = Some(None),
             }
         }
+    }
+
+    /// Whether the server is about to end; if not, the task is woken when it is. Asking who has to be woken costs as much
+    /// as all else here, so it is done once a task.
+    fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
+        let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
+        if is_told && !self.host.is_draining() {
+            return false;
+        }
+        self.told = Some(context.waker().clone());
+        self.drained.as_mut().poll(context).is_ready()
     }
 
     fn take(&mut self, request: AppendRequest) {
