@@ -180,7 +180,7 @@ pub struct Status {
     pub role: Role,
     /// Its term.
     pub term: Term,
-    /// Who leads, if that is known.
+    /// Who leads, if that is known and something was heard of it within the last two election time-outs.
     pub leader: Option<NodeId>,
     /// The last committed record that it knows of.
     pub committed: Index,

@@ -93,11 +93,11 @@ impl Driver {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work()));
         let outcome =
             worked.unwrap_or_else(|_| Err(Error::new(ErrorKind::Poisoned, "the writer thread panicked")));
-        self.cluster.transport.detach(self.cluster.node);
         let poisoned = outcome.err().map(|cause| {
-            self.node.poison(cause.clone());
+            self.node.poison(cause.clone()); // its last word is for the others
             unknown(&cause)
         });
+        self.cluster.transport.detach(self.cluster.node);
         self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
         self.node.writing.store.preparer.settle();
         let why = self.node.published.poison.get().cloned().unwrap_or_else(closed);

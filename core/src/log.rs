@@ -506,7 +506,15 @@ impl Log {
     /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may
     /// still come into force. `Unavailable`: the lead was lost meanwhile.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
-        self.ask(Ask::Change(changes.to_vec()), timeout).map(drop)
+        self.submit_change_members(changes, timeout)?.wait().map(drop)
+    }
+
+    /// As [`Log::change_members`], and returns at once. What the answer's index is has no meaning.
+    ///
+    /// # Errors
+    /// As [`Log::change_members`].
+    pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Change(changes.to_vec()), timeout)
     }
 
     /// Lets another voter lead, on the leader. Waits until it does.
@@ -514,11 +522,15 @@ impl Log {
     /// # Errors
     /// `Membership`: `to` is no voter. `NotLeader`. `Timeout`: it did not take the lead; this replica leads on.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
-        self.ask(Ask::Transfer(to), timeout).map(drop)
+        self.submit_transfer_leader(to, timeout)?.wait().map(drop)
     }
 
-    fn ask(&self, ask: Ask, timeout: Duration) -> Result<Index> {
-        self.submit_ask(ask, timeout)?.wait()
+    /// As [`Log::transfer_leader`], and returns at once. What the answer's index is has no meaning.
+    ///
+    /// # Errors
+    /// As [`Log::transfer_leader`].
+    pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Transfer(to), timeout)
     }
 
     fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {

@@ -30,7 +30,7 @@ use crate::open::Opened;
 use crate::plan::Room;
 use crate::positions::{Positions, closed};
 use crate::promise::Promise;
-use crate::replica::{COMMAND_BODY_BYTES, Replica};
+use crate::replica::{COMMAND_BODY_BYTES, Replica, purpose_of};
 use crate::stats::Counters;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
@@ -97,6 +97,8 @@ pub(crate) struct Node {
     pub(crate) published: Arc<Published>,
     /// Taken from the queue and not ordered yet.
     items: VecDeque<Item>,
+    /// The first of them needs a file that is being made.
+    awaits_file: bool,
     /// Bytes of appends ordered and not written, as they were gathered.
     gathered: usize,
     /// Bytes written and not committed, by the entry they go up to.
@@ -149,6 +151,10 @@ impl Node {
         let Opened { identity: me, store, sequencer, cluster, is_new, .. } = opened;
         let (of_store, of_cluster) = (options.clone(), cluster.clone());
         let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
+        store.preparer.tell({
+            let queue = queue.clone();
+            move || queue.push_mail(Mail::Errand)
+        });
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
         let archive = writing.archive.clone();
         let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
@@ -166,6 +172,7 @@ impl Node {
             positions,
             published,
             items: VecDeque::new(),
+            awaits_file: false,
             gathered: 0,
             uncommitted: VecDeque::new(),
             uncommitted_bytes: 0,
@@ -207,7 +214,8 @@ impl Node {
 
     /// When [`Self::turn`] has to be called at the latest. None: when something comes.
     pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
-        if (!self.items.is_empty() && self.has_appetite()) || self.writing.can_write() {
+        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
+        if can_order || self.writing.can_write() {
             return Some(now);
         }
         // Only who leads can discard, and not before the files of the last discard are gone.
@@ -282,7 +290,12 @@ impl Node {
     /// its own bytes.
     fn order(&mut self, now: Moment) -> Result<()> {
         let mut bytes = 0;
+        self.awaits_file = false;
         while self.has_appetite() && bytes <= self.options.block_bytes_max as usize {
+            if self.must_await_file() {
+                self.awaits_file = true;
+                return Ok(());
+            }
             match self.items.pop_front() {
                 Some(Item::Data(gathered)) => {
                     let appends = gathered.entries.len() as u64;
@@ -307,6 +320,17 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Whether what comes next needs a file that is being made. This thread has heartbeats to send meanwhile.
+    fn must_await_file(&self) -> bool {
+        let (body, purpose) = match self.items.front() {
+            _ if !self.replica.is_leader() => return false, // it is refused
+            Some(Item::Data(gathered)) => (gathered.bytes, Purpose::Data),
+            Some(Item::Command(command, _)) => (COMMAND_BODY_BYTES, purpose_of(command)),
+            None => return false,
+        };
+        self.writing.plan.awaits_file(body, purpose)
     }
 
     /// Writes what is planned, as far as it can be without a sync.
@@ -344,7 +368,9 @@ impl Node {
     /// What is to be synced, if anything is and no sync is under way.
     pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
         self.sync_began = now;
-        self.writing.begin_sync()
+        let sync = self.writing.begin_sync()?;
+        self.published.counters.syncing(true);
+        Some(sync)
     }
 
     /// The sync that was under way has returned 0.
@@ -353,6 +379,7 @@ impl Node {
     /// As [`Self::turn`].
     pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
         let took = now.since(self.sync_began);
+        self.published.counters.syncing(false);
         self.published.counters.synced(took);
         self.limping.synced(took);
         self.writing.end_sync(job);
@@ -440,8 +467,12 @@ impl Node {
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
         let replica = &self.replica;
-        let shown =
-            (replica.role(), replica.term(), replica.leader(), replica.membership().members().count());
+        let shown = (
+            replica.role(),
+            replica.term(),
+            replica.live_leader(now),
+            replica.membership().members().count(),
+        );
         let upto = (sequencer.committed().raft, sequencer.end().raft);
         // Once nothing more is to be expected, what is shown has to stand.
         let quiet = self.prove_at.is_none();
@@ -450,13 +481,13 @@ impl Node {
         };
         if self.shown.is_none_or(stale) {
             self.shown = Some((shown, upto, now));
-            let status = self.status();
+            let status = self.status(now);
             self.published.show(status);
         }
     }
 
     /// How the replica stands.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, now: Moment) -> Status {
         let sequencer = &self.replica.sequencer;
         let committed = sequencer.committed();
         Status {
@@ -465,7 +496,7 @@ impl Node {
             directory: self.me.directory,
             role: self.replica.role(),
             term: self.replica.term(),
-            leader: self.replica.leader(),
+            leader: self.replica.live_leader(now),
             committed: committed.next.previous(),
             committed_raft: committed.raft,
             last_raft: sequencer.end().raft,

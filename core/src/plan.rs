@@ -58,8 +58,10 @@ pub(crate) struct Plan {
 pub(crate) struct Fit {
     /// So many blocks.
     pub(crate) blocks: usize,
-    /// Why not more.
+    /// Why not more, if none is to be had.
     pub(crate) why: Option<Error>,
+    /// A file that is needed is being made.
+    pub(crate) is_coming: bool,
 }
 
 impl Plan {
@@ -88,6 +90,19 @@ impl Plan {
         let opening = sequencer.opening();
         self.roll(opening, body, purpose)?;
         Ok(Room::Rolled)
+    }
+
+    /// Whether [`Self::make_room`] would wait for a file that is being made. Who asked is told when it is there.
+    pub(crate) fn awaits_file(&self, body: usize, purpose: Purpose) -> bool {
+        if self.fits(body) {
+            self.awaits_here(purpose)
+        } else {
+            self.ahead.is_empty() && self.preparer.is_coming(purpose)
+        }
+    }
+
+    fn awaits_here(&self, purpose: Purpose) -> bool {
+        self.is_last_resort && purpose == Purpose::Data && self.preparer.is_one_coming()
     }
 
     /// Plans to go on in the next file, whose opening block need not follow what is there; see [`Step::Roll`].
@@ -132,7 +147,7 @@ impl Plan {
     }
 
     /// Sees to the room for blocks that are to come, each with what it is for and the size of its body: takes the files
-    /// that they need. What stands before is planned; `turns`: they begin a file of their own. `opening`: the size of
+    /// that they need, and waits for none. What stands before is planned; `turns`: they begin a file of their own. `opening`: the size of
     /// an opening's body, or more.
     pub(crate) fn make_room_ahead(
         &mut self,
@@ -143,19 +158,32 @@ impl Plan {
         let opening_bytes = block_bytes(opening);
         let (mut at, mut limit) = if turns { (0, 0) } else { (self.at, self.limit) };
         let mut files = 0;
-        let mut fit = Fit { blocks: 0, why: None };
+        let mut fit = Fit { blocks: 0, why: None, is_coming: false };
         for (purpose, body) in blocks {
             let room = if at + block_bytes(body) + PROOF_BYTES_MAX <= limit {
-                if files == 0 { self.allow_here(purpose) } else { Ok(()) }
+                if files > 0 {
+                    Ok(true)
+                } else if self.awaits_here(purpose) {
+                    Ok(false)
+                } else {
+                    self.allow_here(purpose).map(|()| true)
+                }
             } else {
                 files += 1;
                 at = SEGMENT_HEADER_BYTES + opening_bytes;
                 limit = data_limit(self.preparer.segment_bytes() as usize);
                 self.check_size(opening_bytes, body).and_then(|()| self.take_ahead(files, purpose))
             };
-            if let Err(why) = room {
-                fit.why = Some(why);
-                return fit;
+            match room {
+                Ok(true) => {}
+                Ok(false) => {
+                    fit.is_coming = true;
+                    return fit;
+                }
+                Err(why) => {
+                    fit.why = Some(why);
+                    return fit;
+                }
             }
             at += block_bytes(body);
             fit.blocks += 1;
@@ -163,15 +191,18 @@ impl Plan {
         fit
     }
 
-    /// Takes files until there are so many ahead.
+    /// Takes files until there are so many ahead. False: one is being made, and is not waited for.
     ///
     /// # Errors
     /// As [`Self::make_room`].
-    pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<()> {
+    pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<bool> {
         while self.ahead.len() < files {
+            if self.preparer.is_coming(purpose) {
+                return Ok(false);
+            }
             self.ahead.push_back(self.preparer.take(purpose)?);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Plans a block, for which there is room.

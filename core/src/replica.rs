@@ -47,8 +47,8 @@ use crate::types::{NodeId, RaftIndex, Term};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
-pub(crate) use ordering::COMMAND_BODY_BYTES;
 use ordering::Waiting;
+pub(crate) use ordering::{COMMAND_BODY_BYTES, purpose_of};
 use peers::Peers;
 use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};
@@ -255,6 +255,7 @@ impl Replica {
 
     /// Lets the time come.
     pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        self.step_held(now, writing)?;
         let alone = self.is_alone() && self.is_leader();
         if self.out.is_some() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.

@@ -1,9 +1,10 @@
 //! Counters of what the log did since it was opened: for metrics and benchmarks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// What a log did since it was opened. All only grow.
+/// What a log did since it was opened. All only grow, but for `syncing`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -41,6 +42,8 @@ pub struct Stats {
     pub repaired: u64,
     /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
+    /// How long the sync has run that is running now; none: zero. A disk that hangs shows here, and nowhere else.
+    pub syncing: Duration,
 }
 
 /// How many buckets [`Stats::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
@@ -86,9 +89,15 @@ pub(crate) struct Counters {
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
     sync_buckets: [AtomicU64; SYNC_BUCKETS],
+    sync_began: Mutex<Option<Instant>>,
 }
 
 impl Counters {
+    /// A sync begins, or has ended.
+    pub(crate) fn syncing(&self, runs: bool) {
+        *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = runs.then(Instant::now);
+    }
+
     /// A sync succeeded and took this long.
     pub(crate) fn synced(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -114,6 +123,11 @@ impl Counters {
             damaged: get(&self.damaged),
             repaired: get(&self.repaired),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
+            syncing: self
+                .sync_began
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .map_or(Duration::ZERO, |at| at.elapsed()),
         }
     }
 }

@@ -534,3 +534,28 @@ fn records_leave_the_last_file_to_discards() {
     log.discard(last).unwrap();
     assert!(fill() > last);
 }
+
+/// Raft forgets its leader when it stands for election. A learner never does: cut off, it sent everybody to a leader that it
+/// had not heard for hours.
+#[test]
+fn a_learner_that_is_cut_off_knows_no_leader() {
+    let trio = Trio::new(2);
+    let leader = trio.leader(0);
+    let dir = tempfile::tempdir().unwrap();
+    let third = Log::open(dir.path(), options(3, Bootstrap::Join(trio.id), &trio.network)).unwrap();
+    let directory = third.info().directory;
+    let add = Change::AddLearner { node: NodeId(3), directory, address: "memory:3".into() };
+    trio.log(leader).change_members(&[add], PATIENCE).unwrap();
+    let knows = |known: bool| {
+        let end = Instant::now() + PATIENCE;
+        while third.status().leader.is_some() != known {
+            assert!(Instant::now() < end, "{:?}", third.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    knows(true);
+    trio.network.disconnect(NodeId(3));
+    knows(false);
+    trio.network.connect(NodeId(3));
+    knows(true);
+}

@@ -15,7 +15,7 @@ use crate::proto::v1::{
 };
 use crate::status::to_status;
 use chiplog::inspect::{Event, Inspector, Report};
-use chiplog::{Bootstrap, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
+use chiplog::{Answer, Bootstrap, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub struct AdminService {
     version: String,
     found: Arc<Found>,
     /// Held while the replica is being made.
-    founding: Mutex<()>,
+    founding: Arc<Mutex<()>>,
     scrubs: Arc<Semaphore>,
 }
 
@@ -68,34 +68,34 @@ impl AdminService {
             address,
             version: version.into(),
             found: Arc::new(found),
-            founding: Mutex::new(()),
+            founding: Arc::default(),
             scrubs: Arc::new(Semaphore::new(1)),
         })
     }
 
-    /// Makes the replica, unless there is one, and returns it; and whether it was made now.
+    /// Makes the replica, unless there is one, and returns it; and whether it was made now. Goes on to the end when the
+    /// caller is gone: what was made is served.
     async fn found(&self, bootstrap: Bootstrap) -> Result<(Log, bool), Status> {
-        let _one = self.founding.lock().await;
-        if let Some(log) = self.host.opened() {
-            return Ok((log.clone(), false));
-        }
-        if self.host.is_draining() {
-            return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
-        }
-        let found = self.found.clone();
-        let log = blocking(move || found(bootstrap)).await?.map_err(|e| to_status(&e, None))?;
-        self.host.open(log.clone());
-        Ok((log, true))
+        let (host, found, founding) = (self.host.clone(), self.found.clone(), self.founding.clone());
+        let made = tokio::spawn(async move {
+            let _one = founding.lock().await;
+            if let Some(log) = host.opened() {
+                return Ok((log.clone(), false));
+            }
+            if host.is_draining() {
+                return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
+            }
+            let log = blocking(move || found(bootstrap)).await?.map_err(|e| to_status(&e, None))?;
+            host.open(log.clone());
+            Ok((log, true))
+        });
+        made.await.map_err(|_| Status::internal("the call panicked"))?
     }
 
-    /// Calls the log where it may block.
-    async fn ask<T: Send + 'static>(
-        &self,
-        log: &Log,
-        ask: impl FnOnce(&Log) -> chiplog::Result<T> + Send + 'static,
-    ) -> Result<T, Status> {
-        let log = log.clone();
-        blocking(move || ask(&log)).await?.map_err(|e| self.host.status_of(&e))
+    /// What the log answers, which keeps the time.
+    async fn answered(&self, asked: chiplog::Result<Answer>) -> Result<(), Status> {
+        let answer = async { asked?.await };
+        answer.await.map(drop).map_err(|e| self.host.status_of(&e))
     }
 }
 
@@ -169,7 +169,7 @@ impl Admin for AdminService {
         let log = self.host.log(&log)?;
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
-        self.ask(log, move |log| log.change_members(&changes, timeout)).await?;
+        self.answered(log.submit_change_members(&changes, timeout)).await?;
         Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
     }
 
@@ -180,7 +180,7 @@ impl Admin for AdminService {
         let TransferLeaderRequest { log, to, timeout_millis } = request.into_inner();
         let log = self.host.log(&log)?;
         let timeout = timeout(timeout_millis, Duration::from_secs(10));
-        self.ask(log, move |log| log.transfer_leader(NodeId(to), timeout)).await?;
+        self.answered(log.submit_transfer_leader(NodeId(to), timeout)).await?;
         Ok(Response::new(TransferLeaderResponse {}))
     }
 

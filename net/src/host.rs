@@ -86,17 +86,18 @@ impl Host {
         self.log.get().ok_or_else(|| unavailable(waits))
     }
 
-    /// Where the leader serves clients, if one is known. Takes a moment: not for the path of every append.
-    pub fn leader(&self) -> Option<String> {
+    /// Where the leader serves clients, if that is another replica and known: for who was refused here. A leader that is
+    /// handing over refuses as well, and is no place to send anybody. Takes a moment: not for the path of every append.
+    pub fn another_leader(&self) -> Option<String> {
         let status = self.log.get()?.status();
-        let leader = status.leader?;
+        let leader = status.leader.filter(|leader| *leader != status.node)?;
         let member = status.members.into_iter().find(|m| m.node == leader)?;
         member.address.parse().ok().map(|a: Address| a.client)
     }
 
     /// The log's error as a status, with the leader where that is what the caller needs.
     pub fn status_of(&self, error: &Error) -> Status {
-        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.leader()).flatten();
+        let leader = matches!(error.kind(), ErrorKind::NotLeader).then(|| self.another_leader()).flatten();
         to_status(error, leader.as_deref())
     }
 }

@@ -189,6 +189,10 @@ impl proto::log_server::Log for LogspecService {
     }
 }
 
+fn about_to_end() -> chiplog::Error {
+    chiplog::Error::new(ErrorKind::Unavailable, "this server is about to end")
+}
+
 /// What `answer` comes to, if it comes within `time`.
 async fn within<T>(time: Duration, answer: impl Future<Output = chiplog::Result<T>>) -> chiplog::Result<T> {
     tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {

@@ -455,3 +455,30 @@ async fn streams_end_in_order_when_the_server_is_about_to_end() {
     ];
     assert!(ended.iter().all(|status| status.code() == Code::Unavailable), "{ended:?}");
 }
+
+/// The wait for a record that this replica does not have went round and round once the log took nothing more: one such
+/// read kept a thread of the runtime busy for ever.
+#[tokio::test]
+async fn a_read_that_waits_for_a_record_ends_with_the_log() {
+    let one = One::new();
+    let mut client = client(&one.address()).await;
+    let waits = || ReadRequest { min_index: 1000, keep_alive_millis: 50, ..read(From::Oldest(true)) };
+    let mut stream = client.read(waits()).await.unwrap().into_inner();
+    assert_eq!(stream.message().await.unwrap().unwrap().next, 0, "it waits");
+    one.log.close().unwrap();
+    let ended = async |stream: &mut Streaming<ReadResponse>| {
+        loop {
+            match tokio::time::timeout(PATIENCE, stream.message()).await.expect("it goes on for ever") {
+                Ok(Some(keep_alive)) => assert!(keep_alive.batches.is_empty()),
+                Ok(None) => panic!("it ended as if all had been read"),
+                Err(status) => return from_status(&status).kind(),
+            }
+        }
+    };
+    assert_eq!(ended(&mut stream).await, ErrorKind::Closed);
+    let refused = match client.read(waits()).await {
+        Ok(stream) => ended(&mut stream.into_inner()).await,
+        Err(status) => from_status(&status).kind(),
+    };
+    assert_eq!(refused, ErrorKind::Closed);
+}

@@ -21,6 +21,14 @@ use raft::eraftpb::{Entry, Message, MessageType};
 /// Room that a command's block needs, generously.
 pub(crate) const COMMAND_BODY_BYTES: usize = 64;
 
+/// What the room for a command is for: the reserve is for what makes room.
+pub(crate) fn purpose_of(command: &Command) -> Purpose {
+    match command {
+        Command::Discard { .. } => Purpose::Metadata,
+        Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
+    }
+}
+
 /// An append that waits for its entry's commit.
 pub(super) struct Waiting {
     pub(super) raft: RaftIndex,
@@ -58,11 +66,9 @@ impl Replica {
         writing: &mut Writing,
     ) -> Result<()> {
         self.lockstep(now, writing)?;
-        // The reserve is for what makes room.
-        let purpose = if let Command::Discard { .. } = command { Purpose::Metadata } else { Purpose::Data };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writing.plan.make_room(COMMAND_BODY_BYTES, purpose, &mut self.sequencer),
+            None => writing.plan.make_room(COMMAND_BODY_BYTES, purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
             Ok(_) => self.sequencer.command(command, &self.options),

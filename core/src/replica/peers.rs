@@ -11,7 +11,6 @@ use crate::moment::Moment;
 use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
-use crate::writing::Writing;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
@@ -123,7 +122,7 @@ impl Replica {
             return Err("raft's message is from or for another node than its envelope says");
         }
         self.check_message(&message)?;
-        if is_member {
+        if is_member || from.0 == self.raw.raft.leader_id {
             self.peers.heard_at.insert(from, now);
         }
         self.hear(from, from_directory, &message);
@@ -142,31 +141,6 @@ impl Replica {
             return Err("a node that is no member asks for votes");
         }
         Ok(Some((message, arrived)))
-    }
-
-    /// Hands raft what passed its checks, as far as there is room for it.
-    ///
-    /// # Errors
-    /// What the replica dies of.
-    pub(super) fn step(
-        &mut self,
-        (mut message, arrived): (Message, Vec<Arrived>),
-        now: Moment,
-        writing: &mut Writing,
-    ) -> crate::error::Result<()> {
-        if !self.admit(&mut message, &arrived, now, writing)? || self.out.is_some() {
-            return Ok(());
-        }
-        for (header, body) in arrived {
-            self.arrived.insert((header.raft_index, header.term), body);
-        }
-        if message.get_msg_type() == MessageType::MsgSnapshot {
-            self.admit_self(&mut message);
-        }
-        self.give_way(&message);
-        // Stale and foreign ones are raft's to refuse.
-        let _ = self.raw.step(message);
-        Ok(())
     }
 
     /// A leader's message says which directory the cluster takes for this node's: if it is another one, this replica
@@ -318,6 +292,16 @@ impl Replica {
     /// Whether it waits for others to tell what they know of it.
     pub(super) fn is_introduced(&self) -> bool {
         self.peers.introduced_by.is_none()
+    }
+
+    /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner
+    /// never does, nor does a voter whose disk hangs.
+    pub(crate) fn live_leader(&self, now: Moment) -> Option<NodeId> {
+        let heard = |node: &NodeId| {
+            let at = self.peers.heard_at.get(node);
+            at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout * 2)
+        };
+        self.leader().filter(|leader| *leader == self.node() || heard(leader))
     }
 
     /// Whether this replica leads and has lately heard so many that what it orders can still be committed.

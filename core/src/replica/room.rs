@@ -4,6 +4,9 @@
 //! What there is no room for is cut off the message, and is as good as lost on its way: this replica does not
 //! acknowledge it, votes and answers heartbeats as before, and the leader sends it again with the next heartbeat.
 //!
+//! While a file is being made, what needs it is held back, and what else the leader wants written, in order. Heartbeats
+//! and votes pass: nobody has to think that this replica is gone.
+//!
 //! Invariant: records, and what else is not worth it, leave the last prepared file alone: the discard that makes room
 //! again has to find a place, and all that leads to it.
 
@@ -18,8 +21,9 @@ use crate::store::block_bytes;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::writing::Writing;
+use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The room that entries take which raft was given and that are not planned yet.
 #[derive(Debug, Default)]
@@ -30,39 +34,133 @@ pub(super) struct Admission {
     is_ahead: bool,
     /// Whether there was no room the last time.
     is_short: bool,
+    /// Wait for a file.
+    held: VecDeque<(Message, Vec<Arrived>)>,
+    held_bytes: usize,
+}
+
+/// Whether there is room for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// For what is left of it.
+    Yes,
+    No,
+    /// A file for it is being made.
+    Later,
 }
 
 impl Replica {
+    /// Hands raft what passed its checks, as far as there is room for it.
+    ///
+    /// # Errors
+    /// What the replica dies of.
+    pub(super) fn step(
+        &mut self,
+        checked: (Message, Vec<Arrived>),
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        if !self.admission.held.is_empty() && is_to_write(&checked.0) {
+            self.hold(checked);
+            return Ok(());
+        }
+        if let Some(checked) = self.try_step(checked, now, writing)? {
+            self.hold(checked);
+        }
+        Ok(())
+    }
+
+    /// Hands raft what was held back, as far as there is a file for it now.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub(super) fn step_held(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        while let Some((message, arrived)) = self.admission.held.pop_front() {
+            self.admission.held_bytes -= bytes_of(&arrived);
+            // Much can have happened since it came.
+            if self.out.is_some() || self.check_message(&message).is_err() {
+                continue;
+            }
+            if let Some(checked) = self.try_step((message, arrived), now, writing)? {
+                self.admission.held_bytes += bytes_of(&checked.1);
+                self.admission.held.push_front(checked);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// For later, while memory allows. What is dropped is as good as lost on its way.
+    fn hold(&mut self, checked: (Message, Vec<Arrived>)) {
+        let bytes = bytes_of(&checked.1);
+        if self.admission.held_bytes + bytes <= self.cluster.inbox_bytes_max {
+            self.admission.held_bytes += bytes;
+            self.admission.held.push_back(checked);
+        }
+    }
+
+    /// What comes back has to wait for a file.
+    fn try_step(
+        &mut self,
+        (mut message, arrived): (Message, Vec<Arrived>),
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<Option<(Message, Vec<Arrived>)>> {
+        match self.admit(&mut message, &arrived, now, writing)? {
+            Admitted::Yes => {}
+            Admitted::No => return Ok(None),
+            Admitted::Later => return Ok(Some((message, arrived))),
+        }
+        if self.out.is_some() {
+            return Ok(None);
+        }
+        for (header, body) in arrived {
+            self.arrived.insert((header.raft_index, header.term), body);
+        }
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            self.admit_self(&mut message);
+        }
+        self.give_way(&message);
+        // Stale and foreign ones are raft's to refuse.
+        let _ = self.raw.step(message);
+        Ok(None)
+    }
+
     /// All that raft was given is planned.
     pub(super) fn admitted_is_planned(&mut self) {
         self.admission.bytes = 0;
         self.admission.is_ahead = false;
     }
 
-    /// Cuts off a message what there is no room for. False: nothing of it is of use then.
+    /// Cuts off a message what there is no room for.
     ///
     /// # Errors
     /// What the replica dies of.
-    pub(super) fn admit(
+    fn admit(
         &mut self,
         message: &mut Message,
         arrived: &[Arrived],
         now: Moment,
         writing: &mut Writing,
-    ) -> Result<bool> {
+    ) -> Result<Admitted> {
         let current = message.term >= self.raw.raft.term;
         match message.get_msg_type() {
             MessageType::MsgAppend if current && !message.get_entries().is_empty() => {}
             // What it leads to begins in a file of its own, and makes room.
             MessageType::MsgSnapshot if current => {
-                let taken = writing.plan.take_ahead(1, Purpose::Metadata);
-                if let Err(why) = &taken {
-                    self.is_short_of_room(Some(why));
-                }
-                self.admission.is_ahead |= taken.is_ok();
-                return Ok(taken.is_ok());
+                return Ok(match writing.plan.take_ahead(1, Purpose::Metadata) {
+                    Ok(true) => {
+                        self.admission.is_ahead = true;
+                        Admitted::Yes
+                    }
+                    Ok(false) => Admitted::Later,
+                    Err(why) => {
+                        self.is_short_of_room(Some(&why));
+                        Admitted::No
+                    }
+                });
             }
-            _ => return Ok(true),
+            _ => return Ok(Admitted::Yes),
         }
         let bytes: usize = message.get_entries().iter().map(|e| block_bytes(body_of(e))).sum();
         let terms = block_bytes(HARD_STATE_BYTES);
@@ -70,26 +168,30 @@ impl Replica {
         if follows && !self.admission.is_ahead && writing.plan.is_roomy(self.admission.bytes + bytes + terms)
         {
             self.admission.bytes += bytes;
-            return Ok(true);
+            return Ok(Admitted::Yes);
         }
         self.process(now, writing)?;
         let log = &self.raw.raft.raft_log;
         if message.index < log.committed || !log.match_term(message.index, message.log_term) {
-            return Ok(true); // raft takes nothing of it
+            return Ok(Admitted::Yes); // raft takes nothing of it
         }
         let known = message.get_entries().iter().take_while(|e| log.match_term(e.index, e.term)).count();
         let turns = message.index + (known as u64) < log.last_index();
         let fresh = &message.get_entries()[known..];
         if fresh.is_empty() {
-            return Ok(true);
+            return Ok(Admitted::Yes);
         }
         let discards: BTreeSet<u64> =
             arrived.iter().filter(|(h, b)| is_discard(h, b)).map(|(h, _)| h.raft_index.0).collect();
         let opening = self.sequencer.opening_bytes_max();
-        let of =
-            |e: &Entry, discards: &BTreeSet<u64>| (purpose_of(e, discards.contains(&e.index)), body_of(e));
+        let of = |e: &Entry, discards: &BTreeSet<u64>| {
+            (purpose_of_entry(e, discards.contains(&e.index)), body_of(e))
+        };
         let each = fresh.iter().map(|e| of(e, &discards));
         let fit = writing.plan.make_room_ahead(each, opening, turns);
+        if fit.is_coming {
+            return Ok(Admitted::Later);
+        }
         let mut blocks = fit.blocks;
         if let Some(why) = &fit.why {
             // With the discard, what is before it may have the reserve.
@@ -99,7 +201,7 @@ impl Replica {
                 .position(|e| discards.contains(&e.index))
                 .map_or(0, |n| blocks + n + 1);
             let each = fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)));
-            if upto > 0 && writing.plan.make_room_ahead(each, opening, turns).why.is_none() {
+            if upto > 0 && writing.plan.make_room_ahead(each, opening, turns).blocks == upto {
                 blocks = upto;
             }
             self.is_short_of_room(Some(why));
@@ -108,7 +210,7 @@ impl Replica {
         }
         message.mut_entries().truncate(known + blocks);
         self.admission.is_ahead |= blocks > 0;
-        Ok(true)
+        Ok(Admitted::Yes)
     }
 
     /// Tells once when there is no room, and once when there is again.
@@ -125,8 +227,20 @@ impl Replica {
     }
 }
 
+/// Whether a leader wants something of it written.
+fn is_to_write(message: &Message) -> bool {
+    match message.get_msg_type() {
+        MessageType::MsgAppend => !message.get_entries().is_empty(),
+        kind => kind == MessageType::MsgSnapshot,
+    }
+}
+
+fn bytes_of(arrived: &[Arrived]) -> usize {
+    arrived.iter().flat_map(|(_, body)| body).map(Bytes::len).sum()
+}
+
 /// What the room for an entry is for.
-fn purpose_of(entry: &Entry, is_discard: bool) -> Purpose {
+fn purpose_of_entry(entry: &Entry, is_discard: bool) -> Purpose {
     match raft_codec::kind_of(entry) {
         Ok(EntryKind::Block(_)) if !is_discard => Purpose::Data,
         _ => Purpose::Metadata,

@@ -91,7 +91,7 @@ fn entries_beyond_any_log_are_refused() {
 fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     let mut node = joining();
     let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
-    let directory = node.status().directory;
+    let directory = node.status(Moment::default()).directory;
     let membership = Membership::of([member(1, DIRECTORY), member(2, directory)]);
     let change = raft_codec::conf_change(&[Change::Promote(NodeId(2))], &membership);
     let mut promotion = entry_at(2);

@@ -24,7 +24,7 @@ use crate::types::{LogId, SegmentId};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Files kept ready.
@@ -54,12 +54,31 @@ pub(crate) enum Purpose {
     Metadata,
 }
 
+impl Purpose {
+    /// How many files have to be ready for one of them to be taken.
+    fn files_ready(self) -> usize {
+        match self {
+            Self::Data => 2,
+            Self::Metadata => 1,
+        }
+    }
+}
+
 /// Work of others that must not be done on the writer's time, such as reading a segment to check it.
 pub(crate) struct Errand(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for Errand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Errand")
+    }
+}
+
+/// Tells whoever did not wait for a file that there is news.
+struct News(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("News")
     }
 }
 
@@ -75,8 +94,10 @@ pub(crate) struct Preparer {
     state: Mutex<State>,
     /// The helper waits here for work.
     work: Condvar,
-    /// The writer waits here for files.
+    /// Those wait here for files who have nothing else to do.
     done: Condvar,
+    /// The others are told.
+    news: OnceLock<News>,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +117,8 @@ struct State {
     wanted: bool,
     /// The log is being closed: no more files ahead.
     ending: bool,
+    /// Somebody wants to be told when a file is there, or none can be had.
+    awaited: bool,
     /// Nobody runs [`Preparer::run`]: who needs a file makes it, and [`Preparer::help`] does the rest.
     unaided: bool,
     stop: bool,
@@ -119,7 +142,13 @@ impl Preparer {
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
+            news: OnceLock::new(),
         }
+    }
+
+    /// Who is told, on the helper thread, when [`Self::is_coming`] or [`Self::is_one_coming`] may answer otherwise. Once.
+    pub(crate) fn tell(&self, news: impl Fn() + Send + Sync + 'static) {
+        let _ = self.news.set(News(Box::new(news)));
     }
 
     /// The size of the files it makes.
@@ -137,7 +166,7 @@ impl Preparer {
     /// What kept the helper from making it: `Full` if there is no space, else `Io`. Nothing was written to
     /// the log.
     pub(crate) fn take(&self, purpose: Purpose) -> Result<Prepared> {
-        let mut state = self.await_ready(if purpose == Purpose::Data { 2 } else { 1 })?;
+        let mut state = self.await_ready(purpose.files_ready())?;
         self.work.notify_one();
         match state.ready.pop_front() {
             Some(prepared) => Ok(prepared),
@@ -153,6 +182,28 @@ impl Preparer {
         self.await_ready(1).map(drop)
     }
 
+    /// Whether [`Self::take`] would wait: a file is being made. Has one begun, if need be. For who must not wait.
+    pub(crate) fn is_coming(&self, purpose: Purpose) -> bool {
+        self.awaits(purpose.files_ready())
+    }
+
+    /// Whether [`Self::keep_one_ready`] would wait.
+    pub(crate) fn is_one_coming(&self) -> bool {
+        self.awaits(1)
+    }
+
+    fn awaits(&self, needed: usize) -> bool {
+        let mut state = self.lock();
+        if state.unaided || state.stop || state.ready.len() >= needed {
+            return false;
+        }
+        state.try_again();
+        state.wanted = true;
+        state.awaited = state.failure().is_none();
+        self.work.notify_one();
+        state.awaited
+    }
+
     /// Whether a file is ready.
     pub(crate) fn has_one_ready(&self) -> bool {
         !self.lock().ready.is_empty()
@@ -161,9 +212,8 @@ impl Preparer {
     /// Waits until so many files are ready, and keeps the lock.
     fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        let rested = state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY);
-        if state.ready.len() < needed && (state.unaided || rested) {
-            state.failed = None; // try again, now
+        if state.ready.len() < needed {
+            state.try_again();
         }
         state.wanted = true;
         if state.unaided {
@@ -179,10 +229,8 @@ impl Preparer {
                 let what = "the thread that prepares segments has ended; close the log and open it again";
                 return Err(Error::new(ErrorKind::Closed, what));
             }
-            // A discarded file on its way out can be the room that was missing.
-            let settled = !state.busy && state.dropped.is_empty();
-            if let Some(error) = state.failed.clone().filter(|_| settled) {
-                return Err(error);
+            if let Some(error) = state.failure() {
+                return Err(error.clone());
             }
             self.work.notify_one();
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -260,6 +308,14 @@ impl Preparer {
         self.lock().stop = true;
         self.work.notify_one();
         self.done.notify_all();
+        self.tell_news();
+    }
+
+    fn tell_news(&self) {
+        let awaited = std::mem::take(&mut self.lock().awaited);
+        if let (true, Some(News(tell))) = (awaited, self.news.get()) {
+            tell();
+        }
     }
 
     /// The helper thread's life.
@@ -288,7 +344,10 @@ impl Preparer {
             state = self.lock();
             state.busy = false;
             state.note(outcome);
+            drop(state);
             self.done.notify_all();
+            self.tell_news();
+            state = self.lock();
         }
     }
 
@@ -472,6 +531,18 @@ enum Outcome {
 }
 
 impl State {
+    /// A failure that is some time ago stands in nobody's way.
+    fn try_again(&mut self) {
+        if self.unaided || self.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
+            self.failed = None;
+        }
+    }
+
+    /// Why no file is coming, if none is. A discarded file on its way out can be the room that was missing.
+    fn failure(&self) -> Option<&Error> {
+        self.failed.as_ref().filter(|_| !self.busy && self.dropped.is_empty())
+    }
+
     /// Footers first: they are short. Then discarded files, which make room. Then files ahead. Then errands.
     fn next_job(&mut self) -> Option<Job> {
         if let Some(segment) = self.seal.pop_front() {

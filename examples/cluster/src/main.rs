@@ -18,6 +18,7 @@ mod view;
 use chiplog::{ErrorKind, Index, Start, Viewer};
 use chiplog_net::client::ReadFrom;
 use chiplog_net::client::blocking::Client;
+use clap::Parser as _;
 use producers::{Promises, produce};
 use servers::{ELECTION_MILLIS, PATIENCE, Servers};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -33,54 +34,28 @@ use text::Text;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-const USAGE: &str = "usage: chiplog-example-cluster [DIR] [--file FILE] [--mib MIB] [--chiplog PROGRAM]
-  DIR                new or empty directory for the servers, which stays; without it one is made and removed
-  --file FILE        text whose lines become the records, over and over; built in: Newton's Opticks (1730)
-  --mib MIB          how much to append in all, 1 to 4096 [16]
-  --chiplog PROGRAM  the chiplog to run [the one beside this program]";
-
 /// Programs that append.
 const PRODUCERS: u64 = 8;
 
+/// Three servers, the leader killed in mid-append: nothing that was confirmed is lost, nothing is there twice.
+#[derive(clap::Parser)]
+#[command(version)]
 struct Arguments {
+    /// New or empty directory for the servers, which stays; without it one is made and removed
     dir: Option<PathBuf>,
+    /// Text whose lines become the records, over and over [default: Newton's Opticks, built in]
+    #[arg(long)]
     file: Option<PathBuf>,
+    /// How much to append in all, 1 to 4096
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
-    chiplog: PathBuf,
-}
-
-fn arguments() -> Result<Option<Arguments>> {
-    let chiplog = std::env::current_exe()?.with_file_name("chiplog");
-    let mut found = Arguments { dir: None, file: None, mib: 16, chiplog };
-    let mut words = std::env::args_os().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{} wants a value\n{USAGE}", word.display()));
-        match word.to_str() {
-            Some("-h" | "--help") => return Ok(None),
-            Some("--file") => found.file = Some(value()?.into()),
-            Some("--chiplog") => found.chiplog = value()?.into(),
-            Some("--mib") => {
-                let text = value()?;
-                let mib = text.to_str().and_then(|t| t.parse().ok()).filter(|mib| (1..=4096).contains(mib));
-                found.mib = mib.ok_or(format!("--mib is a number from 1 to 4096\n{USAGE}"))?;
-            }
-            Some(flag) if flag.starts_with('-') => return Err(format!("{flag} is unknown\n{USAGE}").into()),
-            _ if found.dir.is_some() => return Err(format!("one DIR is enough\n{USAGE}").into()),
-            _ => found.dir = Some(word.into()),
-        }
-    }
-    Ok(Some(found))
+    /// The chiplog to run [default: the one beside this program]
+    #[arg(long)]
+    chiplog: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let outcome = arguments().and_then(|arguments| match arguments {
-        Some(arguments) => run(&arguments),
-        None => {
-            println!("{USAGE}");
-            Ok(())
-        }
-    });
-    match outcome {
+    match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cluster: {error}");
@@ -92,8 +67,12 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     // Before anything is made: a wrong name leaves nothing behind.
     let text = Text::load(arguments.file.as_deref())?;
-    if !arguments.chiplog.is_file() {
-        let chiplog = arguments.chiplog.display();
+    let chiplog = match &arguments.chiplog {
+        Some(chiplog) => chiplog.clone(),
+        None => std::env::current_exe()?.with_file_name("chiplog"),
+    };
+    if !chiplog.is_file() {
+        let chiplog = chiplog.display();
         return Err(format!("there is no {chiplog}: cargo build --package chiplog-server makes it").into());
     }
     let dir = match &arguments.dir {
@@ -104,7 +83,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         None => PathBuf::from(format!("chiplog-demo-{}", std::process::id())),
     };
     fs::create_dir_all(&dir)?;
-    let servers = Arc::new(Servers::new(&arguments.chiplog, &dir, arguments.dir.is_none())?);
+    let servers = Arc::new(Servers::new(&chiplog, &dir, arguments.dir.is_none())?);
     let at_signal = servers.clone();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {

@@ -82,9 +82,16 @@ fn ctrl_c_leaves_no_server_and_no_file() {
 #[test]
 fn a_directory_that_is_named_stays_and_a_mistake_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["--file", "none"][..], &["--mib", "x"], &["--what"], &["a", "b"], &["--chiplog", "none"]] {
+    let mistakes: [(&[&str], i32); 5] = [
+        (&["--file", "none"], 1),
+        (&["--mib", "x"], 2),
+        (&["--what"], 2),
+        (&["a", "b"], 2),
+        (&["--chiplog", "none"], 1),
+    ];
+    for (args, code) in mistakes {
         let output = run(dir.path(), args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
         assert!(output.stderr.len() > 10 && output.stdout.is_empty(), "{args:?}");
     }
     assert!(entries(dir.path()).is_empty());

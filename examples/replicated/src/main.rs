@@ -15,6 +15,7 @@ mod text;
 mod trio;
 
 use chiplog::{Index, Log};
+use clap::Parser as _;
 use producers::{Promises, produce};
 use std::error::Error;
 use std::fs;
@@ -27,50 +28,25 @@ use trio::{ELECTION_TIMEOUT, PATIENCE, Trio};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-const USAGE: &str = "usage: chiplog-example-replicated [DIR] [--file FILE] [--mib MIB] [--threads N]
-  DIR           new or empty directory for the replicas, which stay; without it one is made and removed
-  --file FILE   text whose lines become the records, over and over; built in: Newton's Opticks (1730)
-  --mib MIB     how much to append in all, 1 to 4096 [16]
-  --threads N   threads that append, 1 to 256 [8]";
-
+/// Three replicas of one log in one process: the leader is lost in mid-append, and nothing else.
+#[derive(clap::Parser)]
+#[command(version)]
 struct Arguments {
+    /// New or empty directory for the replicas, which stay; without it one is made and removed
     dir: Option<PathBuf>,
+    /// Text whose lines become the records, over and over [default: Newton's Opticks, built in]
+    #[arg(long)]
     file: Option<PathBuf>,
+    /// How much to append in all, 1 to 4096
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
+    /// Threads that append, 1 to 256
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
 }
 
-fn arguments() -> Result<Option<Arguments>> {
-    let mut found = Arguments { dir: None, file: None, mib: 16, threads: 8 };
-    let mut words = std::env::args_os().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{} wants a value\n{USAGE}", word.display()));
-        let number = |text: std::ffi::OsString, max: u64| {
-            let number = text.to_str().and_then(|t| t.parse().ok()).filter(|n| (1..=max).contains(n));
-            number.ok_or(format!("{} is no number from 1 to {max}\n{USAGE}", text.display()))
-        };
-        match word.to_str() {
-            Some("-h" | "--help") => return Ok(None),
-            Some("--file") => found.file = Some(value()?.into()),
-            Some("--mib") => found.mib = number(value()?, 4096)?,
-            Some("--threads") => found.threads = number(value()?, 256)?,
-            Some(flag) if flag.starts_with('-') => return Err(format!("{flag} is unknown\n{USAGE}").into()),
-            _ if found.dir.is_some() => return Err(format!("one DIR is enough\n{USAGE}").into()),
-            _ => found.dir = Some(word.into()),
-        }
-    }
-    Ok(Some(found))
-}
-
 fn main() -> ExitCode {
-    let outcome = arguments().and_then(|arguments| match arguments {
-        Some(arguments) => run(&arguments),
-        None => {
-            println!("{USAGE}");
-            Ok(())
-        }
-    });
-    match outcome {
+    match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("replicated: {error}");

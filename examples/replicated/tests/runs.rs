@@ -45,9 +45,16 @@ fn a_directory_that_is_named_stays_and_a_text_of_one_s_own_is_taken() {
 #[test]
 fn a_mistake_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["--file", "none"][..], &["--mib", "x"], &["--threads", "0"], &["--what"], &["a", "b"]] {
+    let mistakes: [(&[&str], i32); 5] = [
+        (&["--file", "none"], 1),
+        (&["--mib", "x"], 2),
+        (&["--what"], 2),
+        (&["a", "b"], 2),
+        (&["--threads", "0"], 2),
+    ];
+    for (args, code) in mistakes {
         let output = run(dir.path(), args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
         assert!(output.stderr.len() > 10 && output.stdout.is_empty(), "{args:?}");
     }
     assert!(entries(dir.path()).is_empty());

@@ -32,12 +32,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A request that was taken, as it stands in line.
 enum Turn {
     /// All of it is under way.
-    Appended {
-        sequence: u64,
-        count: usize,
-        tickets: Vec<Ticket>,
-        _room: (OwnedSemaphorePermit, budget::Held),
-    },
+    Appended { sequence: u64, count: usize, tickets: Vec<Ticket>, _room: OwnedSemaphorePermit },
     /// Nothing to append: is there a leader, is there room?
     Probe { sequence: u64 },
     /// The log refused.
@@ -131,7 +126,9 @@ impl Taker {
             tickets.push(submitted.map_err(Turn::Refused)?);
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
-        Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: (room, held) })
+        // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
+        drop(held);
+        Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: room })
     }
 
     /// Refuses what can't be taken whole, before any of it is.

@@ -1,7 +1,7 @@
 //! Info: how the log stands: as a majority knows it, or as this server does; once, or whenever it changes.
 
 use super::leader::Answered;
-use super::{LogspecService, Replies, within};
+use super::{LogspecService, Replies, about_to_end, within};
 use crate::proto::logspec::InfoReply;
 use crate::proto::logspec::info_reply::{Ok as Stand, Reply};
 use chiplog::{Index, Log, Reader, Start};
@@ -85,7 +85,14 @@ impl Watch {
         }
         let reply = match &self.told {
             None => self.service.info_now(&self.log, self.stale).await,
-            Some(_) => self.change().await,
+            Some(_) => {
+                let host = self.service.host.clone();
+                tokio::select! {
+                    biased;
+                    () = host.drained() => Err(host.status_of(&about_to_end())),
+                    change = self.change() => change,
+                }
+            }
         };
         match &reply {
             Ok(InfoReply { reply: Some(Reply::Ok(stand)) }) => self.told = Some(*stand),

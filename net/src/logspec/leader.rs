@@ -1,9 +1,8 @@
 //! Leader: where a client goes that should ask another replica, and what else an error of the log comes to.
 
 use super::LogspecService;
-use crate::address::Address;
 use crate::proto::logspec::Redirect;
-use chiplog::{Error, ErrorKind, Log, NodeId};
+use chiplog::{Error, ErrorKind, Log};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
@@ -28,22 +27,23 @@ pub(super) fn leads(log: &Log) -> bool {
 }
 
 impl LogspecService {
-    /// The leader, if one is known, and where it serves clients, if that can be said.
-    fn leader(log: &Log) -> Option<(NodeId, Option<String>)> {
-        let status = log.status();
-        let leader = status.leader?;
-        let member = status.members.into_iter().find(|m| m.node == leader);
-        let client = member.and_then(|m| m.address.parse().ok()).map(|a: Address| a.client);
-        Some((leader, client))
+    /// Waits until somebody is known to lead, for the moment that a request is held.
+    pub(super) async fn await_leader(&self, log: &Log) {
+        self.hold(|| log.status().leader).await;
     }
 
-    /// Waits until somebody is known to lead, for the moment that a request is held.
-    pub(super) async fn await_leader(&self, log: &Log) -> Option<(NodeId, Option<String>)> {
+    /// Where another replica that leads serves clients, if that comes to be known in the moment that a request is held.
+    /// This one has refused: it is no leader, or hands over just now, whatever it shows.
+    async fn await_another_leader(&self) -> Option<String> {
+        self.hold(|| self.host.another_leader()).await
+    }
+
+    async fn hold<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
         let until = Instant::now() + self.limits.leader_wait;
         loop {
-            let leader = Self::leader(log);
-            if leader.is_some() || Instant::now() >= until {
-                return leader;
+            let found = look();
+            if found.is_some() || Instant::now() >= until {
+                return found;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -54,20 +54,19 @@ impl LogspecService {
         match error.kind() {
             // Whether there is room is the leader's to say.
             ErrorKind::Full if leads(log) => Answered::Full(self.host.status_of(error)),
-            ErrorKind::NotLeader | ErrorKind::Removed | ErrorKind::Full => match self.await_leader(log).await
-            {
-                Some((_, Some(host))) => Answered::Redirect(Redirect { host }),
-                _ => {
-                    let what = format!("{error}; there is nobody to redirect to yet, try again");
-                    Answered::Failed(self.host.status_of(&Error::new(ErrorKind::Unavailable, what)))
+            ErrorKind::NotLeader | ErrorKind::Removed | ErrorKind::Full => {
+                match self.await_another_leader().await {
+                    Some(host) => Answered::Redirect(Redirect { host }),
+                    None => {
+                        let what = format!("{error}; there is nobody to redirect to yet, try again");
+                        Answered::Failed(self.host.status_of(&Error::new(ErrorKind::Unavailable, what)))
+                    }
                 }
-            },
+            }
             // Not in time here: perhaps at the leader, if that is another one.
-            ErrorKind::Unavailable => match Self::leader(log) {
-                Some((node, Some(host))) if node != log.status().node => {
-                    Answered::Redirect(Redirect { host })
-                }
-                _ => Answered::Failed(self.host.status_of(error)),
+            ErrorKind::Unavailable => match self.host.another_leader() {
+                Some(host) => Answered::Redirect(Redirect { host }),
+                None => Answered::Failed(self.host.status_of(error)),
             },
             _ => Answered::Failed(self.host.status_of(error)),
         }

@@ -4,7 +4,7 @@
 //! Invariants: entries are consecutive from the index asked for; a reply that has an entry is never delayed to gather
 //! more.
 
-use super::{Limits, LogspecService, Replies};
+use super::{Limits, LogspecService, Replies, about_to_end};
 use crate::proto::logspec::read_reply::{Ok as Entries, Reply};
 use crate::proto::logspec::{Entry, ReadReply};
 use bytes::Bytes;
@@ -40,7 +40,13 @@ impl Reading {
         if self.over {
             return None;
         }
-        let reply = match self.read().await {
+        let host = self.service.host.clone();
+        let read = tokio::select! {
+            biased;
+            () = host.drained() => Err(about_to_end()),
+            read = self.read() => read,
+        };
+        let reply = match read {
             Ok(entries) => Ok(Reply::Ok(Entries { entries })),
             Err(error) if error.kind() == ErrorKind::Discarded => Ok(Reply::Truncated(true)),
             Err(error) => Err(self.service.host.status_of(&error)),

@@ -220,7 +220,7 @@ fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
         kind,
         ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
     );
-    let leader = if kind == ErrorKind::NotLeader { host.leader() } else { None };
+    let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
     let refused = Refused {
         kind: kind.code(),
         message: error.to_string(),

@@ -164,9 +164,12 @@ impl Reading {
             if tail.position() > min || self.log.info().first > min {
                 break;
             }
-            if timeout_at(deadline, more(&mut tail)).await.is_err() {
-                self.stage = Stage::Waiting { min, start };
-                return Ok(self.response(Vec::new(), None));
+            match timeout_at(deadline, more(&mut tail)).await {
+                Ok(more) => more?, // a log that takes nothing more never gets there
+                Err(_) => {
+                    self.stage = Stage::Waiting { min, start };
+                    return Ok(self.response(Vec::new(), None));
+                }
             }
         }
         let reader = match start {

@@ -3,20 +3,25 @@
 //! Invariants:
 //! - The first attempts follow each other quickly, later ones at least four times an election time-out.
 //! - What waits when an attempt fails is dropped: it would be old when it arrived.
+//! - A link that is closed is gone within twice [`LAST_WORD`].
 
 use super::queue::Queue;
 use super::traffic::Counters;
-use super::{IDLE, PROTOCOL, Shared};
+use super::{IDLE, MESSAGE_BYTES_MAX, PROTOCOL, Shared};
 use crate::ids;
 use crate::proto::v1::PeerHello;
 use crate::proto::v1::peer_client::PeerClient;
 use chiplog::NodeId;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tonic::{Code, Status, Streaming};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// A leader's last word spares the others an election time-out: it has so long to leave, twice.
+pub(super) const LAST_WORD: Duration = Duration::from_millis(100);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The way to one replica.
 #[derive(Debug)]
@@ -35,11 +40,13 @@ impl Link {
         Self { node, address, queue, counters, closed: watch::Sender::new(false) }
     }
 
-    /// Ends it, for good.
+    /// Ends it, for good; what waits has a moment to leave.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
-        self.queue.clear();
-        self.queue.end_stream();
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.closed.borrow()
     }
 }
 
@@ -74,6 +81,9 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
                 }
                 Err(status) => status,
             };
+            if link.is_closed() {
+                return;
+            }
             link.queue.end_stream();
             link.queue.clear();
             if told != Some(end.code()) {
@@ -88,11 +98,25 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             backoff = (backoff * 2).min(max);
         }
     };
+    let last_word = async {
+        let _ = closed.wait_for(|closed| *closed).await;
+        let left = async {
+            while !link.queue.is_empty() {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST_WORD, left).await;
+        link.queue.end_stream();
+        tokio::time::sleep(LAST_WORD).await; // the peer ends the stream when all of it has come
+    };
     tokio::select! {
         () = keep => {}
-        _ = closed.wait_for(|closed| *closed) => {}
+        () = last_word => {}
     }
+    link.queue.end_stream();
+    link.queue.clear();
     link.counters.disconnected();
+    shared.links.fetch_sub(1, Ordering::Relaxed);
 }
 
 fn say(link: &Link, status: &Status) {
@@ -124,7 +148,7 @@ async fn connect(shared: &Shared, link: &Link) -> Result<Streaming<PeerHello>, S
         shared.endpoint(&link.address).map_err(unavailable)?.connect().await.map_err(unavailable)?;
     let mut client = PeerClient::new(channel)
         .max_decoding_message_size(64 << 10) // Hellos are all that comes back
-        .max_encoding_message_size(shared.message_bytes_max);
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let begin = async {
         let mut answers = client.messages(link.queue.stream(hello)).await?.into_inner();
         let answer = answers.message().await?;

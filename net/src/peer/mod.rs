@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,6 +44,9 @@ use traffic::Counters;
 
 /// The revision of the peers' protocol.
 const PROTOCOL: u32 = 1;
+/// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
+/// whatever their own limits say.
+const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 /// How long a link to a node that is no member stays without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -69,8 +72,6 @@ pub struct PeerOptions {
     pub election_timeout: Duration,
     /// Bytes of messages that may wait for one peer, default 64 MiB; one larger message may wait alone.
     pub queue_bytes_max: usize,
-    /// The largest message, default 72 MiB. Has to hold the largest batch and the largest block of the log.
-    pub message_bytes_max: usize,
     /// TLS in both directions. Default: none.
     pub tls: Option<PeerTls>,
 }
@@ -84,7 +85,6 @@ impl PeerOptions {
             address: address.into(),
             election_timeout: Duration::from_secs(1),
             queue_bytes_max: 64 << 20,
-            message_bytes_max: 72 << 20,
             tls: None,
         }
     }
@@ -121,10 +121,11 @@ pub(crate) struct Shared {
     address: String,
     election_timeout: Duration,
     queue_bytes_max: usize,
-    message_bytes_max: usize,
     tls: Option<PeerTls>,
     runtime: Handle,
     closing: watch::Sender<bool>,
+    /// Links that are not gone yet.
+    links: AtomicUsize,
     state: RwLock<State>,
     /// Messages for nodes that nobody knows how to reach.
     nowhere: AtomicU64,
@@ -166,15 +167,7 @@ impl PeerTransport {
     /// # Errors
     /// The listener cannot be used, the certificates are none, or there is no thread to be had.
     pub fn start(options: PeerOptions) -> io::Result<Arc<Self>> {
-        let PeerOptions {
-            node,
-            listener,
-            address,
-            election_timeout,
-            queue_bytes_max,
-            message_bytes_max,
-            tls,
-        } = options;
+        let PeerOptions { node, listener, address, election_timeout, queue_bytes_max, tls } = options;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -183,10 +176,10 @@ impl PeerTransport {
             address,
             election_timeout,
             queue_bytes_max,
-            message_bytes_max,
             tls,
             runtime: runtime.handle().clone(),
             closing: watch::Sender::new(false),
+            links: AtomicUsize::new(0),
             state: RwLock::default(),
             nowhere: AtomicU64::new(0),
         });
@@ -225,8 +218,10 @@ impl PeerTransport {
         self.shared.nowhere.load(Ordering::Relaxed)
     }
 
-    /// Ends all streams and the thread, and waits for that. Nothing is sent or delivered afterwards.
+    /// Ends all streams and the thread, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
+    /// delivered afterwards.
     pub fn close(&self) {
+        self.shared.forget();
         self.shared.closing.send_replace(true);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -312,6 +307,7 @@ impl Shared {
         let counters = state.counters(node);
         let link = Arc::new(Link::new(node, address, self.queue_bytes_max, counters));
         state.links.insert(node, link.clone());
+        self.links.fetch_add(1, Ordering::Relaxed);
         self.runtime.spawn(link::run(self.clone(), link.clone()));
         Some(link)
     }

@@ -1,6 +1,7 @@
 //! Service: what arrives from the other replicas.
 
-use super::{IDLE, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use super::link::{LAST_WORD, LOOK_INTERVAL};
+use super::{IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
 use crate::ids;
 use crate::listener;
 use crate::proto::v1::peer_server::{Peer, PeerServer};
@@ -8,6 +9,8 @@ use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use chiplog::transport::{Envelope, Inbox};
 use chiplog::{DirectoryId, LogId, MEMBERS_MAX, NodeId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -31,8 +34,8 @@ pub(super) fn server(shared: &Shared) -> Result<Server, tonic::transport::Error>
 
 /// Takes streams until the transport is closed.
 pub(super) async fn serve(shared: Arc<Shared>, mut server: Server, listener: TcpListener) {
-    let service = PeerServer::new(PeerService { shared: shared.clone() })
-        .max_decoding_message_size(shared.message_bytes_max);
+    let service =
+        PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut closing = shared.closing.subscribe();
     let serving = async {
         let ended = server.add_service(service).serve_with_incoming(listener::plain(listener)).await;
@@ -44,7 +47,13 @@ pub(super) async fn serve(shared: Arc<Shared>, mut server: Server, listener: Tcp
     };
     tokio::select! {
         () = serving => {}
-        _ = closing.wait_for(|closing| *closing) => {}
+        () = async {
+            let _ = closing.wait_for(|closing| *closing).await;
+            let until = Instant::now() + LAST_WORD * 3;
+            while shared.links.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        } => {}
     }
 }
 

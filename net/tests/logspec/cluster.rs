@@ -273,3 +273,24 @@ async fn a_stalled_log_slows_its_clients() {
         assert_eq!((ok.sequence, ok.indexes), (n, vec![n]));
     }
 }
+
+/// While the lead is handed over the leader refuses, and it still shows itself as the leader: clients were redirected
+/// to the server that had just refused them, and came back at once, for as long as the transfer took.
+#[tokio::test]
+async fn a_leader_that_hands_over_redirects_nobody_to_itself() {
+    let trio = Trio::new().await;
+    let (leader, target) = (trio.leader(), trio.follower());
+    let (log, to) = (leader.log.clone(), target.log.status().node);
+    trio.network.disconnect(to);
+    let mut appender = leader.appender().await;
+    appender.append(["before"]).await;
+    let transfer = log.submit_transfer_leader(to, PATIENCE).unwrap();
+    // The question goes through the same queue as the append, before it.
+    appender.send(["meanwhile"]).await;
+    match appender.reply().await {
+        Ok(Some(Reply::Redirect(redirect))) => assert_ne!(redirect.host, leader.address),
+        Err(status) => assert_eq!(status.code(), Code::Unavailable),
+        other => panic!("{other:?}"),
+    }
+    drop(transfer);
+}

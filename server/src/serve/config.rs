@@ -326,13 +326,6 @@ impl Config {
         };
         Ok(Self { log, ..self.clone() })
     }
-
-    /// Bytes of the largest message between replicas: the largest batch or block, or the state of a snapshot, and what
-    /// goes with it.
-    pub(crate) fn peer_message_bytes_max(&self, options: &Options) -> usize {
-        let block = options.batch_bytes_max.max(options.block_bytes_max).max(options.segment_bytes / 8);
-        2 * block as usize + wide(self.cluster.message_bytes_max) + (1 << 20)
-    }
 }
 
 fn narrow(key: &str, size: Size) -> Result<u32> {

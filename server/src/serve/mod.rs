@@ -22,7 +22,7 @@ pub(crate) use config::Config;
 
 use crate::engine;
 use crate::failure::{Failure, Result};
-use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Options, Role};
+use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
 use chiplog_net::host::Host;
@@ -159,7 +159,8 @@ impl Server {
         let found = Box::new(move |bootstrap| founder.open(bootstrap));
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
-        let (routes, reporter) = router::routes(&self.host, admin)?;
+        let options = self.config.options(Bootstrap::Existing, self.transport.clone(), String::new())?;
+        let (routes, reporter) = router::routes(&self.host, admin, &options)?;
         let mut server = listener::server()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
@@ -307,17 +308,19 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         }
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
-            _ = ending.wait_for(|e| *e) => return,
+            _ = ending.wait_for(|e| *e) => break,
         }
+    }
+    // Who watches hears it before the streams end.
+    for name in router::HEALTH_NAMES {
+        reporter.set_service_status(name, ServingStatus::NotServing).await;
     }
 }
 
 fn start_transport(config: &Config, address: &Address, listener: TcpListener) -> Result<Arc<PeerTransport>> {
-    let options: Options = config.options(Bootstrap::Existing, Arc::new(config::Nowhere), String::new())?;
     let mut peer = PeerOptions::new(NodeId(config.node), listener, address.to_string());
     peer.election_timeout = Duration::from_millis(config.cluster.election_timeout_millis);
     peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
-    peer.message_bytes_max = config.peer_message_bytes_max(&options);
     let tls = &config.tls;
     if let (Some(certificate), Some(key), Some(authority)) =
         (&tls.peer_certificate, &tls.peer_key, &tls.peer_authority)

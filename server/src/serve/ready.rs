@@ -2,6 +2,10 @@
 
 use chiplog::Role;
 use chiplog_net::host::Host;
+use std::time::Duration;
+
+/// A disk that takes longer than this to make anything durable is taken for one that hangs.
+const SYNC_MAX: Duration = Duration::from_secs(10);
 
 /// Why they should not; None: they should.
 pub(super) fn not_ready(host: &Host) -> Option<&'static str> {
@@ -11,6 +15,9 @@ pub(super) fn not_ready(host: &Host) -> Option<&'static str> {
     }
     if log.poison_cause().is_some() {
         return Some("a write failed: takes no appends");
+    }
+    if log.stats().syncing > SYNC_MAX {
+        return Some("the disk does not answer");
     }
     let status = log.status();
     match status.role {

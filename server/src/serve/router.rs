@@ -1,22 +1,29 @@
 //! Router: what clients can call. **Services are added here, and nowhere else.**
 
 use crate::failure::{Failure, Result};
-use chiplog::ErrorKind;
+use chiplog::{ErrorKind, Options};
 use chiplog_net::admin::AdminService;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
-use chiplog_net::native::Native;
+use chiplog_net::native::{Native, NativeOptions};
 use chiplog_net::proto::DESCRIPTORS;
 use chiplog_net::proto::v1::admin_server::AdminServer;
 use std::sync::Arc;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
+/// What a message takes besides what it carries, generously.
+const FRAME_BYTES: usize = 1 << 20;
+
 /// The names under which the health service knows the log's services; "" is the server as a whole.
 pub(super) const HEALTH_NAMES: [&str; 3] = ["", "logspec.Log", "chiplog.v1.Log"];
 
 /// All services of the listener for clients.
-pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Result<(Routes, HealthReporter)> {
+pub(super) fn routes(
+    host: &Arc<Host>,
+    admin: AdminServer<AdminService>,
+    options: &Options,
+) -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -29,13 +36,16 @@ pub(super) fn routes(host: &Arc<Host>, admin: AdminServer<AdminService>) -> Resu
         .add_service(admin)
         .add_service(reflection().build_v1().map_err(broken)?)
         .add_service(reflection().build_v1alpha().map_err(broken)?);
-    let routes = log_services(routes, host);
+    let routes = log_services(routes, host, options);
     Ok((routes, reporter))
 }
 
-/// The services of the log itself.
-fn log_services(routes: Routes, host: &Arc<Host>) -> Routes {
+/// The services of the log itself. They take whatever the log's options allow.
+fn log_services(routes: Routes, host: &Arc<Host>, options: &Options) -> Routes {
+    let (mut limits, mut native) = (Limits::default(), NativeOptions::default());
+    limits.message_bytes_max = limits.message_bytes_max.max(options.record_bytes_max as usize + FRAME_BYTES);
+    native.message_bytes_max = options.batch_bytes_max as usize + FRAME_BYTES;
     routes
-        .add_service(LogspecService::new(host.clone(), Limits::default()).into_server())
-        .add_service(Native::new(host.clone()).into_service())
+        .add_service(LogspecService::new(host.clone(), limits).into_server())
+        .add_service(Native::with(host.clone(), native).into_service())
 }
