@@ -82,7 +82,8 @@ pub(crate) fn connections(all: &Bars) -> String {
     let panel = |title, of: &str| {
         let curve = |name: &str| {
             let name = format!("{name}_{of}");
-            let points = all.bars.iter().find(|bar| bar.name == name).map(|bar| bar.curve.clone());
+            let mut bars = all.bars.iter().filter(|bar| bar.name.starts_with(&name));
+            let points = bars.find(|bar| !bar.curve.is_empty()).map(|bar| bar.curve.clone());
             points.unwrap_or_default().iter().map(|(x, rate)| (*x, rate / 1000.0)).collect::<Vec<_>>()
         };
         let lines = vec![

@@ -17,6 +17,9 @@ pub(crate) const APPENDERS: usize = 128;
 /// Over so many connections, one after the other.
 pub(crate) const CONNECTIONS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
+/// Its load takes seconds to begin and to end.
+const KAFKA_ROUNDS_MAX: usize = 2;
+
 /// One appender, on a connection of its own.
 const ALONE: Shape = Shape {
     service: Service::Native,
@@ -140,7 +143,7 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize, connections: &[usize]) -> Resul
     let Some(kafka) = Kafka::at_hand(&bench.own, &bench.dir, nodes)? else { return Ok(None) };
     let Window { warm_up, measured } = bench.window;
     let mut rates = vec![Vec::new(); connections.len()];
-    for _ in 0..bench.rounds {
+    for _ in 0..bench.rounds.min(KAFKA_ROUNDS_MAX) {
         for (connections, rates) in connections.iter().zip(&mut rates) {
             rates.push(kafka.appends(*connections, measured, warm_up)?);
         }

@@ -67,18 +67,19 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
     let of_disk = format!("{to_disk:.2} of raw writes of the same blocks, {}/s", number(disk));
     let name = |connections: usize| format!("net_kafka_{}_over_{connections}", word(nodes));
     let Some(kafka) = kafka else {
-        let note = format!("Kafka was not measured: {PEERS} names none; over one connection");
+        let note = format!(
+            "Kafka was not measured: {PEERS} names none; {}/s over {APPENDERS} connections",
+            number(many.rate())
+        );
         let disk = bar(
             &name(1),
             (one.rate(), disk),
             "/s",
             to_disk,
             Side::AtLeast(DISK_MIN),
-            format!("{note}: limit: raw writes of the same blocks"),
+            format!("limit: raw writes of the same blocks; {note}"),
         );
-        let own = format!("{note} {}/s; no limit: our own figure twice", number(one.rate()));
-        let many = bar(&name(APPENDERS), (many.rate(), many.rate()), "/s", 1.0, Side::AtLeast(1.0), own);
-        return Ok(vec![disk, many]);
+        return Ok(vec![disk]);
     };
     let rates: Vec<f64> = kafka.iter().map(|rates| median(rates.iter().copied())).collect();
     let (peer_one, peer_many) = (rates[0], rates[rates.len() - 1]);
@@ -87,8 +88,7 @@ pub(crate) fn kafka(bench: &Bench, nodes: usize) -> Result<Vec<Bar>> {
         format!("{client}; {} us p50; Kafka by connections: {}", number(many.latency.p50), told(&rates));
     let to_peer = many.rate() / peer_many;
     let values = (many.rate(), peer_many);
-    let mut many = bar(&name(APPENDERS), values, "/s", to_peer, Side::AtLeast(many_min), note);
-    many.curve = Vec::new();
+    let many = bar(&name(APPENDERS), values, "/s", to_peer, Side::AtLeast(many_min), note);
     let to_peer = one.rate() / peer_one;
     let mut one = if to_peer >= ONE_MIN || to_peer / ONE_MIN >= to_disk / DISK_MIN {
         let note = format!("{client}; {of_disk}");
@@ -182,37 +182,40 @@ pub(crate) fn tail(bench: &Bench) -> Result<Vec<Bar>> {
 pub(crate) fn producer(bench: &Bench) -> Result<Vec<Bar>> {
     const SMALL_MIN: f64 = 2e6;
     const LARGE_BYTES: usize = 1000;
-    let seen = produce::produce(bench, 10)?;
+    let seen = produce::produce(bench, 10, false)?;
     let note = format!(
         "records of 10 B; limit: 2 million; raw writes of the same blocks: {}",
         number(median(seen.disk.iter().copied()))
     );
     let values = (seen.rate(), SMALL_MIN);
     let small = bar("net_producer_small", values, "/s", values.0 / values.1, Side::AtLeast(1.0), note);
-    let seen = produce::produce(bench, LARGE_BYTES)?;
-    let disk = median(seen.disk.iter().copied());
     let bare = BareServer::start(&bench.own, &bench.dir)?;
-    let mut network = Vec::new();
-    for _ in 0..bench.rounds {
-        network.push(bare.receive(512 << 20)? / LARGE_BYTES as f64);
-    }
+    let network: Vec<f64> = (0..bench.rounds)
+        .map(|_| Ok(bare.receive(512 << 20)? / LARGE_BYTES as f64))
+        .collect::<Result<_>>()?;
+    drop(bare);
     let network = median(network);
-    let limit = disk.min(network);
-    let note = format!(
-        "records of 1,000 B; limit: the lower of raw writes of the same blocks, {}, and bare messages, {}; {} MiB/s",
-        number(disk),
-        number(network),
-        number(seen.rate() * LARGE_BYTES as f64 / MIB)
-    );
-    let values = (seen.rate(), limit);
-    let large = bar("net_producer_large", values, "/s", values.0 / values.1, Side::AtLeast(0.7), note);
-    Ok(vec![small, large])
+    let mut bars = vec![small];
+    for (name, reusing) in [("net_producer_large", false), ("net_producer_large_reusing", true)] {
+        let seen = produce::produce(bench, LARGE_BYTES, reusing)?;
+        let disk = median(seen.disk.iter().copied());
+        let limit = disk.min(network);
+        let note = format!(
+            "records of 1,000 B; limit: the lower of raw writes of the same blocks, {}, and bare messages, {}; {} MiB/s",
+            number(disk),
+            number(network),
+            number(seen.rate() * LARGE_BYTES as f64 / MIB)
+        );
+        let values = (seen.rate(), limit);
+        bars.push(bar(name, values, "/s", values.0 / values.1, Side::AtLeast(0.7), note));
+    }
+    Ok(bars)
 }
 
 /// What happens when three times as much is offered as can be taken.
 pub(crate) fn overload(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     const GOODPUT_MIN: f64 = 0.8;
-    const GROWTH_MAX: f64 = 1.25;
+    const GROWTH_MIB_MAX: f64 = 32.0;
     const TAIL_MAX: f64 = 4.0;
     const DRAIN_MILLIS_MAX: f64 = 1000.0;
     const CALM_MAX: f64 = 2.0;
@@ -232,12 +235,18 @@ pub(crate) fn overload(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
         Side::AtLeast(GOODPUT_MIN),
         note,
     )];
-    for (name, (early, late)) in
-        [("net_overload_memory", seen.server_memory), ("net_overload_client", seen.client_memory)]
-    {
-        let note = "largest own memory in the last quarter of the time, beside the second; the other is the client's";
-        let values = (late / MIB, early / MIB);
-        bars.push(bar(name, values, "MiB", late / early, Side::AtMost(GROWTH_MAX), note.into()));
+    for (name, whose, (early, late)) in [
+        ("net_overload_server", "the server's", seen.server_memory),
+        ("net_overload_client", "the client's", seen.client_memory),
+    ] {
+        let note = format!(
+            "growth of {whose} own memory, its largest in the last quarter of the time less that in the second: {} and {} MiB; \
+             limit: what the producer's buffer holds",
+            number(late / MIB),
+            number(early / MIB)
+        );
+        let values = ((late - early).max(0.0) / MIB, GROWTH_MIB_MAX);
+        bars.push(bar(name, values, "MiB", values.0 / values.1, Side::AtMost(1.0), note));
     }
     let values = (seen.latency.p999 / 1e3, seen.buffer_millis);
     let note = format!(

@@ -256,3 +256,55 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     }
     out.push(value as u8);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog_net::{host::Host, listener, logspec, native::Native};
+
+    #[test]
+    fn appenders_of_all_shapes_append() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(4 << 20)).unwrap();
+        let host = Host::new();
+        host.open(log.clone());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let serving = std::thread::spawn(move || {
+            super::super::block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                let logspec = logspec::LogspecService::new(host.clone(), logspec::Limits::default());
+                let serve = listener::server()
+                    .add_service(Native::new(host.clone()).into_service())
+                    .add_service(logspec.into_server())
+                    .serve_with_incoming(listener::incoming(listener));
+                tokio::select! {
+                    ended = serve => ended?,
+                    ended = stopped => ended?,
+                }
+                Ok(())
+            })
+        });
+        let window = Window { warm_up: Duration::from_millis(10), measured: Duration::from_millis(300) };
+        for service in [Service::Native, Service::Logspec] {
+            for streams in [Streams::Own, Streams::Shared] {
+                let before = log.info().last;
+                let shape = Shape { service, streams, connections: 2, appenders: 5, record_bytes: 100 };
+                let outcome = appenders(shape, &address, &Pool::new(1), window).unwrap();
+                let appended = log.info().last.get() - before.get();
+                assert!(appended >= outcome.appends, "{shape:?}: {appended}");
+                assert_eq!(outcome.latencies.count(), outcome.appends);
+            }
+        }
+        let begun = Instant::now();
+        while log.info().last.get() == 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing was appended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(log.reader(chiplog::Start::First).unwrap().next_record().unwrap().unwrap().data.len() == 100);
+        stop.send(()).unwrap();
+        serving.join().unwrap().unwrap();
+    }
+}

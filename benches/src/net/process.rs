@@ -39,7 +39,7 @@ impl Own {
         command
     }
 
-    /// The program `chiplog`: this one, or the one beside it.
+    /// The program `chiplog`: this one, if it is that, or the one beside it.
     ///
     /// # Errors
     /// It was not built.

@@ -33,9 +33,13 @@ impl Produced {
     }
 }
 
-/// One producer with default options to one server.
-pub(crate) fn produce(bench: &Bench, record_bytes: usize) -> Result<Produced> {
-    let servers = Servers::start(&bench.own, &bench.dir, 1, &[])?;
+/// Settings of a log that keeps its newest 64 MiB: it goes round in its files and has none to fill with zeros.
+const GOING_ROUND: [&str; 2] = ["log.segment_bytes=16MiB", "log.retention_bytes=64MiB"];
+
+/// One producer with default options to one server. `reusing`: the log goes round in its files.
+pub(crate) fn produce(bench: &Bench, record_bytes: usize, reusing: bool) -> Result<Produced> {
+    let settings = if reusing { &GOING_ROUND[..] } else { &[] };
+    let servers = Servers::start(&bench.own, &bench.dir, 1, settings)?;
     let client = Client::connect(servers.addresses(), ClientOptions::default())?;
     let mut file = ZeroFilled::create(&bench.dir, bench.raw_bytes)?;
     let mut seen = Produced { rates: Vec::new(), disk: Vec::new() };

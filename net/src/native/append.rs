@@ -102,8 +102,8 @@ impl AppendStream {
         }
     }
 
-    /// Whether the server is about to end; if not, the task is woken when it is. Asking who has to be woken costs as much
-    /// as all else here, so it is done once a task.
+    /// Whether the server is about to end; if not, the task is woken when it is. Asking for that at every request would
+    /// cost about as much as submitting a small batch, so it is done once a task.
     fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
         let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
         if is_told && !self.host.is_draining() {
