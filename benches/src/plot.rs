@@ -92,7 +92,7 @@ pub(crate) fn connections(all: &Bars) -> String {
             dashed("Kafka", GREY, curve("net_kafka")),
         ];
         let lines: Vec<Line> = lines.into_iter().filter(|line| !line.points.is_empty()).collect();
-        (!lines.is_empty()).then(|| Panel {
+        (!lines.is_empty()).then_some(Panel {
             title,
             x_label: "connections",
             y_label: "thousand appends a second",
