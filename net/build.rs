@@ -5,7 +5,13 @@ use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = ["logspec.proto", "chiplog/v1/log.proto", "chiplog/v1/peer.proto", "chiplog/v1/admin.proto"];
+    let files = [
+        "logspec.proto",
+        "chiplog/v1/log.proto",
+        "chiplog/v1/peer.proto",
+        "chiplog/v1/admin.proto",
+        "chiplog/v1/follow.proto",
+    ];
     let descriptors = protox::compile(files, ["proto"])?;
     let out = std::env::var("OUT_DIR")?;
     std::fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec())?;

@@ -15,9 +15,10 @@ use crate::reads::probe;
 use crate::report::Report;
 use crate::run::{self, Sizes, Workload};
 use crate::workload::Window;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,9 +30,67 @@ pub struct BenchArgs {
     command: Option<Command>,
     #[command(flatten)]
     common: Common,
-    /// Workloads to run; all if none is named
-    #[arg(value_enum)]
-    workloads: Vec<Workload>,
+    /// Workloads to run; all if none is named. Or, with `chiplog bench`, servers: HOST:PORT, several with commas
+    #[arg(value_name = "WORKLOAD|HOST:PORT", value_parser = ChoiceParser)]
+    choices: Vec<Choice>,
+}
+
+/// What was chosen by a word of its own.
+#[derive(Clone, Debug)]
+enum Choice {
+    Workload(Workload),
+    /// With a colon in it: no workload has one. For the program that calls.
+    Other(String),
+}
+
+/// Takes workloads by their names, and anything with a colon.
+#[derive(Clone, Debug)]
+struct ChoiceParser;
+
+impl TypedValueParser for ChoiceParser {
+    type Value = Choice;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Choice, clap::Error> {
+        match value.to_str() {
+            Some(text) if text.contains(':') => Ok(Choice::Other(text.to_owned())),
+            _ => EnumValueParser::new().parse_ref(command, arg, value).map(Choice::Workload),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Workload::value_variants().iter().filter_map(Workload::to_possible_value)))
+    }
+}
+
+impl BenchArgs {
+    /// The words among the arguments that name no workload, such as `localhost:7411`. [`run`] refuses them.
+    pub fn others(&self) -> Vec<&str> {
+        let mut others = Vec::new();
+        for choice in &self.choices {
+            if let Choice::Other(text) = choice {
+                others.push(text.as_str());
+            }
+        }
+        others
+    }
+
+    /// Whether it shall be short.
+    pub fn quick(&self) -> bool {
+        self.common.quick
+    }
+
+    /// How long each measurement takes, in seconds; a third more goes before it as warm-up.
+    ///
+    /// # Errors
+    /// It is out of bounds.
+    pub fn seconds(&self) -> Result<f64> {
+        self.common.checked_seconds()
+    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -127,6 +186,12 @@ impl Common {
         self.secs.unwrap_or(if self.quick { 0.3 } else { 2.0 })
     }
 
+    fn checked_seconds(&self) -> Result<f64> {
+        let seconds = self.seconds();
+        ensure!((0.01..=600.0).contains(&seconds), "--secs is {seconds}; it has to be from 0.01 to 600");
+        Ok(seconds)
+    }
+
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }
@@ -149,8 +214,7 @@ impl Common {
     }
 
     fn bench(&self, dir: &WorkDir, prefix: &[&str]) -> Result<Bench> {
-        let seconds = self.seconds();
-        ensure!((0.01..=600.0).contains(&seconds), "--secs is {seconds}; it has to be from 0.01 to 600");
+        let seconds = self.checked_seconds()?;
         // A log that is opened, what is prepared ahead of it, and as much again as is left in peace.
         let need =
             self.sizes().open_bytes.max(self.sizes().scan_bytes) + if self.quick { 1 << 30 } else { 4 << 30 };
@@ -198,8 +262,13 @@ impl Common {
 /// Those of the file system and of the log, and options out of bounds.
 pub fn run(args: BenchArgs, prefix: &[&str]) -> Result<()> {
     let probe_command: Vec<OsString> = prefix.iter().chain(&["probe"]).map(OsString::from).collect();
+    if let Some(other) = args.others().first() {
+        bail!("{other} is no workload");
+    }
+    let workload = |choice: &Choice| if let Choice::Workload(w) = choice { Some(*w) } else { None };
+    let workloads: Vec<Workload> = args.choices.iter().filter_map(workload).collect();
     match args.command {
-        None => run_workloads(&args.common, &args.workloads, prefix, &probe_command),
+        None => run_workloads(&args.common, &workloads, prefix, &probe_command),
         Some(Command::Run { common, workloads }) => {
             run_workloads(&common, &workloads, prefix, &probe_command)
         }

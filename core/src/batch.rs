@@ -271,12 +271,37 @@ impl Batch {
                 .map(|n| body.record(n).map(<[u8]>::to_vec))
                 .collect::<Result<_, Malformed>>()
         };
-        records().map_err(|e| Error::new(ErrorKind::Corrupt, format!("batch does not unpack: {e}")))
+        records().map_err(unpacked_wrong)
+    }
+
+    /// Whether no record is larger than `max`. Looks at each of them only where they could be in all.
+    pub(crate) fn records_within(&self, max: u32) -> Result<bool> {
+        let count = self.header.count;
+        let payload = self.header.body_length - count * RECORD_OVERHEAD_BYTES as u32;
+        if payload <= max {
+            return Ok(true);
+        }
+        let within = || {
+            let body = body(&self.bytes, &self.header)?;
+            let body = Body::new(&body, count)?;
+            body.check(count)?;
+            for n in 0..count {
+                if body.range(n)?.len() > max as usize {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        within().map_err(unpacked_wrong)
     }
 
     pub(crate) fn header(&self) -> &BatchHeader {
         &self.header
     }
+}
+
+fn unpacked_wrong(why: Malformed) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("batch does not unpack: {why}"))
 }
 
 /// Gathers records into a [`Batch`]. Each payload byte is copied once, into the batch.

@@ -131,6 +131,8 @@ pub enum Role {
     Candidate,
     /// Follows and does not vote.
     Learner,
+    /// Follows from outside: no member of the cluster, which does not know of it. See [`Followed`](crate::Followed).
+    Observer,
     /// Fetches blocks that were found damaged; takes no part until it has them.
     Repairing,
     /// Takes no part: removed from the cluster, or its directory is not the one the cluster knows. An append is told

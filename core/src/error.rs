@@ -70,6 +70,9 @@ pub enum ErrorKind {
     Removed = 22,
     /// A change of membership that cannot be made now or at all; the message says why.
     Membership = 23,
+    /// Two logs are not the same: what is fed is of another log than what stands here, or of another history of it.
+    /// Nothing of it was taken. The cluster is another one, or one of the two was damaged or set back.
+    Diverged = 24,
 }
 
 impl ErrorKind {
@@ -114,6 +117,7 @@ impl ErrorKind {
         Self::Unavailable,
         Self::Removed,
         Self::Membership,
+        Self::Diverged,
     ];
 
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
@@ -142,6 +146,7 @@ impl ErrorKind {
             Self::Unavailable => "unavailable",
             Self::Removed => "removed",
             Self::Membership => "membership",
+            Self::Diverged => "diverged",
         }
     }
 

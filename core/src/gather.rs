@@ -468,6 +468,12 @@ impl Queue {
         Taken::Work(work)
     }
 
+    /// What waits: appends, their bytes, and bytes that were taken and are not written.
+    pub(crate) fn waiting(&self) -> (usize, usize, usize) {
+        let inner = self.lock();
+        (inner.appends, inner.bytes, inner.taken)
+    }
+
     /// Bytes of retained blocks.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
-//! and [`Ticket`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`].
+//! and [`Ticket`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`]. A copy that
+//! follows a log from outside: [`Feed`] and [`Followed`].
 //!
 //! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
 //!
@@ -34,7 +35,11 @@ pub mod disk;
 mod driver;
 mod error;
 mod exactly_once;
+mod fed;
+mod feed;
 mod fetch;
+mod followed;
+mod following;
 mod futex;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
@@ -75,13 +80,18 @@ pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};
 pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use disk::map::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
+pub use fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
+pub use feed::Feed;
+pub use followed::Followed;
+pub use following::Jumped;
 pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
-pub use stats::{SYNC_BUCKETS, Stats};
+pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

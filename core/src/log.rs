@@ -20,9 +20,11 @@ use crate::disk::real::RealDisk;
 use crate::disk::{Disk, Lock};
 use crate::driver::{Driver, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FeedFrom;
+use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
-use crate::membership::Change;
+use crate::membership::{ALONE, Change};
 use crate::node::{Node, Published};
 use crate::open::{Directory, cannot_open, open_or_find_damage};
 use crate::positions::Positions;
@@ -31,7 +33,8 @@ use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
 use crate::repairing::{Begun, Repairing};
 use crate::rescue::Shared;
-use crate::stats::Stats;
+use crate::sequence::Me;
+use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
@@ -75,6 +78,8 @@ struct Inner {
     published: Arc<Published>,
     fork: ForkGuard,
     writer_thread: ThreadId,
+    /// Tells the writer that the log is closed, if it does not hear of it from the queue.
+    stop: Option<Stop>,
     /// The threads, until they are joined.
     running: Mutex<Option<Running>>,
 }
@@ -84,6 +89,25 @@ struct Running {
     /// None: the writer thread sees to these itself.
     helper: Option<JoinHandle<()>>,
     syncer: Option<JoinHandle<()>>,
+}
+
+/// Tells a log's writer that the log is closed.
+pub(crate) type Stop = Box<dyn Fn() + Send + Sync>;
+
+/// What the handle of a log is made of that others write.
+pub(crate) struct Parts {
+    pub(crate) path: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) options: Options,
+    /// It refuses all that comes.
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) shelf: Shelf,
+    pub(crate) published: Arc<Published>,
+    pub(crate) fork: ForkGuard,
+    /// The thread that ends last, once `stop` was called.
+    pub(crate) writer: JoinHandle<()>,
+    pub(crate) helper: JoinHandle<()>,
+    pub(crate) stop: Stop,
 }
 
 /// How a log stands.
@@ -103,6 +127,8 @@ pub struct Info {
     pub log_id: LogId,
     /// This copy of it.
     pub directory: DirectoryId,
+    /// Whether this copy follows the log from outside: see [`Followed`](crate::Followed).
+    pub follows: bool,
     /// The first record that is not discarded; of an empty log, the first one to come.
     pub first: Index,
     /// The last committed record; of an empty log `first - 1`.
@@ -130,16 +156,8 @@ impl Log {
     /// option. `Corrupt`: names file and offset; the log's files are as they were. `Unsupported`: a newer format. `Io`.
     /// `Full`: no space for the segments ahead.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let dir = dir.as_ref();
         options.check()?;
-        let disk = RealDisk::open(dir, options.create).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                let what = format!("there is no log at {}: the directory does not exist", dir.display());
-                Error::new(ErrorKind::NotFound, what)
-            }
-            _ => cannot_open(dir, e),
-        })?;
-        Self::open_on(Arc::new(disk), options)
+        Self::open_on(disk_at(dir.as_ref(), options.create)?, options)
     }
 
     /// Opens a log on another kind of disk, such as the simulated one.
@@ -205,7 +223,9 @@ impl Log {
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let writer_thread = writer.thread().id();
         let running = Mutex::new(Some(Running { writer, helper: Some(helper), syncer }));
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
+        let stop = None;
+        let inner =
+            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -234,8 +254,21 @@ impl Log {
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let writer_thread = writer.thread().id();
         let running = Mutex::new(Some(Running { writer, helper: None, syncer: None }));
-        let inner = Inner { path, identity, options, queue, shelf, published, fork, writer_thread, running };
+        let stop = None;
+        let inner =
+            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The handle of a log that others write.
+    pub(crate) fn assemble(parts: Parts) -> Self {
+        let Parts { path, identity, options, queue, shelf, published, fork, writer, helper, stop } = parts;
+        let writer_thread = writer.thread().id();
+        let running = Mutex::new(Some(Running { writer, helper: Some(helper), syncer: None }));
+        let stop = Some(stop);
+        let inner =
+            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Appends one record and waits until it is durable: of a replica of a cluster, on a majority of the voters.
@@ -343,8 +376,16 @@ impl Log {
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
         self.check_fork()?;
-        let bytes = batch.as_bytes().len();
-        self.check_size("batch", bytes, self.inner.options.batch_bytes_max, "batch_bytes_max")
+        let options = &self.inner.options;
+        self.check_size("batch", batch.as_bytes().len(), options.batch_bytes_max, "batch_bytes_max")?;
+        let max = options.record_bytes_max;
+        if batch.records_within(max)? {
+            return Ok(());
+        }
+        let what = format!(
+            "a batch with a record of more than {max} bytes, which is all that option record_bytes_max allows"
+        );
+        Err(Error::new(ErrorKind::TooLarge, what))
     }
 
     fn check_size(&self, what: &str, bytes: usize, max: u32, option: &str) -> Result<()> {
@@ -357,7 +398,7 @@ impl Log {
         ))
     }
 
-    fn check_fork(&self) -> Result<()> {
+    pub(crate) fn check_fork(&self) -> Result<()> {
         if self.inner.fork.is_child() {
             let what = "this handle was made before fork(); open the log anew in the child once the parent has closed it";
             return Err(Error::new(ErrorKind::Forked, what));
@@ -373,6 +414,24 @@ impl Log {
         self.check_fork()?;
         self.inner.published.check_held()?;
         self.inner.shelf.reader(start)
+    }
+
+    /// The committed entries of this log, for another one that follows it: see [`Followed`](crate::Followed). Of any
+    /// replica, and of a log that follows itself. As cheap as a reader, and as little in the way of appends.
+    ///
+    /// # Errors
+    /// `Diverged`: the follower's log is another one. `Discarded` or `OutOfRange` for [`FeedFrom::Index`] beyond either
+    /// end. `Unavailable` while the log is being repaired; `Forked`.
+    pub fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        self.check_fork()?;
+        let Inner { published, shelf, options, identity, .. } = &*self.inner;
+        published.check_held()?;
+        let me = match &options.cluster {
+            _ if identity.follows => Me::Follower,
+            Some(cluster) => Me::Node(cluster.node),
+            None => Me::Node(ALONE),
+        };
+        Feed::new(shelf.clone(), me, identity.log, options.clone(), from)
     }
 
     /// One committed record, by its index.
@@ -448,6 +507,7 @@ impl Log {
         Info {
             log_id: identity.log,
             directory: identity.directory,
+            follows: identity.follows,
             first,
             last,
             durable: shelf.positions.durable(),
@@ -546,6 +606,17 @@ impl Log {
         self.inner.published.counters.snapshot()
     }
 
+    /// What waits in it now. Takes the queue's lock for a moment.
+    pub fn backlog(&self) -> Backlog {
+        let (appends, bytes, taken) = self.inner.queue.waiting();
+        Backlog {
+            queue_appends: appends as u64,
+            queue_bytes: bytes as u64,
+            taken_bytes: taken as u64,
+            uncommitted_bytes: self.inner.published.counters.uncommitted_bytes.load(Ordering::Relaxed),
+        }
+    }
+
     /// Why the log takes no more appends, if a write or a sync has failed.
     pub fn poison_cause(&self) -> Option<Error> {
         self.inner.published.poison.get().cloned()
@@ -569,8 +640,20 @@ impl Log {
     }
 }
 
+/// The disk of the log in `dir`; makes the directory if `create` says so.
+pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    match RealDisk::open(dir, create) {
+        Ok(disk) => Ok(Arc::new(disk)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let what = format!("there is no log at {}: the directory does not exist", dir.display());
+            Err(Error::new(ErrorKind::NotFound, what))
+        }
+        Err(e) => Err(cannot_open(dir, e)),
+    }
+}
+
 /// The queue's limits.
-fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
+pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
     QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
@@ -607,6 +690,9 @@ const INDEX_MAX: u64 = 1 << 62;
 impl Inner {
     fn close(&self) {
         self.queue.close();
+        if let Some(stop) = &self.stop {
+            stop();
+        }
         if std::thread::current().id() == self.writer_thread {
             return; // a callback has the last handle: the thread cannot wait for its own end, but it will come
         }
@@ -636,7 +722,7 @@ impl Drop for Inner {
     }
 }
 
-fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let spawned = std::thread::Builder::new().name(name.to_string()).spawn(body);
     spawned.map_err(|e| Error::io("start a thread for", path, e))
 }

@@ -101,8 +101,8 @@ pub(crate) struct Node {
     awaits_file: bool,
     /// Bytes of appends ordered and not written, as they were gathered.
     gathered: usize,
-    /// Bytes written and not committed, by the entry they go up to.
-    uncommitted: VecDeque<(RaftIndex, u64)>,
+    /// Bytes written and not committed, by the entry they go up to, and when they were written.
+    uncommitted: VecDeque<(RaftIndex, u64, Moment)>,
     uncommitted_bytes: u64,
     /// A discard that is committed, whose files wait for a durable word of it.
     to_drop: Option<(RaftIndex, Index)>,
@@ -351,13 +351,15 @@ impl Node {
         if self.replica.take_turned() {
             self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
         }
-        while let Some((_, bytes)) = self.uncommitted.pop_back_if(|(raft, _)| *raft > end.raft) {
+        while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
             self.uncommitted_bytes -= bytes; // a conflict has cut them off
         }
         if done.bytes > 0 {
-            self.uncommitted.push_back((end.raft, done.bytes));
+            self.uncommitted.push_back((end.raft, done.bytes, now));
             self.uncommitted_bytes += done.bytes;
         }
+        counters.wrote(&done.sizes);
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
         for piece in done.pieces {
             self.queue.reuse(piece);
         }
@@ -411,10 +413,17 @@ impl Node {
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
         self.writing.store.commit(raft);
-        while let Some((_, bytes)) = self.uncommitted.pop_front_if(|(at, _)| *at <= raft) {
+        let leads = self.replica.is_leader();
+        let counters = &self.published.counters;
+        while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
             self.uncommitted_bytes -= bytes;
+            if leads {
+                counters.committed(now.since(written));
+            }
         }
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
         self.positions.discarded(first);
+        self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
         if first > before {
             self.to_drop = Some((raft, first));

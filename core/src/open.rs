@@ -10,18 +10,20 @@ use crate::cluster::{Bootstrap, Cluster};
 use crate::config::{Options, SEGMENT_BYTES_MIN};
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FedState;
 use crate::membership::{ALONE, Member, Membership};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::identity::{IDENTITY_FILE, Identity};
-use crate::store::layout::SEGMENT_HEADER_BYTES;
+use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::store::prepared::{AHEAD, Preparer};
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Segments, file_name, file_number};
-use crate::store::{Resume, Store};
+use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, NodeId, RaftIndex};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -111,6 +113,14 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     let Some(identity) = Identity::read(&*disk)? else {
         return create(disk, options, lock).map(|opened| Directory::Ready(Box::new(opened)));
     };
+    if identity.follows {
+        let what = format!(
+            "{} follows log {} from outside: it takes no appends and no part in a cluster. Open it as `Followed`, or look at it with `Viewer`",
+            disk.path().display(),
+            identity.log
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     match recover(disk.clone(), options, identity, segments.clone()) {
         Ok(opened) => Ok(Directory::Ready(Box::new(Opened { lock: Some(lock), ..opened }))),
@@ -130,6 +140,108 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
             None => Err(why),
         },
     }
+}
+
+/// Opens the log of a follower.
+///
+/// # Errors
+/// `NotFound`: there is none. `InvalidArgument`: the directory is a replica's, or that of a log on its own. `Locked`,
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+    if Identity::read(&*disk)?.is_none() {
+        return Err(no_log(&*disk));
+    }
+    let lock = lock(&*disk)?;
+    let identity = followers_identity(&*disk)?.ok_or_else(|| no_log(&*disk))?;
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            let what = format!(
+                "{error}; what is damaged here stands in the log that is followed: `Followed::reset` this directory, and follow anew"
+            );
+            Error::caused(ErrorKind::Corrupt, what, &error)
+        }
+        _ => error,
+    })?;
+    Ok(Opened { lock: Some(lock), ..opened })
+}
+
+/// Makes the log of a follower that begins at `state`.
+///
+/// # Errors
+/// `InvalidArgument`: there is a log already. `Corrupt`: the state cannot be understood. `TooLarge`: it does not fit a
+/// segment. `Locked`, `Full`, `Io`.
+pub(crate) fn create_followed(disk: Arc<dyn Disk>, options: &Options, state: &FedState) -> Result<Opened> {
+    let lock = lock(&*disk)?;
+    if followers_identity(&*disk)?.is_some() {
+        let what = format!("{} holds a follower's log already: open it", disk.path().display());
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    remove_unfinished(&*disk)?;
+    let identity = Identity::random(&*disk, options.clock.now());
+    let identity = identity.map_err(|e| Error::io("make", disk.path(), e))?;
+    let identity = Identity { log: state.log(), follows: true, ..identity };
+    let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), options);
+    sequencer.begin_at(&state.header, &state.body, options).map_err(|why| {
+        Error::new(ErrorKind::Corrupt, format!("the state that was fed cannot be understood: {why}"))
+    })?;
+    let opening = sequencer.opening();
+    check_opening(&opening, options)?;
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
+    preparer.prepare_first()?;
+    let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
+    keep(&*disk, identity)?;
+    let cluster = on_its_own();
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
+}
+
+/// Removes the log of a follower.
+///
+/// # Errors
+/// As [`open_followed`]; what is damaged is removed as well, but the identity has to be sound.
+pub(crate) fn reset_followed(disk: &dyn Disk) -> Result<()> {
+    if Identity::read(disk)?.is_none() {
+        return Err(no_log(disk));
+    }
+    let _lock = lock(disk)?;
+    if followers_identity(disk)?.is_none() {
+        return Err(no_log(disk));
+    }
+    let sync = || disk.sync_dir().map_err(|e| Error::io("sync", disk.path(), e));
+    for name in list(disk)?.iter().filter(|n| file_number(n).is_some() || is_temporary(n)) {
+        remove(disk, name)?;
+    }
+    // The identity goes last: as long as it is there, this can be done again.
+    sync()?;
+    remove(disk, IDENTITY_FILE)?;
+    sync()
+}
+
+/// The identity of a follower's directory, if there is a log.
+fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
+    let identity = Identity::read(disk)?;
+    if identity.is_some_and(|i| !i.follows) {
+        let what = format!(
+            "{} holds a log on its own, or a replica of a cluster; a follower needs a directory for itself",
+            disk.path().display()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(identity)
+}
+
+/// Whether a segment has room for such an opening.
+fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
+    let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
+    let room = data_limit(options.segment_bytes as usize) - SEGMENT_HEADER_BYTES;
+    if needed <= room {
+        return Ok(());
+    }
+    let what = format!(
+        "the state that was fed takes {needed} bytes of a segment, which has room for {room}: raise segment_bytes"
+    );
+    Err(Error::new(ErrorKind::TooLarge, what))
 }
 
 fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
@@ -275,12 +387,16 @@ fn recover(
         remove(&*disk, name)?;
     }
     let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
-    let unlearnt = || Sequencer::new(Me::Node(cluster.node), Membership::default(), options);
+    let me = if identity.follows { Me::Follower } else { Me::Node(cluster.node) };
+    let unlearnt = || Sequencer::new(me, Membership::default(), options);
     let mut replayed = Replayed { sequencer: unlearnt(), options };
     let mut survey = survey(&*disk, identity, &mut replayed)?;
     let mut sequencer = replayed.sequencer;
-    check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
-    if sequencer.end().raft == RaftIndex(0) {
+    if !identity.follows {
+        check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
+    }
+    let begun_at = survey.segments.back().filter(|_| survey.segments.len() == 1).map(|s| s.base.raft);
+    if sequencer.end().raft == RaftIndex(0) || (identity.follows && begun_at == Some(sequencer.end().raft)) {
         // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
         // was acknowledged before this opening, so nothing yet proves that it is.
         keep(&*disk, identity)?;

@@ -17,7 +17,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::futex::Futex;
-use crate::types::Index;
+use crate::types::{Index, RaftIndex};
 use atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
 #[cfg(loom)]
@@ -29,13 +29,34 @@ use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Who registers a hook: one reader.
+/// Who registers a hook: one reader, or one feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HookOwner(u64);
 
+/// What somebody at the tail waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// This record, or the news that it was discarded: a reader.
+    Record(Index),
+    /// This entry, with records or without: a feed.
+    Entry(RaftIndex),
+}
+
+impl From<Index> for Until {
+    fn from(next: Index) -> Self {
+        Self::Record(next)
+    }
+}
+
+impl From<RaftIndex> for Until {
+    fn from(next: RaftIndex) -> Self {
+        Self::Entry(next)
+    }
+}
+
 struct Waiting {
     owner: HookOwner,
-    next: Index,
+    until: Until,
     hook: Hook,
 }
 
@@ -54,6 +75,9 @@ pub(crate) struct Positions {
     /// Last record that readers may see: on the disks of a majority.
     /// Moves: only forward, in `Node::publish`.
     committed: CachePadded<AtomicU64>,
+    /// The last entry whose block readers may see, with records or without.
+    /// Moves: only forward, with `committed`.
+    entry: AtomicU64,
     tail: Tail,
 }
 
@@ -106,6 +130,11 @@ impl Positions {
         Index(self.committed.load(Ordering::Acquire))
     }
 
+    /// The last committed entry that is written here.
+    pub(crate) fn entry(&self) -> RaftIndex {
+        RaftIndex(self.entry.load(Ordering::Acquire))
+    }
+
     /// First and last record, as a pair that belongs together: an empty log ends just before its first.
     pub(crate) fn range(&self) -> (Index, Index) {
         let first = self.first();
@@ -126,6 +155,11 @@ impl Positions {
     /// decides who goes first.
     pub(crate) fn commit_to(&self, last: Index) {
         self.committed.fetch_max(last.0, Ordering::AcqRel);
+    }
+
+    /// Entries up to `last` are committed, and written here. As [`Self::commit_to`].
+    pub(crate) fn commit_entries_to(&self, last: RaftIndex) {
+        self.entry.fetch_max(last.0, Ordering::AcqRel);
     }
 
     /// Records below `first` are discarded. To be called before [`Self::commit_to`] when a discard moved the end:
@@ -160,15 +194,19 @@ impl Positions {
         self.tail.closed.load(Ordering::Acquire)
     }
 
-    /// Whether a reader at `next` has something to do: a record, or the news that it was discarded.
-    fn reached(&self, next: Index) -> bool {
-        self.committed() >= next || self.first() > next
+    /// Whether who waits for this has something to do.
+    fn reached(&self, until: Until) -> bool {
+        match until {
+            Until::Record(next) => self.committed() >= next || self.first() > next,
+            Until::Entry(next) => self.entry() >= next,
+        }
     }
 
-    /// Blocks until a reader at `next` has something to do (true), the time-out passes (false), or the log
+    /// Blocks until who waits for this has something to do (true), the time-out passes (false), or the log
     /// is closed (`Closed`, or what the log died of).
-    pub(crate) fn wait(&self, next: Index, timeout: Option<Duration>) -> Result<bool> {
-        if self.reached(next) {
+    pub(crate) fn wait(&self, until: impl Into<Until>, timeout: Option<Duration>) -> Result<bool> {
+        let until = until.into();
+        if self.reached(until) {
             return Ok(true);
         }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
@@ -176,7 +214,7 @@ impl Positions {
         let outcome = loop {
             let epoch = self.tail.epoch.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if self.reached(next) {
+            if self.reached(until) {
                 break Ok(true);
             }
             if self.is_closed() {
@@ -197,13 +235,14 @@ impl Positions {
         HookOwner(self.tail.owners.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Runs `hook` once, when a reader at `next` has something to do or the log is closed; at once if so
+    /// Runs `hook` once, when who waits for this has something to do or the log is closed; at once if so
     /// already. It runs on the writer thread and must not block. It takes the place of the owner's last one, so
     /// that asking again and again piles nothing up.
-    pub(crate) fn on_reach(&self, owner: HookOwner, next: Index, hook: Hook) {
-        let replaced = self.change_hooks(owner, Some(Waiting { owner, next, hook }));
+    pub(crate) fn on_reach(&self, owner: HookOwner, until: impl Into<Until>, hook: Hook) {
+        let until = until.into();
+        let replaced = self.change_hooks(owner, Some(Waiting { owner, until, hook }));
         fence(Ordering::SeqCst);
-        if self.reached(next) || self.is_closed() {
+        if self.reached(until) || self.is_closed() {
             self.run_hooks();
         }
         drop(replaced);
@@ -236,7 +275,7 @@ impl Positions {
             let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
             let closed = self.is_closed();
             for waiting in std::mem::take(&mut *hooks) {
-                if closed || self.reached(waiting.next) {
+                if closed || self.reached(waiting.until) {
                     due.push(waiting.hook)
                 } else {
                     hooks.push(waiting)

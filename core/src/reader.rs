@@ -80,6 +80,14 @@ impl Shelf {
         }
     }
 
+    /// Whether a reader, or a feed, can begin at `index`.
+    ///
+    /// # Errors
+    /// `Discarded`, `OutOfRange`.
+    pub(crate) fn check(&self, index: Index) -> Result<()> {
+        self.resolve(Start::Index(index)).map(drop)
+    }
+
     /// The first record from `time` on.
     fn first_since(&self, time: Timestamp) -> Result<Index> {
         let end = self.positions.committed().next();
@@ -117,7 +125,7 @@ impl Shelf {
     }
 
     /// A cursor before the block that holds `next`.
-    fn cursor(&self, next: Index) -> Result<Cursor> {
+    pub(crate) fn cursor(&self, next: Index) -> Result<Cursor> {
         let Some(segment) = self.segments.holding(next) else {
             return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
         };

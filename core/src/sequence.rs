@@ -30,6 +30,7 @@ use crate::raft_codec;
 use crate::session::Sessions;
 use crate::store::NewBlock;
 use crate::store::block::{Batches, BlockHeader, Kind, digest_of_batches};
+use crate::store::identity::Identity;
 use crate::store::layout::{HardState, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::segment::Base;
 use crate::store::walk::Learn;
@@ -46,11 +47,20 @@ pub(crate) enum Me {
     Node(NodeId),
     /// For who looks at files from outside.
     Directory(DirectoryId),
+    /// That of a follower, which has nothing but what is committed.
+    Follower,
 }
 
 impl Me {
+    /// Whose the log of this directory is, to who looks at its files from outside.
+    pub(crate) fn outside(identity: &Identity) -> Self {
+        if identity.follows { Self::Follower } else { Self::Directory(identity.directory) }
+    }
+
+    /// Whether what is in the log is committed.
     fn is_alone(self, membership: &Membership) -> bool {
         match self {
+            Self::Follower => true,
             Self::Node(node) => membership.is_alone(node),
             Self::Directory(directory) => {
                 *membership == Membership::alone()
@@ -625,6 +635,27 @@ impl Sequencer {
         }
         self.hard_state = HardState { term, vote, commit: self.end.raft };
         Ok(())
+    }
+
+    /// The state of a follower that begins, or goes on, at a place of its source's log. It has no term of its own.
+    ///
+    /// # Errors
+    /// The block's body is not sound. Nothing has changed then.
+    pub(crate) fn begin_at(
+        &mut self,
+        header: &BlockHeader,
+        body: &[u8],
+        options: &Options,
+    ) -> Result<(), Malformed> {
+        self.jump(header, body, options)?;
+        (self.hard_state.term, self.hard_state.vote) = (self.end.term, 0);
+        Ok(())
+    }
+
+    /// Records below `first` are not kept here, whatever the log says: of a follower only.
+    pub(crate) fn retain_from(&mut self, first: Index) {
+        debug_assert_eq!(self.me, Me::Follower, "a replica discards by command");
+        self.committed.first = self.committed.first.max(first);
     }
 }
 

@@ -42,12 +42,59 @@ pub struct Stats {
     pub repaired: u64,
     /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
+    /// The same of writes that this replica made as the leader: from the write to its commit.
+    pub commit_micros_buckets: [u64; SYNC_BUCKETS],
+    /// How long those took together, in microseconds.
+    pub commit_micros_total: u64,
+    /// How many blocks took up to 256, 512, 1,024 … bytes in a file, each counted once; the last one counts all others.
+    pub block_bytes_buckets: [u64; BLOCK_BUCKETS],
     /// How long the sync has run that is running now; none: zero. A disk that hangs shows here, and nowhere else.
     pub syncing: Duration,
 }
 
+/// What waits in a log now.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"x")?;
+/// let backlog = log.backlog();
+/// assert_eq!((backlog.queue_appends, backlog.queue_bytes), (0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Backlog {
+    /// Appends that wait for the writer.
+    pub queue_appends: u64,
+    /// Their bytes.
+    pub queue_bytes: u64,
+    /// Bytes of appends that the writer has taken and not written yet.
+    pub taken_bytes: u64,
+    /// Bytes that were written and are not committed yet.
+    pub uncommitted_bytes: u64,
+}
+
 /// How many buckets [`Stats::sync_micros_buckets`] has: the last but one ends at 8.4 seconds.
 pub const SYNC_BUCKETS: usize = 24;
+/// How many buckets [`Stats::block_bytes_buckets`] has: the last but one ends at 16 MiB.
+pub const BLOCK_BUCKETS: usize = 18;
+/// The first one ends at 2 to this power.
+const BLOCK_BUCKET_FIRST: u32 = 8;
+
+/// The bucket of a block of so many bytes.
+pub(crate) fn block_bucket(bytes: usize) -> usize {
+    let up = bytes.max(1).next_power_of_two().ilog2();
+    (up.saturating_sub(BLOCK_BUCKET_FIRST) as usize).min(BLOCK_BUCKETS - 1)
+}
+
+fn micros_bucket(micros: u64) -> usize {
+    (micros.max(1).ilog2() as usize).min(SYNC_BUCKETS - 1)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
 
 impl Stats {
     /// The time in microseconds below which this part of all syncs took, to the next power of two; `part` is from 0
@@ -89,10 +136,29 @@ pub(crate) struct Counters {
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
     sync_buckets: [AtomicU64; SYNC_BUCKETS],
+    commit_micros: AtomicU64,
+    commit_buckets: [AtomicU64; SYNC_BUCKETS],
+    block_buckets: [AtomicU64; BLOCK_BUCKETS],
+    /// Not a count: what is so now.
+    pub(crate) uncommitted_bytes: AtomicU64,
     sync_began: Mutex<Option<Instant>>,
 }
 
 impl Counters {
+    /// A write of the leader is committed, this long after it was made.
+    pub(crate) fn committed(&self, took: Duration) {
+        let micros = micros(took);
+        self.commit_micros.fetch_add(micros, Ordering::Relaxed);
+        self.commit_buckets[micros_bucket(micros)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Blocks were written: how many of each size.
+    pub(crate) fn wrote(&self, sizes: &[u64; BLOCK_BUCKETS]) {
+        for (bucket, count) in self.block_buckets.iter().zip(sizes).filter(|(_, count)| **count > 0) {
+            bucket.fetch_add(*count, Ordering::Relaxed);
+        }
+    }
+
     /// A sync begins, or has ended.
     pub(crate) fn syncing(&self, runs: bool) {
         *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = runs.then(Instant::now);
@@ -100,12 +166,11 @@ impl Counters {
 
     /// A sync succeeded and took this long.
     pub(crate) fn synced(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let micros = micros(took);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_micros.fetch_add(micros, Ordering::Relaxed);
         self.sync_micros_max.fetch_max(micros, Ordering::Relaxed);
-        let bucket = (micros.max(1).ilog2() as usize).min(SYNC_BUCKETS - 1);
-        self.sync_buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sync_buckets[micros_bucket(micros)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
@@ -123,11 +188,31 @@ impl Counters {
             damaged: get(&self.damaged),
             repaired: get(&self.repaired),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
+            commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
+            commit_micros_total: get(&self.commit_micros),
+            block_bytes_buckets: std::array::from_fn(|n| get(&self.block_buckets[n])),
             syncing: self
                 .sync_began
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .map_or(Duration::ZERO, |at| at.elapsed()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bucket's bound is part of it, as those who show histograms take it.
+    #[test]
+    fn sizes_go_where_their_bound_is() {
+        for (bytes, bucket) in
+            [(0, 0), (128, 0), (256, 0), (257, 1), (512, 1), (1 << 24, 16), ((1 << 24) + 1, 17)]
+        {
+            assert_eq!(block_bucket(bytes), bucket, "{bytes}");
+        }
+        assert_eq!(block_bucket(usize::MAX / 2), BLOCK_BUCKETS - 1);
+        assert_eq!([0, 1, 2, 3, 4].map(micros_bucket), [0, 0, 1, 1, 2]);
     }
 }

@@ -132,6 +132,7 @@ impl Viewer {
         Info {
             log_id: identity.log,
             directory: identity.directory,
+            follows: identity.follows,
             first,
             last,
             durable: last,
@@ -192,7 +193,7 @@ fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Surve
 }
 
 fn unlearnt(identity: Identity, options: &Options) -> Sequencer {
-    Sequencer::new(Me::Directory(identity.directory), Membership::default(), options)
+    Sequencer::new(Me::outside(&identity), Membership::default(), options)
 }
 
 /// What tells that the log changed: writes, and names that come, move or go.

@@ -5,6 +5,7 @@
 
 use crate::error::Result;
 use crate::plan::{Plan, Step};
+use crate::stats::{BLOCK_BUCKETS, block_bucket};
 use crate::store::archive::Archive;
 use crate::store::segment::Base;
 use crate::store::{Store, SyncJob};
@@ -62,6 +63,8 @@ pub(crate) struct Written {
     pub(crate) blocks: u64,
     pub(crate) rolls: u64,
     pub(crate) bytes: u64,
+    /// How many blocks of each size.
+    pub(crate) sizes: [u64; BLOCK_BUCKETS],
     /// The bodies' pieces, for reuse.
     pub(crate) pieces: Vec<Bytes>,
 }
@@ -121,7 +124,7 @@ impl Writing {
                 Some(Step::Block(block)) => {
                     self.pushed.end = block.end;
                     done.blocks += 1;
-                    self.store.push(block);
+                    done.sizes[block_bucket(self.store.push(block))] += 1;
                 }
                 Some(Step::Ready(number)) => self.pushed.ready = number,
                 Some(Step::Commit(raft)) => self.pushed.commit = raft,
@@ -165,14 +168,21 @@ impl Writing {
     pub(crate) fn settle(&mut self) -> Result<()> {
         loop {
             self.write()?;
-            let under_way = self.syncing.as_ref().map(|(sync, _)| sync.clone());
-            match under_way.or_else(|| self.begin_sync()) {
-                Some(sync) => {
-                    sync.run()?;
-                    self.end_sync(&sync);
-                }
-                None => return Ok(()),
+            if !self.sync()? {
+                return Ok(());
             }
         }
+    }
+
+    /// Carries out the sync that is under way, or one of what is written. False: all of that is durable already.
+    ///
+    /// # Errors
+    /// The sync failed.
+    pub(crate) fn sync(&mut self) -> Result<bool> {
+        let under_way = self.syncing.as_ref().map(|(sync, _)| sync.clone());
+        let Some(sync) = under_way.or_else(|| self.begin_sync()) else { return Ok(false) };
+        sync.run()?;
+        self.end_sync(&sync);
+        Ok(true)
     }
 }

@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "promise",
     "positions",
     "moment",
+    "stats",
     "limping",
     // What is done once only; and the bytes of the files.
     "session",
@@ -69,6 +70,7 @@ const ORDER: &[&str] = &[
     // The replica: orders, plans, writes.
     "raft_codec",
     "fetch",
+    "fed",
     "mender",
     "sequence",
     "plan",
@@ -84,17 +86,19 @@ const ORDER: &[&str] = &[
     "replica::peers",
     "replica::readies",
     "replica",
-    "stats",
     "tend",
     "open",
     "node",
     "driver",
+    "following",
     "repairing",
     "rescue",
     // What a program holds.
     "records",
     "reader",
+    "feed",
     "log",
+    "followed",
     "exactly_once",
     "viewer",
     // Tools over all of it.

@@ -226,7 +226,7 @@ fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) ->
                 }
                 if findings_told < FINDINGS_MAX {
                     findings_told += 1;
-                    next.findings.push(fault.to_string());
+                    next.findings.push(format!("{}: {fault}", fault.severity.name()));
                 }
             }
             _ => {}
@@ -253,6 +253,7 @@ fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) ->
 /// What a replica says of itself.
 fn describe(log: &Log) -> StatusResponse {
     let (status, info, stats) = (log.status(), log.info(), log.stats());
+    let disk = rustix::fs::statvfs(log.path()).ok();
     let role = match status.role {
         chiplog::Role::Leader => Role::Leader,
         chiplog::Role::Follower => Role::Follower,
@@ -288,6 +289,10 @@ fn describe(log: &Log) -> StatusResponse {
         scrubbed_bytes: stats.scrubbed_bytes,
         damaged: stats.damaged,
         repaired: stats.repaired,
+        appends: stats.appends,
+        written_bytes: stats.bytes,
+        disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
+        disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
         poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
         ..StatusResponse::default()
     }

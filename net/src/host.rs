@@ -1,8 +1,10 @@
 //! Host: the log that a server serves, and what its services have in common.
 
 use crate::address::Address;
+use crate::gauges::Gauges;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Log};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tonic::Status;
@@ -25,6 +27,46 @@ pub const DEFAULT_LOG: &str = "default";
 pub struct Host {
     log: OnceLock<Log>,
     draining: watch::Sender<bool>,
+    /// Of a copy that follows: whether its own source keeps it up to date.
+    fed: AtomicBool,
+    /// Copies that are fed now, all that ever were, and bytes of blocks that they were sent.
+    copies: AtomicU64,
+    copies_begun: AtomicU64,
+    copies_bytes: AtomicU64,
+    gauges: Arc<Gauges>,
+}
+
+/// What a server does for copies of its log that follow.
+///
+/// ```
+/// let copies = chiplog_net::host::Host::new().copies();
+/// assert_eq!((copies.now, copies.bytes), (0, 0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copies {
+    /// That are fed now.
+    pub now: u64,
+    /// Streams that were begun since the start.
+    pub begun: u64,
+    /// Bytes of blocks that were sent to them since the start.
+    pub bytes: u64,
+}
+
+/// A copy that is fed. Counts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Feeding(Arc<Host>);
+
+impl Feeding {
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.0.copies_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.copies.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Host {
@@ -41,6 +83,11 @@ impl Host {
     /// The log, whatever its name, also while the server drains. None: the server waits to become part of a cluster.
     pub fn opened(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// What is open at this server.
+    pub fn gauges(&self) -> &Arc<Gauges> {
+        &self.gauges
     }
 
     /// From now on no call is begun. Streams that go on should look at [`Self::drained`] and end in order.
@@ -84,6 +131,32 @@ impl Host {
         }
         let waits = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
         self.log.get().ok_or_else(|| unavailable(waits))
+    }
+
+    /// What is done for copies that follow.
+    pub fn copies(&self) -> Copies {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Copies { now: get(&self.copies), begun: get(&self.copies_begun), bytes: get(&self.copies_bytes) }
+    }
+
+    pub(crate) fn feeding(self: &Arc<Self>) -> Feeding {
+        self.copies.fetch_add(1, Ordering::Relaxed);
+        self.copies_begun.fetch_add(1, Ordering::Relaxed);
+        Feeding(self.clone())
+    }
+
+    /// Whether what is committed anywhere comes to be known here: a replica knows a leader; a copy's own source is so.
+    /// Takes a moment, as [`Self::another_leader`].
+    pub fn is_fed(&self) -> bool {
+        match self.log.get() {
+            Some(log) if log.info().follows => self.fed.load(Ordering::Relaxed),
+            Some(log) => log.status().leader.is_some(),
+            None => false,
+        }
+    }
+
+    pub(crate) fn set_fed(&self, fed: bool) {
+        self.fed.store(fed, Ordering::Relaxed);
     }
 
     /// Where the leader serves clients, if that is another replica and known: for who was refused here. A leader that is

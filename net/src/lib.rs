@@ -8,6 +8,7 @@
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
+//! | [`gauges`] | what is open at a server |
 //! | [`host`] | the log that a server serves |
 //! | [`admin`] | looking after a cluster: the service |
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
@@ -15,12 +16,17 @@
 //! | [`peer`] | the transport between replicas |
 //! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
+//! | [`follow`] | the service `chiplog.v1.Follow`: feeds copies that do not vote |
 //! | [`client`] | the log over the network: producers, readers |
+//! | [`follower`] | such a copy, in the caller's process |
 
 pub mod address;
 pub mod admin;
 pub mod authority;
 pub mod client;
+pub mod follow;
+pub mod follower;
+pub mod gauges;
 pub mod host;
 pub mod ids;
 pub mod listener;
@@ -29,3 +35,4 @@ pub mod native;
 pub mod peer;
 pub mod proto;
 pub mod status;
+mod verbatim;

@@ -26,6 +26,7 @@ mod request;
 pub use budget::Budgeted;
 pub use request::AppendRequest;
 
+use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::logspec as proto;
 use crate::proto::logspec::log_server::LogServer;
@@ -127,6 +128,11 @@ impl LogspecService {
         Budgeted::new(server, &limits)
     }
 
+    /// A stream that is counted while its client has it.
+    fn counted<T: 'static>(&self, what: Open, replies: Replies<T>) -> Response<Replies<T>> {
+        Response::new(Box::pin(Counted::new(replies, self.host.gauges(), what)))
+    }
+
     fn log(&self) -> Result<&Log, Status> {
         self.host.log("")
     }
@@ -143,7 +149,7 @@ impl proto::log_server::Log for LogspecService {
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
         let log = self.log()?.clone();
-        Ok(Response::new(append::answers(self.clone(), log, request)))
+        Ok(self.counted(Open::Appends, append::answers(self.clone(), log, request)))
     }
 
     async fn discard(
@@ -171,7 +177,7 @@ impl proto::log_server::Log for LogspecService {
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let log = self.log()?.clone();
         let next = Index(request.into_inner().next_index);
-        Ok(Response::new(read::replies(self.clone(), log, next)))
+        Ok(self.counted(Open::Reads, read::replies(self.clone(), log, next)))
     }
 
     async fn info(&self, request: Request<proto::InfoRequest>) -> Result<Response<proto::InfoReply>, Status> {
@@ -185,7 +191,7 @@ impl proto::log_server::Log for LogspecService {
     ) -> Result<Response<Self::InfoStreamStream>, Status> {
         let log = self.log()?.clone();
         let stale = request.into_inner().allow_stale;
-        Ok(Response::new(info::changes(self.clone(), log, stale)))
+        Ok(self.counted(Open::Watches, info::changes(self.clone(), log, stale)))
     }
 }
 

@@ -28,6 +28,7 @@ pub fn code_of(kind: ErrorKind) -> Code {
         | ErrorKind::NotLeader
         | ErrorKind::Removed
         | ErrorKind::Membership
+        | ErrorKind::Diverged
         | ErrorKind::Locked => Code::FailedPrecondition,
         ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
         _ => Code::Internal,

@@ -4,7 +4,7 @@
 mod served;
 
 use chiplog::{Codec, ErrorKind, Index, Options, Start};
-use chiplog_net::client::{Client, ProducerOptions, ReadFrom, blocking};
+use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, blocking};
 use chiplog_net::native::NativeOptions;
 use served::client::{number, producing, quick, read_to_end};
 use served::{One, PATIENCE, free_port};
@@ -49,10 +49,10 @@ async fn records_are_in_the_log_in_order_and_at_the_index_that_was_told() {
         assert_eq!(all.len(), 100_000);
         assert!(all.iter().enumerate().all(|(n, (i, data))| *i == n as u64 + 1 && number(data) == n as u64));
         assert_eq!(one.log.info().sessions, 1);
-        assert!(producer.close(PATIENCE).await.is_empty());
+        assert!(producer.close(PATIENCE).await.all_acknowledged());
         assert_eq!(one.log.info().sessions, 0);
         assert_eq!(producer.send(b"late").await.unwrap_err().kind(), ErrorKind::Closed);
-        assert!(producer.close(PATIENCE).await.is_empty());
+        assert!(producer.close(PATIENCE).await.all_acknowledged());
     }
 }
 
@@ -122,7 +122,7 @@ async fn many_producers_share_a_client() {
             for i in 0..1_000 {
                 producer.send(&(p << 32 | i).to_le_bytes()).await.unwrap();
             }
-            assert!(producer.close(PATIENCE).await.is_empty());
+            assert!(producer.close(PATIENCE).await.all_acknowledged());
         });
     }
     tasks.join_all().await;
@@ -173,7 +173,7 @@ async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged(
     assert!((block_max..block_max * 10).contains(&begun.elapsed()));
     assert_eq!(producer.flush(block_max).await.unwrap_err().kind(), ErrorKind::Timeout);
     let begun = Instant::now();
-    let left = producer.close(block_max).await;
+    let left = producer.close(block_max).await.left;
     assert!(begun.elapsed() < block_max * 10);
     assert_eq!(left.len(), 71);
     for (i, left) in left.iter().enumerate() {
@@ -339,11 +339,98 @@ fn threads_use_the_blocking_client() {
     let (sender, told) = mpsc::channel();
     producer.send_with(b"x", move |result| sender.send(result).unwrap()).unwrap();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), Index(20_002));
-    assert!(producer.close(PATIENCE).is_empty());
+    assert!(producer.close(PATIENCE).all_acknowledged());
     client.discard(Index(20_000)).unwrap();
     assert_eq!(client.info().unwrap().first, Index(20_000));
     // What is left of a client that went away without a word hears of it.
     let lost = client.producer(producing(|o| o.linger = PATIENCE)).unwrap();
     drop((client, reader, producer));
     drop(lost);
+}
+
+/// A callback that panicked took the producer's task with it: the other callbacks of that batch, which was acknowledged,
+/// were never called, and everything else failed as `Closed`.
+#[tokio::test]
+async fn a_callback_that_panics_harms_nobody_else() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let producer = client.producer(producing(|o| o.linger = Duration::from_millis(50))).await.unwrap();
+    let (sender, told) = mpsc::channel();
+    producer.send_with(b"a", |_| panic!("for the test")).await.unwrap();
+    producer.send_with(b"b", move |result| sender.send(result).unwrap()).await.unwrap();
+    let delivery = producer.append(b"c").await.unwrap();
+    producer.flush(PATIENCE).await.unwrap();
+    assert_eq!(told.try_recv().unwrap().unwrap(), Index(2), "before the flush is over");
+    assert_eq!(delivery.await.unwrap(), Index(3));
+    assert_eq!(producer.append(b"d").await.unwrap().await.unwrap(), Index(4));
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
+}
+
+/// Points in time were added up without a look: "for ever" as a time-out ended the producer, or the process.
+#[tokio::test]
+async fn every_duration_may_be_for_ever() {
+    const EVER: Duration = Duration::MAX;
+    let one = One::new();
+    let mut options = ClientOptions::default();
+    (options.timeout, options.attempt_timeout, options.connect_timeout) = (EVER, EVER, EVER);
+    (options.probe_timeout, options.backoff_min, options.backoff_max) = (EVER, EVER, EVER);
+    options.keep_alive = EVER;
+    let client = Client::connect([one.address()], options).await.unwrap();
+    let producer = client.producer(producing(|o| {
+        (o.request_timeout, o.delivery_timeout, o.block_max, o.full_max) = (EVER, EVER, EVER, EVER);
+        o.linger = EVER - Duration::from_secs(1);
+    }));
+    let producer = producer.await.unwrap();
+    producer.send(b"a").await.unwrap();
+    producer.flush(EVER).await.unwrap();
+    let mut options = ReaderOptions::default();
+    (options.keep_alive, options.timeout) = (EVER, EVER);
+    let mut reader = client.reader_with(Start::First, options);
+    assert_eq!(reader.next_record().await.unwrap().unwrap().index, Index(1));
+    assert_eq!(client.watch(EVER).next().await.unwrap().last, Index(1));
+    producer.send(b"b").await.unwrap();
+    assert!(producer.close(EVER).await.all_acknowledged());
+    let error = client.producer(producing(|o| o.linger = o.delivery_timeout)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+/// A callback that holds the last handle drops it on the client's own thread, which then waited for itself to end.
+#[test]
+fn the_last_handle_may_go_away_in_a_callback() {
+    let one = One::new();
+    let client = blocking::Client::connect([one.address()], quick()).unwrap();
+    let producer = client.producer(producing(|o| o.linger = Duration::from_millis(50))).unwrap();
+    let (sender, told) = mpsc::channel();
+    let last = producer.clone();
+    let callback = move |result: chiplog::Result<Index>| {
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(last)));
+        sender.send((result, dropped.is_ok())).unwrap();
+    };
+    producer.send_with(b"x", callback).unwrap();
+    drop((client, producer));
+    let (result, dropped) = told.recv_timeout(PATIENCE).unwrap();
+    assert!(dropped && result.unwrap() == Index(1));
+}
+
+/// What `append` refuses as too large went in as part of a batch: `record_bytes_max` was held against single records only.
+#[tokio::test]
+async fn a_record_in_a_batch_is_held_against_its_limit_too() {
+    let options =
+        Options { batch_bytes_max: 10_000, record_bytes_max: 1_000, ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let client = one_client(&one).await;
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    producer.append(&[1; 1_000]).await.unwrap().await.unwrap();
+    assert_eq!(producer.append(&[1; 1_001]).await.unwrap_err().kind(), ErrorKind::TooLarge);
+    for codec in [Codec::None, Codec::Lz4] {
+        let mut builder = chiplog::BatchBuilder::new();
+        builder.codec(codec);
+        for _ in 0..9 {
+            builder.push(&[1; 1_000]).unwrap();
+        }
+        one.log.append_batch(&builder.build().unwrap()).unwrap();
+        builder.push(b"small").unwrap().push(&[1; 1_001]).unwrap();
+        let error = one.log.append_batch(&builder.build().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    }
 }

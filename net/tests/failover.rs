@@ -4,9 +4,11 @@
 mod served;
 
 use chiplog::{Index, NodeId, Start};
-use chiplog_net::client::{Client, Delivery, Producer, ProducerOptions, ReadFrom, ReaderOptions};
+use chiplog_net::client::{
+    Client, Delivery, Producer, ProducerOptions, ReadFrom, ReaderOptions, RemoteReader,
+};
 use served::client::{number, producing, quick, read_to_end};
-use served::{PATIENCE, Trio};
+use served::{PATIENCE, Trio, ZONES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -75,8 +77,8 @@ async fn records_are_there_once_whatever_becomes_of_leaders() {
     }
     stop.store(true, Ordering::Relaxed);
     let deliveries = sending.await.unwrap();
-    let left = producer.close(PATIENCE).await;
-    assert!(left.is_empty(), "{} records are left", left.len());
+    let closed = producer.close(PATIENCE).await;
+    assert!(closed.all_acknowledged(), "{} records are left", closed.left.len());
     let all = read_to_end(&client, Start::First).await;
     assert_eq!(all.len(), deliveries.len());
     for (n, (delivery, (index, data))) in deliveries.into_iter().zip(all).enumerate() {
@@ -115,7 +117,7 @@ async fn a_reader_goes_on_at_another_replica() {
     }
     stop.store(true, Ordering::Relaxed);
     sending.await.unwrap();
-    assert!(producer.close(PATIENCE).await.is_empty());
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
 /// A replica that is cut off from the others answers as if nothing happened: its readers notice.
@@ -155,4 +157,83 @@ async fn a_client_learns_of_servers_that_it_was_not_told() {
     trio.kill(leader);
     assert_eq!(producer.append(b"c").await.unwrap().await.unwrap(), Index(3));
     assert_eq!(client.info().await.unwrap().last, Index(3));
+}
+
+/// Appends records one by one and reads each, until the reader is at this server.
+async fn read_until_at(reader: &mut RemoteReader, producer: &Producer, server: &str) {
+    let end = Instant::now() + PATIENCE;
+    while reader.server() != Some(server) {
+        let index = producer.append(b"news").await.unwrap().await.unwrap();
+        let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
+        assert_eq!(record.unwrap().unwrap().index, index);
+        assert!(Instant::now() < end, "at {:?} and not {server}", reader.server());
+    }
+}
+
+fn reading(from: ReadFrom) -> ReaderOptions {
+    let mut options = ReaderOptions::default();
+    (options.from, options.keep_alive) = (from, Duration::from_millis(100));
+    options
+}
+
+/// A reader that had waited at the end for longer than its time-out took itself for one that had failed all the time: the
+/// first failure of its server went to the caller, and no other replica was tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_waited_for_long_goes_on_elsewhere() {
+    let mut trio = Trio::new();
+    let client = Client::connect(trio.addresses(), quick()).await.unwrap();
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let mut options = reading(ReadFrom::Any);
+    options.timeout = Duration::from_secs(3);
+    let mut reader = client.reader_with(Start::Next, options);
+    for n in 1..3 {
+        let quiet = tokio::time::timeout(Duration::from_millis(3_500), reader.next_record()).await;
+        assert!(quiet.is_err(), "nothing was appended");
+        let server = reader.server().unwrap().to_owned();
+        let node = (1..=3).find(|n| trio.address(*n) == server).unwrap();
+        trio.kill(node);
+        let index = producer.append(b"news").await.unwrap().await.unwrap();
+        let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
+        assert_eq!((record.unwrap().unwrap().index, index), (Index(n), Index(n)));
+        trio.bring_back(node);
+    }
+}
+
+/// A reader of the leader went to a follower when its leader was gone, also when that was known before it first
+/// connected, and stayed at a server that led no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_the_leader_stays_with_the_lead() {
+    let mut trio = Trio::new();
+    let client = Client::connect(trio.addresses(), quick()).await.unwrap();
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let gone = trio.leader(0);
+    trio.kill(gone);
+    producer.append(b"a").await.unwrap().await.unwrap();
+    let mut reader = client.reader_with(Start::First, reading(ReadFrom::Leader));
+    let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
+    assert_eq!(record.unwrap().unwrap().index, Index(1));
+    let leader = trio.leader(gone);
+    assert_eq!(reader.server(), Some(&*trio.address(leader)));
+    trio.bring_back(gone);
+    trio.log(gone).wait_for(Index(1), PATIENCE).unwrap();
+    trio.log(leader).transfer_leader(NodeId(gone), PATIENCE).unwrap();
+    read_until_at(&mut reader, &producer, &trio.address(gone)).await;
+}
+
+/// A reader that had left the near replica for a moment read from far away for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_comes_back_to_the_nearest() {
+    let mut trio = Trio::new();
+    let client = Client::connect(trio.addresses(), quick()).await.unwrap();
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    let near = trio.follower();
+    let zone = ZONES[near as usize - 1].to_owned();
+    let mut reader = client.reader_with(Start::First, reading(ReadFrom::Nearest(zone)));
+    read_until_at(&mut reader, &producer, &trio.address(near)).await;
+    trio.kill(near);
+    producer.append(b"news").await.unwrap().await.unwrap();
+    tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap().unwrap().unwrap();
+    assert_ne!(reader.server(), Some(&*trio.address(near)));
+    trio.bring_back(near);
+    read_until_at(&mut reader, &producer, &trio.address(near)).await;
 }

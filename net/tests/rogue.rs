@@ -4,7 +4,7 @@
 mod served;
 
 use chiplog::{Batch, BatchBuilder, ErrorKind, Index, Sequence, Start};
-use chiplog_net::client::{Client, ReadFrom, ReaderOptions};
+use chiplog_net::client::{Client, Producer, ProducerOptions, ReadFrom, ReaderOptions};
 use chiplog_net::proto::v1::append_response::Result as Outcome;
 use chiplog_net::proto::v1::log_server::{Log, LogServer};
 use chiplog_net::proto::v1::read_request::Start as Asked;
@@ -32,9 +32,32 @@ struct Rogue {
     on_read: Box<OnRead>,
     appends: AtomicUsize,
     reads: AtomicUsize,
+    /// Its reads end, instead of staying open.
+    ends: bool,
     /// What came: the stream and the batch.
     got: Arc<Mutex<Vec<(usize, Batch)>>>,
-    protocol: u32,
+    /// What it says of itself, the n-th time.
+    on_server_info: Box<dyn Fn(usize) -> ServerInfoResponse + Send + Sync>,
+    server_infos: AtomicUsize,
+    /// To the n-th `Info`. None: no answer.
+    on_info: Box<dyn Fn(usize) -> Option<Result<InfoResponse, Status>> + Send + Sync>,
+    infos: AtomicUsize,
+    /// Sessions as they were opened, from 7 on, and closed; and streams.
+    calls: Arc<Mutex<Vec<String>>>,
+    sessions: AtomicUsize,
+    connections: Arc<AtomicUsize>,
+}
+
+/// Of a log on its own.
+fn about(protocol: u32) -> ServerInfoResponse {
+    ServerInfoResponse {
+        node: 1,
+        protocol_min: protocol,
+        protocol_max: protocol,
+        batch_bytes_max: 1 << 20,
+        session_window: 16,
+        ..Default::default()
+    }
 }
 
 impl Rogue {
@@ -44,17 +67,38 @@ impl Rogue {
             on_read: Box::new(|_, _| Vec::new()),
             appends: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
+            ends: false,
             got: Arc::default(),
-            protocol: 1,
+            on_server_info: Box::new(|_| about(1)),
+            server_infos: AtomicUsize::new(0),
+            on_info: Box::new(|_| None),
+            infos: AtomicUsize::new(0),
+            calls: Arc::default(),
+            sessions: AtomicUsize::new(7),
+            connections: Arc::default(),
         }
     }
 
     async fn serve(self) -> Vec<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.serve_at(listener)
+    }
+
+    fn serve_at(self, listener: TcpListener) -> Vec<String> {
         let address = listener.local_addr().unwrap().to_string();
+        let connections = self.connections.clone();
         let server = tonic::transport::Server::builder().add_service(LogServer::new(self));
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let incoming = TcpListenerStream::new(listener).map(move |stream| {
+            connections.fetch_add(1, Ordering::Relaxed);
+            stream
+        });
+        tokio::spawn(server.serve_with_incoming(incoming));
         vec![address]
+    }
+
+    /// Answers nothing that is appended.
+    fn silent() -> Self {
+        Self { on_append: Box::new(|_, _, _| None), ..Self::new() }
     }
 }
 
@@ -77,6 +121,7 @@ impl Log for Rogue {
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
         let stream = self.appends.fetch_add(1, Ordering::Relaxed);
+        self.calls.lock().unwrap().push(format!("append {stream}"));
         let mut requests = request.into_inner();
         let (sender, answers) = tokio::sync::mpsc::channel(100);
         // Asked here, as the closure is ours: everything that will come is answered by a table made now.
@@ -111,6 +156,9 @@ impl Log for Rogue {
         let n = self.reads.fetch_add(1, Ordering::Relaxed);
         let replies = (self.on_read)(n, &request.into_inner());
         let replies = tokio_stream::iter(replies.into_iter().map(Ok));
+        if self.ends {
+            return Ok(Response::new(Box::pin(replies)));
+        }
         Ok(Response::new(Box::pin(replies.chain(tokio_stream::pending()))))
     }
 
@@ -119,7 +167,10 @@ impl Log for Rogue {
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        std::future::pending().await
+        match (self.on_info)(self.infos.fetch_add(1, Ordering::Relaxed)) {
+            Some(answer) => answer.map(Response::new),
+            None => std::future::pending().await,
+        }
     }
 
     async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -130,13 +181,16 @@ impl Log for Rogue {
         &self,
         _: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionResponse>, Status> {
-        Ok(Response::new(OpenSessionResponse { session: 7 }))
+        let session = self.sessions.fetch_add(1, Ordering::Relaxed) as u64;
+        self.calls.lock().unwrap().push(format!("open {session}"));
+        Ok(Response::new(OpenSessionResponse { session }))
     }
 
     async fn close_session(
         &self,
-        _: Request<CloseSessionRequest>,
+        request: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
+        self.calls.lock().unwrap().push(format!("close {}", request.get_ref().session));
         Ok(Response::new(CloseSessionResponse {}))
     }
 
@@ -144,14 +198,8 @@ impl Log for Rogue {
         &self,
         _: Request<ServerInfoRequest>,
     ) -> Result<Response<ServerInfoResponse>, Status> {
-        Ok(Response::new(ServerInfoResponse {
-            node: 1,
-            protocol_min: self.protocol,
-            protocol_max: self.protocol,
-            batch_bytes_max: 1 << 20,
-            session_window: 16,
-            ..Default::default()
-        }))
+        let n = self.server_infos.fetch_add(1, Ordering::Relaxed);
+        Ok(Response::new((self.on_server_info)(n)))
     }
 }
 
@@ -211,21 +259,16 @@ async fn a_forgotten_number_is_a_success_where_it_was_sent_before() {
     let delivery = producer.append(b"x").await.unwrap();
     producer.flush(PATIENCE).await.unwrap();
     assert_eq!(delivery.await.unwrap_err().kind(), ErrorKind::SequenceForgotten);
-    assert!(producer.close(PATIENCE).await.is_empty());
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
 }
 
 /// What no repetition mends ends the producer at once, and everything that was given comes back.
 #[tokio::test]
 async fn a_fatal_refusal_ends_the_producer() {
-    for kind in [
-        ErrorKind::InvalidArgument,
-        ErrorKind::TooLarge,
-        ErrorKind::SequenceGap,
-        ErrorKind::SequenceForgotten,
-        ErrorKind::Unsupported,
-    ] {
+    for kind in [ErrorKind::SequenceGap, ErrorKind::SequenceForgotten, ErrorKind::Unsupported] {
         let mut rogue = Rogue::new();
         rogue.on_append = Box::new(move |_, _, _| refused(kind));
+        rogue.on_info = Box::new(|_| Some(Ok(InfoResponse::default())));
         // Forgotten before it was ever sent: somebody else uses the session.
         let kind = if kind == ErrorKind::SequenceForgotten { ErrorKind::SequenceGap } else { kind };
         let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
@@ -236,7 +279,7 @@ async fn a_fatal_refusal_ends_the_producer() {
         assert_eq!(delivery.await.unwrap_err().kind(), kind);
         assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
         assert_eq!(producer.send(b"late").await.unwrap_err().kind(), kind);
-        let left: Vec<_> = producer.close(PATIENCE).await.into_iter().map(|l| l.record).collect();
+        let left: Vec<_> = producer.close(PATIENCE).await.left.into_iter().map(|l| l.record).collect();
         assert_eq!(left, ["record a..", "record b.."], "after {kind}");
     }
 }
@@ -244,7 +287,7 @@ async fn a_fatal_refusal_ends_the_producer() {
 #[tokio::test]
 async fn another_revision_of_the_service_is_refused() {
     let mut rogue = Rogue::new();
-    rogue.protocol = 2;
+    rogue.on_server_info = Box::new(|_| about(2));
     let error = Client::connect(rogue.serve().await, quick()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
@@ -329,4 +372,323 @@ async fn a_reader_gives_up_in_time_and_can_be_asked_again() {
     assert_eq!(record.index, Index(4));
     let mut reader = client.reader(Start::First, ReadFrom::Leader);
     assert!(tokio::time::timeout(Duration::from_millis(50), reader.next_record()).await.is_err());
+}
+
+/// A producer of this server, and the client.
+async fn producer_of(rogue: Rogue, change: impl FnOnce(&mut ProducerOptions)) -> Producer {
+    let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
+    client.producer(producing(change)).await.unwrap()
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The server is silent, and records are given up soon.
+fn soon(o: &mut ProducerOptions) {
+    (o.request_timeout, o.delivery_timeout) = (Duration::from_millis(100), Duration::from_millis(300));
+}
+
+/// A record that expired was in nobody's list: `close` said that nothing was left, the record was not in the log, and of
+/// a record that was given by `send` nobody else was told.
+#[tokio::test]
+async fn a_close_tells_of_records_that_failed_before() {
+    let producer = producer_of(Rogue::silent(), soon).await;
+    producer.send(b"x").await.unwrap();
+    until("it expires", || producer.buffered_bytes() == 0).await;
+    let closed = producer.close(PATIENCE).await;
+    assert!(closed.left.is_empty() && !closed.all_acknowledged());
+    assert_eq!(closed.failed.unwrap().kind(), ErrorKind::Timeout);
+}
+
+/// The first `close` took the pump with it: a second one, after the first was cancelled or beside it, did not wait and
+/// said that nothing was left, while everything was.
+#[tokio::test]
+async fn a_close_can_be_cancelled_and_repeated() {
+    let producer = producer_of(Rogue::silent(), |_| ()).await;
+    producer.send(b"x").await.unwrap();
+    let cancelled = tokio::time::timeout(Duration::from_millis(50), producer.close(PATIENCE)).await;
+    assert!(cancelled.is_err());
+    let other = producer.clone();
+    let short = Duration::from_millis(100);
+    for closed in [
+        tokio::join!(producer.close(short), other.close(PATIENCE)).into(),
+        [producer.close(PATIENCE).await, other.close(PATIENCE).await],
+    ] {
+        for closed in closed {
+            let left: Vec<_> = closed.left.iter().map(|l| &l.record[..]).collect();
+            assert_eq!(left, [b"x"]);
+            assert_eq!(closed.failed.unwrap().kind(), ErrorKind::Closed);
+        }
+    }
+}
+
+/// A flush by one clone took the failure away: the one whose record it was flushed next, and was told that all was well.
+#[tokio::test]
+async fn each_clone_hears_of_a_failure() {
+    let first = producer_of(Rogue::silent(), soon).await;
+    let second = first.clone();
+    first.send(b"x").await.unwrap();
+    until("it expires", || first.buffered_bytes() == 0).await;
+    let third = first.clone();
+    for producer in [&second, &first, &third] {
+        assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), ErrorKind::Timeout);
+        producer.flush(PATIENCE).await.unwrap();
+    }
+    assert!(third.clone().close(PATIENCE).await.all_acknowledged(), "its kin was told");
+}
+
+/// A leader that was cut off while a session was opened or went on elsewhere refuses it, without asking the others. That
+/// was final: the producer ended, and with it all that it had been given.
+#[tokio::test]
+async fn a_refused_session_is_not_final_until_the_server_has_shown_that_it_knows_all() {
+    for kind in [ErrorKind::SessionExpired, ErrorKind::SequenceGap] {
+        for barrier in [Err(Status::unavailable("no majority")), Ok(InfoResponse::default())] {
+            let mut rogue = Rogue::new();
+            rogue.on_append = Box::new(move |stream, _, batch| match stream {
+                0 => None,
+                1 => refused(kind),
+                _ => appended(batch, 5),
+            });
+            rogue.on_info = Box::new(move |_| Some(barrier.clone()));
+            let options = |o: &mut ProducerOptions| o.request_timeout = Duration::from_millis(100);
+            let producer = producer_of(rogue, options).await;
+            assert_eq!(producer.append(b"x").await.unwrap().await.unwrap(), Index(5), "{kind}");
+        }
+    }
+}
+
+/// Of a server that says so again after that, it is believed.
+#[tokio::test]
+async fn a_session_that_is_refused_for_good_ends_the_producer() {
+    let mut rogue = Rogue::new();
+    rogue.on_append =
+        Box::new(|stream, _, _| if stream == 0 { None } else { refused(ErrorKind::SessionExpired) });
+    rogue.on_info = Box::new(|_| Some(Ok(InfoResponse::default())));
+    let producer = producer_of(rogue, |o| o.request_timeout = Duration::from_millis(100)).await;
+    assert_eq!(producer.append(b"x").await.unwrap().await.unwrap_err().kind(), ErrorKind::SessionExpired);
+    let closed = producer.close(PATIENCE).await;
+    assert!(closed.left[0].in_doubt);
+}
+
+/// An idle producer's session had expired; its next record was first sent to a server that no longer led. Refused twice
+/// it counted as one that might be in the log, and the producer ended.
+#[tokio::test]
+async fn what_was_refused_for_sure_gets_into_a_new_session() {
+    let mut rogue = Rogue::new();
+    rogue.on_append = Box::new(|stream, n, batch| match stream {
+        0 => refused(ErrorKind::NotLeader),
+        1 => refused(ErrorKind::SessionExpired),
+        _ => appended(batch, 1 + n as u64),
+    });
+    let (got, calls) = (rogue.got.clone(), rogue.calls.clone());
+    let options = |o: &mut ProducerOptions| (o.batch_bytes, o.linger) = (60, Duration::from_millis(20));
+    let producer = producer_of(rogue, options).await;
+    let deliveries =
+        [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
+    for (n, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap(), Index(1 + n as u64));
+    }
+    let last = got.lock().unwrap().last().unwrap().1.session().unwrap();
+    assert_eq!((last.0.get(), last.1), (8, Sequence(2)));
+    let calls = calls.lock().unwrap();
+    assert_eq!(calls[..], ["open 7", "append 0", "append 1", "close 7", "open 8", "append 2"]);
+}
+
+/// A full log was tried for as long as a dead cluster, and then the record "may be in the log": nobody was told `Full`.
+#[tokio::test]
+async fn a_full_log_is_told_as_full_and_soon() {
+    for (kind, delivery) in [(ErrorKind::Full, PATIENCE), (ErrorKind::Busy, Duration::from_millis(200))] {
+        let mut rogue = Rogue::new();
+        rogue.on_append = Box::new(move |_, _, _| refused(kind));
+        let options = |o: &mut ProducerOptions| {
+            (o.full_max, o.delivery_timeout) = (Duration::from_millis(200), delivery);
+            o.batch_bytes = 60;
+        };
+        let producer = producer_of(rogue, options).await;
+        let deliveries =
+            [producer.append(b"record a..").await.unwrap(), producer.append(b"record b..").await.unwrap()];
+        for delivery in deliveries {
+            let error = delivery.await.unwrap_err();
+            assert!(error.kind() == kind && error.to_string().contains("not in the log"), "{error}");
+        }
+        assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
+    }
+}
+
+/// When a record expired the producer went on in a new session and left the old one open: what was still on its way in
+/// that one could get into the log behind newer records, and each such session stayed for a day.
+#[tokio::test]
+async fn a_session_is_closed_before_another_one_is_opened() {
+    let mut rogue = Rogue::new();
+    let stuck = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let is_stuck = stuck.clone();
+    rogue.on_append =
+        Box::new(move |_, _, batch| if is_stuck.load(Ordering::Relaxed) { None } else { appended(batch, 1) });
+    let calls = rogue.calls.clone();
+    let producer = producer_of(rogue, soon).await;
+    assert_eq!(producer.append(b"x").await.unwrap().await.unwrap_err().kind(), ErrorKind::Timeout);
+    stuck.store(false, Ordering::Relaxed);
+    producer.append(b"y").await.unwrap().await.unwrap();
+    let calls: Vec<_> = calls.lock().unwrap().iter().filter(|c| !c.starts_with("append")).cloned().collect();
+    assert_eq!(calls, ["open 7", "close 7", "open 8"]);
+}
+
+/// Limits can be lower at the next leader: one batch that was too large for it ended the producer.
+#[tokio::test]
+async fn a_batch_that_is_refused_for_what_it_is_fails_alone() {
+    for kind in [ErrorKind::TooLarge, ErrorKind::InvalidArgument] {
+        let mut rogue = Rogue::new();
+        rogue.on_append = Box::new(move |stream, n, batch| match (stream, n) {
+            (0, 0) => appended(batch, 1),
+            (0, _) => refused(kind),
+            _ => appended(batch, 2 + n as u64),
+        });
+        rogue.on_server_info = Box::new(|n| {
+            let batch_bytes_max = if n == 0 { 1 << 20 } else { 100 };
+            ServerInfoResponse { batch_bytes_max, ..about(1) }
+        });
+        let (got, calls) = (rogue.got.clone(), rogue.calls.clone());
+        let producer = producer_of(rogue, |o| o.batch_bytes = 60).await;
+        producer.append(b"record a..").await.unwrap().await.unwrap();
+        let mut deliveries = Vec::new();
+        for record in [b"record b..", b"record c..", b"record d.."] {
+            deliveries.push(producer.append(record).await.unwrap());
+        }
+        let mut results = Vec::new();
+        for delivery in deliveries {
+            results.push(delivery.await.map_err(|e| e.kind()));
+        }
+        assert_eq!(results, [Err(kind), Ok(Index(2)), Ok(Index(3))]);
+        assert_eq!(producer.flush(PATIENCE).await.unwrap_err().kind(), kind);
+        let numbers: Vec<_> = got.lock().unwrap().iter().filter_map(|(_, b)| b.session()).collect();
+        assert_eq!(
+            numbers[numbers.len() - 2..].iter().map(|n| (n.0.get(), n.1.get())).collect::<Vec<_>>(),
+            [(8, 1), (8, 2)]
+        );
+        assert!(calls.lock().unwrap().contains(&"close 7".to_owned()));
+        // The limits were asked for anew.
+        let error = producer.append(&[1; 100]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge);
+    }
+}
+
+/// A server without room was sent everything again after each refusal, over a new connection, by each of its clients.
+#[tokio::test]
+async fn after_a_refusal_the_oldest_goes_alone_and_on_the_same_connection() {
+    let mut rogue = Rogue::new();
+    rogue.on_append = Box::new(|stream, n, batch| match stream {
+        0..3 => refused(ErrorKind::Busy),
+        _ => appended(batch, 1 + n as u64),
+    });
+    let (got, connections) = (rogue.got.clone(), rogue.connections.clone());
+    let producer = producer_of(rogue, |o| (o.batch_bytes, o.linger) = (60, Duration::from_millis(20))).await;
+    for i in 0..8 {
+        producer.send(format!("record {i:02}").as_bytes()).await.unwrap();
+    }
+    producer.flush(PATIENCE).await.unwrap();
+    let got = got.lock().unwrap();
+    let sent = |stream| got.iter().filter(|(s, _)| *s == stream).count();
+    assert_eq!((sent(1), sent(2), sent(3)), (1, 1, 8));
+    assert_eq!(connections.load(Ordering::Relaxed), 2, "one for calls, one for streams");
+}
+
+/// Two servers that each say that they lead. The one of the earlier term, which was cut off from the others, was believed
+/// as soon as the other one did not answer for a moment.
+#[tokio::test]
+async fn a_leader_of_an_earlier_term_is_not_believed_at_once() {
+    let listeners =
+        [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
+    let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let named = |leader: u64| -> Vec<Server> {
+        let server = |(n, address): (usize, &String)| Server {
+            node: n as u64 + 1,
+            address: address.clone(),
+            leader: n as u64 + 1 == leader,
+            ..Default::default()
+        };
+        addresses.iter().enumerate().map(server).collect()
+    };
+    let (mut old, mut new) = (Rogue::new(), Rogue::new());
+    let (of_old, of_new, of_nobody) = (named(1), named(2), named(0));
+    old.on_server_info =
+        Box::new(move |_| ServerInfoResponse { term: 5, servers: of_old.clone(), ..about(1) });
+    // At first it leads; then nobody does, for a while.
+    new.on_server_info = Box::new(move |n| {
+        let servers = if (1..6).contains(&n) { of_nobody.clone() } else { of_new.clone() };
+        ServerInfoResponse { node: 2, term: 6, servers, ..about(1) }
+    });
+    new.on_append = Box::new(|stream, _, batch| match stream {
+        0 => refused(ErrorKind::NotLeader),
+        _ => appended(batch, 3),
+    });
+    let streams = old.calls.clone();
+    let [first, second] = listeners;
+    let mut all = old.serve_at(first);
+    all.extend(new.serve_at(second));
+    let client = Client::connect(all, quick()).await.unwrap();
+    let producer = client.producer(ProducerOptions::default()).await.unwrap();
+    assert_eq!(producer.append(b"x").await.unwrap().await.unwrap(), Index(3));
+    let at_old: Vec<_> =
+        streams.lock().unwrap().iter().filter(|c| c.starts_with("append")).cloned().collect();
+    assert!(at_old.is_empty(), "{at_old:?}");
+}
+
+/// Each call began to connect anew, and gave a silent server its whole time anew: a reader that was asked with short
+/// time-outs, as by programs that look for signals, never came to a server that was far or off, nor away from it.
+#[tokio::test]
+async fn a_reader_that_is_asked_for_short_times_gets_on() {
+    // It takes connections and never answers.
+    let off = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = |node, listener: &TcpListener, zone: &str| Server {
+        node,
+        address: listener.local_addr().unwrap().to_string(),
+        zone: zone.to_owned(),
+        leader: node == 1,
+    };
+    let servers = vec![server(1, &listener, "east"), server(2, &off, "west")];
+    let mut rogue = Rogue::new();
+    rogue.on_server_info = Box::new(move |_| ServerInfoResponse { servers: servers.clone(), ..about(1) });
+    // The first stream is silent once it has begun.
+    rogue.on_read = Box::new(|n, _| match n {
+        0 => vec![ReadResponse { next: 1, ..Default::default() }],
+        _ => vec![reply(vec![stored(1, 1)])],
+    });
+    let mut options = quick();
+    options.attempt_timeout = Duration::from_millis(300);
+    let client = Client::connect(rogue.serve_at(listener), options).await.unwrap();
+    let mut options = ReaderOptions::default();
+    (options.from, options.keep_alive) = (ReadFrom::Nearest("west".into()), Duration::from_millis(100));
+    let mut reader = client.reader_with(Start::First, options);
+    let end = Instant::now() + PATIENCE;
+    let record = loop {
+        match tokio::time::timeout(Duration::from_millis(20), reader.next_record()).await {
+            Ok(record) => break record.unwrap().unwrap(),
+            Err(_) => assert!(Instant::now() < end, "it never gets there"),
+        }
+    };
+    assert_eq!(record.index, Index(1));
+}
+
+/// A proxy may end a stream as if all were well: to a reader that follows that was the end of the log.
+#[tokio::test]
+async fn a_reader_that_follows_has_no_end() {
+    let mut rogue = Rogue::new();
+    rogue.ends = true;
+    rogue.on_read = Box::new(|n, _| vec![reply(vec![stored(n as u64 + 1, 1)])]);
+    let client = Client::connect(rogue.serve().await, quick()).await.unwrap();
+    let mut reader = client.reader_with(Start::Index(Index(1)), {
+        let mut options = ReaderOptions::default();
+        options.min_index = Index(1);
+        options
+    });
+    for i in 1..=3 {
+        let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
+        assert_eq!(record.unwrap().unwrap().index, Index(i));
+    }
 }

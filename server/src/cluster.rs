@@ -5,6 +5,7 @@
 //! - A change is sent again only after an answer that says it was not made.
 
 use crate::failure::{Failure, Result};
+use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::client::ClientTls;
@@ -62,10 +63,37 @@ pub(crate) fn host_port(text: &str) -> Result<String, String> {
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
 
+/// Connects to servers.
+#[derive(Clone)]
+pub(crate) struct Dialler {
+    tls: Option<ClientTlsConfig>,
+}
+
+impl Dialler {
+    /// A connection, within [`CONNECT`].
+    pub(crate) async fn dial(&self, server: &str) -> Result<Channel, Status> {
+        let refused = |e: tonic::transport::Error| {
+            let mut cause: &dyn std::error::Error = &e;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            Status::unavailable(format!("cannot connect: {cause}"))
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
+        let mut endpoint = endpoint.map_err(refused)?.connect_timeout(CONNECT);
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
+        }
+        let late = |_| Status::unavailable("cannot connect in time");
+        tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)
+    }
+}
+
 /// Asks servers, one question after the other.
 pub(crate) struct Asker {
     runtime: Runtime,
-    tls: Option<ClientTlsConfig>,
+    dialler: Dialler,
 }
 
 impl Asker {
@@ -81,7 +109,22 @@ impl Asker {
                 None => config,
             }
         });
-        Ok(Self { runtime, tls })
+        Ok(Self { runtime, dialler: Dialler { tls } })
+    }
+
+    /// Waits for what goes on over connections.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// The cluster of these servers as a whole, to be asked.
+    pub(crate) fn survey(&self, servers: &[String]) -> Survey {
+        Survey::new(self.dialler.clone(), servers)
+    }
+
+    /// For connections of other services.
+    pub(crate) fn dialler(&self) -> &Dialler {
+        &self.dialler
     }
 
     /// Asks one server, within `patience`.
@@ -107,28 +150,10 @@ impl Asker {
         F: Future<Output = Result<T, Status>>,
     {
         self.runtime.block_on(async {
-            let client = AdminClient::new(self.dial(server).await?);
+            let client = AdminClient::new(self.dialler.dial(server).await?);
             let late = |_| Status::deadline_exceeded(format!("no answer within {patience:?}"));
             tokio::time::timeout(patience, question(client)).await.map_err(late)?
         })
-    }
-
-    async fn dial(&self, server: &str) -> Result<Channel, Status> {
-        let refused = |e: tonic::transport::Error| {
-            let mut cause: &dyn std::error::Error = &e;
-            while let Some(deeper) = cause.source() {
-                cause = deeper;
-            }
-            Status::unavailable(format!("cannot connect: {cause}"))
-        };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
-        let mut endpoint = endpoint.map_err(refused)?.connect_timeout(CONNECT);
-        if let Some(tls) = &self.tls {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
-        }
-        let late = |_| Status::unavailable("cannot connect in time");
-        tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)
     }
 
     /// What a server says of itself.
@@ -203,7 +228,8 @@ fn is(member: &chiplog_net::proto::v1::Member, node: u64) -> bool {
     node != 0 && member.node == node
 }
 
-fn failure(server: &str, status: &Status) -> Failure {
+/// What a server answered, as an error of the command.
+pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     let error = from_status(status);
     let advice = match status.code() {
         Code::Unimplemented => {

@@ -56,7 +56,8 @@ pub(crate) struct WriteOptions {
     no_create: bool,
 }
 
-fn segment_bytes(text: &str) -> Result<u32, String> {
+/// The size of a segment, as an option gives it.
+pub(crate) fn segment_bytes(text: &str) -> Result<u32, String> {
     let bytes = parse_bytes(text)?;
     u32::try_from(bytes).map_err(|_| format!("a segment has at most {SEGMENT_BYTES_MAX} bytes"))
 }

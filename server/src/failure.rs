@@ -72,6 +72,10 @@ impl Failure {
         self.details.insert(name.to_string(), value);
     }
 
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }

@@ -59,6 +59,18 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// Rows as columns, each as wide as its widest cell, two spaces between; the first row is the head.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut out = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        _ = writeln!(out, "{}", cells.join("  ").trim_end());
+    }
+    out
+}
+
 /// Days since 1970 of a date of the proleptic Gregorian calendar, and back. After Howard Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the last.
 fn days_of(year: i64, month: u32, day: u32) -> i64 {
@@ -245,6 +257,12 @@ mod tests {
         assert_eq!(duration(Duration::from_micros(85)), "85 µs");
         assert_eq!(duration(Duration::from_micros(1250)), "1.25 ms");
         assert_eq!(duration(Duration::from_secs(125)), "2 min 5 s");
+    }
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let rows = [["A", "LONG"], ["long", "b"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "A     LONG\nlong  b\n");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod locks;
 mod remote;
 mod serve;
 mod signals;
+mod survey;
 mod target;
 mod ui;
 mod witness;

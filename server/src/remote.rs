@@ -5,12 +5,12 @@
 use crate::cluster::Connect;
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
-use chiplog_net::client::{Client, ClientOptions};
+use chiplog_net::client::{Client, ClientOptions, RemoteInfo};
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How long a leader is looked for, and a call tried.
+/// How long servers are looked for, and a call tried.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A client and what it runs on.
@@ -24,7 +24,7 @@ impl Remote {
     /// Finds the cluster.
     ///
     /// # Errors
-    /// `Unavailable`: no leader answered in time; the files of the options.
+    /// `Unavailable`: no server answered in time; the files of the options.
     pub(crate) fn connect(servers: &[String], connect: &Connect) -> Result<Self> {
         let mut options = ClientOptions::default();
         options.timeout = PATIENCE;
@@ -37,6 +37,25 @@ impl Remote {
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
         let client = runtime.block_on(Client::connect(servers, options)).map_err(failure)?;
         Ok(Self { runtime, client })
+    }
+
+    /// How the log stands: with everything that was acknowledged before; or, stale, as the replicas know that answer.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: no leader answered in time, or stale, no server.
+    pub(crate) fn info(&self, stale: bool) -> Result<RemoteInfo> {
+        if stale {
+            return self.wait(self.client.info_stale()).map_err(failure);
+        }
+        self.wait(self.client.info()).map_err(|error| {
+            let advice = match error.kind() {
+                ErrorKind::Unavailable | ErrorKind::Timeout => {
+                    "; `--stale` shows what the replicas that answer have"
+                }
+                _ => "",
+            };
+            Failure::new(error.kind(), format!("{error}{advice}"))
+        })
     }
 
     /// Waits for what the client does.

@@ -67,16 +67,26 @@ impl Map {
 }
 
 /// Tells whether this process is the one that made it, or a forked child, without a system call: a page that
-/// the kernel hands to a child as zeros.
+/// the kernel hands to a child as zeros. For what relies on threads, which a child does not have.
+///
+/// ```
+/// let guard = chiplog::ForkGuard::new()?;
+/// assert!(!guard.is_child());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct ForkGuard {
+pub struct ForkGuard {
     page: MmapRaw,
 }
 
 const PAGE_BYTES: usize = 4096;
 
 impl ForkGuard {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A guard of this process.
+    ///
+    /// # Errors
+    /// No page could be had, or the kernel does not know `MADV_WIPEONFORK` (Linux before 4.14).
+    pub fn new() -> io::Result<Self> {
         let page = MmapRaw::from(MmapOptions::new().len(PAGE_BYTES).map_anon()?);
         // SAFETY: the page is a private anonymous mapping of our own of this very length; the advice changes
         // only what a forked child sees of it.
@@ -95,7 +105,7 @@ impl ForkGuard {
     }
 
     /// Whether this is a forked child of the process that made the guard.
-    pub(crate) fn is_child(&self) -> bool {
+    pub fn is_child(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 0
     }
 }

@@ -35,7 +35,12 @@ impl Scribe {
         let dir = tempfile::tempdir().unwrap();
         let mut scribe =
             Self { dir, number: 0, image: vec![], at: 0, durable: 0, raft: 0, next: 1, blocks: vec![] };
-        let identity = Identity { log: LOG, directory: crate::types::DirectoryId(1), created: Timestamp(1) };
+        let identity = Identity {
+            log: LOG,
+            directory: crate::types::DirectoryId(1),
+            created: Timestamp(1),
+            follows: false,
+        };
         fs::write(scribe.dir.path().join(IDENTITY_FILE), identity.encode()).unwrap();
         scribe.begin();
         scribe

@@ -69,6 +69,15 @@ impl Cursor {
         self.blocks.load_list(block, readable, show)
     }
 
+    /// The whole block that was found last, every byte of it checked: for handing it on.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load_whole(&mut self, block: &Located) -> Result<Slice> {
+        let readable = self.segment().readable();
+        self.blocks.load(block, readable)
+    }
+
     /// Remembers, for look-ups, what [`load`](Self::load) showed of the block.
     pub(crate) fn remember(&self, block: &Located, batches: Vec<Place>) {
         let places = Places::new(self.segment().id, block.offset, block.header, batches);

@@ -3,8 +3,8 @@
 //! not at all.
 //!
 //! ```text
-//! 0          8        12        16           20  24       40             56           64      512
-//! | magic    | crc32c | version | min reader | 0 | log id | directory id | created ms | zeros |
+//! 0          8        12        16           20      24       40             56           64      512
+//! | magic    | crc32c | version | min reader | whose | log id | directory id | created ms | zeros |
 //! ```
 
 use super::layout::FORMAT_VERSION;
@@ -26,6 +26,8 @@ pub(crate) struct Identity {
     /// Names this copy of the log: replication tells an emptied or replaced disk by it.
     pub(crate) directory: DirectoryId,
     pub(crate) created: Timestamp,
+    /// Whether it follows the log from outside: no replica, so that nobody may open it as one.
+    pub(crate) follows: bool,
 }
 
 impl Identity {
@@ -38,6 +40,7 @@ impl Identity {
             log: LogId(u128::from_le_bytes(log)),
             directory: DirectoryId(u128::from_le_bytes(directory)),
             created,
+            follows: false,
         })
     }
 
@@ -46,6 +49,7 @@ impl Identity {
         b[0..8].copy_from_slice(&MAGIC);
         b[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         b[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        b[20..24].copy_from_slice(&u32::from(self.follows).to_le_bytes());
         b[24..40].copy_from_slice(&self.log.0.to_le_bytes());
         b[40..56].copy_from_slice(&self.directory.0.to_le_bytes());
         b[56..64].copy_from_slice(&self.created.0.to_le_bytes());
@@ -79,7 +83,8 @@ impl Identity {
         if reader_min > FORMAT_VERSION {
             return Err(newer(&path, reader_min));
         }
-        if b[20..24] != [0; 4] || b[64..].iter().any(|b| *b != 0) {
+        let whose = u32_at(&b, 20);
+        if whose > 1 || b[64..].iter().any(|b| *b != 0) {
             return Err(Error::corrupt(&path, 0, "the identity has fields of a newer format"));
         }
         let (mut log, mut directory) = ([0; 16], [0; 16]);
@@ -89,6 +94,7 @@ impl Identity {
             log: LogId(u128::from_le_bytes(log)),
             directory: DirectoryId(u128::from_le_bytes(directory)),
             created: Timestamp(u64_at(&b, 56)),
+            follows: whose == 1,
         }))
     }
 
@@ -121,9 +127,10 @@ mod tests {
 
     #[test]
     fn newer_is_named_and_the_bytes_are_stable() {
-        let id = Identity { log: LogId(1), directory: DirectoryId(2), created: Timestamp(3) };
+        let id = Identity { log: LogId(1), directory: DirectoryId(2), created: Timestamp(3), follows: false };
         let b = id.encode();
-        assert_eq!((b[24], b[40], b[56]), (1, 2, 3));
+        assert_eq!((b[20], b[24], b[40], b[56]), (0, 1, 2, 3));
+        assert_eq!(Identity { follows: true, ..id }.encode()[20], 1);
         assert_eq!(newer(Path::new("x"), 9).kind(), ErrorKind::Unsupported);
     }
 }

@@ -21,7 +21,7 @@ use walk::Learn;
 pub(super) const SEGMENT_BYTES: u32 = 64 << 10;
 
 pub(super) fn identity() -> Identity {
-    Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9) }
+    Identity { log: LogId(7), directory: DirectoryId(8), created: Timestamp(9), follows: false }
 }
 
 /// An entry as it should come back.

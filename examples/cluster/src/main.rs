@@ -5,7 +5,7 @@
 //! ```text
 //! servers.rs    processes: started, killed, ended with this program
 //! producers.rs  exactly-once appending over the network
-//! view.rs       a follower that counts words and holds everything against what was promised
+//! view.rs       a copy of the log in this process, whose reader counts words and holds everything against what was promised
 //! text.rs       the records, as in ../replicated
 //! ```
 
@@ -18,6 +18,7 @@ mod view;
 use chiplog::{ErrorKind, Index, Start, Viewer};
 use chiplog_net::client::ReadFrom;
 use chiplog_net::client::blocking::Client;
+use chiplog_net::follower::Follower;
 use clap::Parser as _;
 use producers::{Promises, produce};
 use servers::{ELECTION_MILLIS, PATIENCE, Servers};
@@ -25,9 +26,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use text::Text;
@@ -84,15 +85,21 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     fs::create_dir_all(&dir)?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, arguments.dir.is_none())?);
-    let at_signal = servers.clone();
+    // The view's copy; it ends before its directory goes.
+    let copy = Arc::<OnceLock<Follower>>::default();
+    let at_signal = (servers.clone(), copy.clone());
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {
-            at_signal.end(false);
+            let (servers, copy) = at_signal;
+            if let Some(copy) = copy.get() {
+                let _ = copy.close();
+            }
+            servers.end(false);
             std::process::exit(130);
         }
     });
-    let told = tell(arguments, &text, &servers);
+    let told = tell(arguments, &text, &servers, &dir.join("view"), &copy);
     servers.end(told.is_err());
     if told.is_ok() && arguments.dir.is_some() {
         println!("The servers' data stays in {}. Look around: chiplog info {0}/server-1", dir.display());
@@ -102,7 +109,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-fn tell(arguments: &Arguments, text: &Text, servers: &Servers) -> Result<()> {
+fn tell(
+    arguments: &Arguments,
+    text: &Text,
+    servers: &Servers,
+    view: &Path,
+    copy: &OnceLock<Follower>,
+) -> Result<()> {
     let began = Instant::now();
     let promises = Arc::new(Promises::new(text.records_in(arguments.mib << 20).max(10_000)));
     let name =
@@ -114,20 +127,21 @@ fn tell(arguments: &Arguments, text: &Text, servers: &Servers) -> Result<()> {
     );
     let client = assemble(servers)?;
     let leader = leader_other_than(&client, 0)?;
+    let opened = view::copy(view, servers.clients(), &servers.place(leader)?.zone)?;
+    let copy = copy.get_or_init(|| opened);
     println!(
-        "\n2. {PRODUCERS} programs append over the network, each in a session of its own. A view follows at server {leader},\n   \
-         counts words, and compares every record with the text."
+        "\n2. {PRODUCERS} programs append over the network, each in a session of its own. A view in this program has a copy of\n   \
+         the log, which server {leader} feeds; it reads that, counts words, and compares every record with the text."
     );
     let followed = thread::scope(|scope| -> Result<view::Followed> {
-        let (all, promises, client) = (servers.clients(), &promises, &client);
-        let zone = &servers.place(leader)?.zone;
+        let (all, promises, client, copy) = (servers.clients(), &promises, &client, copy);
         let producers: Vec<_> = (0..PRODUCERS)
             .map(|n| {
                 let all = all.clone();
                 scope.spawn(move || promises.heed(produce(&all, text, promises, n, PRODUCERS)))
             })
             .collect();
-        let view = scope.spawn(move || promises.heed(view::follow(client, zone, text, promises, PRODUCERS)));
+        let view = scope.spawn(move || promises.heed(view::follow(copy, text, promises, PRODUCERS)));
         let story = promises.heed(lose_the_leader(client, servers, leader, promises));
         // Whoever failed first knows best: the others only noticed.
         for producer in producers {
@@ -140,14 +154,17 @@ fn tell(arguments: &Arguments, text: &Text, servers: &Servers) -> Result<()> {
     if (followed.count, followed.words) != (promises.total(), words) {
         return Err(format!("A PROMISE IS BROKEN: the view has {followed:?}, not {words} words").into());
     }
+    let fed: Vec<_> = followed.servers.iter().map(|server| servers.node_at(server)).collect::<Result<_>>()?;
     println!(
-        "   All {} records are confirmed. The view read them from {} servers without noticing: {} words, as in the text,\n   \
-         no record lost, none twice, each where it was confirmed, those of a session in their order.",
+        "   All {} records are confirmed. The view has read them from its copy: {} words, as in the text, no record lost, none\n   \
+         twice, each where it was confirmed, those of a session in their order. Server {} fed the copy, at the very next\n   \
+         block; the view noticed nothing.",
         count(promises.confirmed()),
-        followed.servers.len(),
         count(words),
+        fed.join(", then "),
     );
-    discard_and_come_back(&client, servers, leader, text, &promises)?;
+    discard_and_come_back(&client, servers, leader, text, &promises, copy)?;
+    copy.close()?;
     println!("\nAll checks passed, in {:.1} s.", began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -225,6 +242,7 @@ fn discard_and_come_back(
     killed: u64,
     text: &Text,
     promises: &Promises,
+    copy: &Follower,
 ) -> Result<()> {
     let (first, last) = (Index(promises.total() / 2 + 1), Index(promises.total()));
     client.discard(first)?;
@@ -236,8 +254,16 @@ fn discard_and_come_back(
         Err(error) if error.kind() == ErrorKind::Discarded => {}
         other => return Err(format!("a discarded record was answered with {other:?}").into()),
     }
+    let asked = Instant::now();
+    while copy.status().first != first {
+        if asked.elapsed() > PATIENCE {
+            return Err(format!("the view's copy does not hear of the discard: {:?}", copy.status()).into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
     println!(
-        "\n4. Everything below index {} is discarded, on all servers; asking for an older record gets a clear error.",
+        "\n4. Everything below index {} is discarded, on all servers and in the view's copy; asking for an older record gets a\n   \
+         clear error.",
         count(first.get())
     );
     let had = Viewer::open(&servers.place(killed)?.data)?.info().last;
@@ -260,11 +286,13 @@ fn discard_and_come_back(
         let (zone, server) = (&place.zone, &place.client);
         digests.push(view::read_all(client, zone, server, text, promises, PRODUCERS, first)?);
     }
+    digests.push(view::read_copy(copy, text, promises, PRODUCERS, first)?);
     if digests.windows(2).any(|pair| pair[0] != pair[1]) {
-        return Err(format!("A PROMISE IS BROKEN: the servers differ: {digests:x?}").into());
+        return Err(format!("A PROMISE IS BROKEN: the servers, or the copy, differ: {digests:x?}").into());
     }
     println!(
-        "   Read from end to end over the network, all three have the same {} records, each where it was confirmed.",
+        "   Read from end to end, the servers over the network, all three have the same {} records, each where it was\n   \
+         confirmed, and so has the view's copy.",
         count(last.get() + 1 - first.get())
     );
     Ok(())

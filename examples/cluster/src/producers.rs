@@ -118,8 +118,9 @@ pub(crate) fn produce(
         }
     }
     producer.flush(super::servers::PATIENCE)?;
-    match producer.close(Duration::from_secs(10)).len() {
-        0 => Ok(()),
-        left => Err(format!("{left} records were not confirmed").into()),
+    let closed = producer.close(Duration::from_secs(10));
+    if closed.all_acknowledged() {
+        return Ok(());
     }
+    Err(format!("{} records were not confirmed: {:?}", closed.left.len(), closed.failed).into())
 }

@@ -81,6 +81,12 @@ impl Servers {
         self.places.iter().find(|p| p.node == node).ok_or_else(|| format!("there is no server {node}").into())
     }
 
+    /// The number of the server that clients reach here.
+    pub(crate) fn node_at(&self, client: &str) -> Result<String> {
+        let place = self.places.iter().find(|p| p.client == client);
+        place.map(|p| p.node.to_string()).ok_or_else(|| format!("there is no server at {client}").into())
+    }
+
     pub(crate) fn clients(&self) -> Vec<String> {
         self.places.iter().map(|p| p.client.clone()).collect()
     }

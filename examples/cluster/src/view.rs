@@ -1,14 +1,15 @@
-//! A view of the log: follows it over the network, counts words, and holds every record against the text and against
-//! what was promised.
+//! A view of the log: keeps a copy of it in this process, which any server feeds, reads that, counts words, and holds every
+//! record against the text and against what was promised.
 
 use crate::producers::Promises;
 use crate::text::Text;
-use chiplog::{ErrorKind, Index, RecordBatch, Start};
-use chiplog_net::client::blocking::{Client, Reader};
+use chiplog::{Index, Options, RecordBatch, Start};
+use chiplog_net::client::blocking::Client;
 use chiplog_net::client::{ReadFrom, ReaderOptions};
-use std::collections::BTreeSet;
+use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use std::error::Error;
 use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
 use std::time::Duration;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -97,43 +98,69 @@ pub(crate) fn words_of(text: &Text, total: u64) -> u64 {
     upto(lines.min(total)) * (total / lines).max(1) + if total > lines { upto(total % lines) } else { 0 }
 }
 
-/// What the view saw, and which servers it had.
+/// What the view saw, and which servers fed its copy, one after the other.
 #[derive(Debug)]
 pub(crate) struct Followed {
     pub(crate) count: u64,
     pub(crate) words: u64,
-    pub(crate) servers: BTreeSet<String>,
+    pub(crate) servers: Vec<String>,
 }
 
-/// Follows the log live from its first record to the last, at the server of this zone as long as there is one.
-pub(crate) fn follow(
-    client: &Client,
-    zone: &str,
-    text: &Text,
-    promises: &Promises,
-    sessions: u64,
-) -> Result<Followed> {
-    let mut reader = client.reader(Start::First, ReadFrom::Nearest(zone.to_owned()));
+/// A copy of the log in this process, fed by the server of this zone as long as there is one.
+pub(crate) fn copy(dir: &Path, servers: Vec<String>, zone: &str) -> Result<Follower> {
+    let mut options = FollowerOptions::default();
+    options.zone = zone.to_owned();
+    options.files = Options::with_segment_bytes(4 << 20);
+    Ok(Follower::open(dir, servers, Start::First, options)?)
+}
+
+/// Reads the copy, from the first record to the last, while it grows.
+pub(crate) fn follow(copy: &Follower, text: &Text, promises: &Promises, sessions: u64) -> Result<Followed> {
+    let mut reader = copy.reader(Start::First)?;
     let mut seen = Seen::new(text, promises, sessions, Index(1));
-    let mut servers = BTreeSet::new();
     while seen.count < promises.total() {
         if promises.failed() {
             return broken(format!("the appends ended after {} records", seen.count));
         }
-        if let Some(batch) = within(&mut reader)? {
-            seen.take(&batch)?;
-            servers.extend(reader.server().map(str::to_owned));
+        if reader.wait(Some(LOOK))? {
+            // Slices of the copy's files: neither a server nor a copy of the bytes is in between.
+            while let Some(batch) = reader.next_batch()? {
+                seen.take(&batch)?;
+            }
         }
     }
+    let mut servers = Vec::new();
+    while let Ok(event) = copy.next_event(Duration::ZERO) {
+        match event {
+            FollowerEvent::Connected { server } | FollowerEvent::Switched { to: server, .. } => {
+                servers.push(server);
+            }
+            FollowerEvent::Jumped { from, to } => {
+                return broken(format!("the copy lacks records {from} to {}", to.previous()));
+            }
+            _ => {}
+        }
+    }
+    servers.dedup();
     // What came last may have been seen before its producer heard of it: the caller asks again, when all have.
     Ok(Followed { count: seen.count, words: seen.words, servers })
 }
 
-fn within(reader: &mut Reader) -> Result<Option<RecordBatch>> {
-    match reader.next_batch_within(LOOK) {
-        Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
-        other => Ok(other?),
+/// Reads the copy from `first` to its end. Returns a digest of all it has, as [`read_all`].
+pub(crate) fn read_copy(
+    copy: &Follower,
+    text: &Text,
+    promises: &Promises,
+    sessions: u64,
+    first: Index,
+) -> Result<u64> {
+    let mut reader = copy.reader(Start::First)?;
+    let mut seen = Seen::new(text, promises, sessions, first);
+    while let Some(batch) = reader.next_batch()? {
+        seen.take(&batch)?;
     }
+    seen.complete(first)?;
+    Ok(seen.hash.finish())
 }
 
 /// Reads one server from `first` to `last`. Returns a digest of all it has.

@@ -1,27 +1,29 @@
 //! Backoff: how long to wait before the next attempt: exponential, with jitter, so that clients that failed together
 //! do not come back together.
 
+use super::deadline::FAR;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    pub(super) fn new(min: Duration, max: Duration) -> Self {
+    pub(crate) fn new(min: Duration, max: Duration) -> Self {
+        let (min, max) = (min.min(FAR), max.min(FAR));
         Self { min, max: max.max(min), failures: 0 }
     }
 
     /// It went well.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// It went wrong again: how long to wait now. Between half of `min * 2^n` and all of it, at most `max`.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let full = self.min.saturating_mul(1 << self.failures.min(20)).min(self.max);
         self.failures += 1;
         full.mul_f64(0.5 + fastrand::f64() / 2.0)

@@ -1,8 +1,11 @@
 //! Blocking: the client for programs without an async runtime. Each [`Client`] has a thread of its own that does the
-//! network's work; calls wait for it on the caller's thread. Not to be used from async code.
+//! network's work; calls wait for it on the caller's thread. Not to be used from async code, and so not from callbacks,
+//! but for `send` while there is room.
+//!
+//! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
-use super::{ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo, Unacknowledged};
-use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start};
+use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
+use chiplog::{Error, ErrorKind, ForkGuard, Index, OwnedRecord, RecordBatch, Result, Start};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -16,12 +19,14 @@ struct Runtime {
     handle: Handle,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    fork: ForkGuard,
 }
 
 impl Runtime {
     fn start() -> Result<Arc<Self>> {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot start the client's thread: {e}"));
+        let fork = ForkGuard::new().map_err(failed)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
@@ -29,18 +34,33 @@ impl Runtime {
             let _ = runtime.block_on(ended);
         };
         let thread = std::thread::Builder::new().name("chiplog-client".into()).spawn(run).map_err(failed)?;
-        Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread) }))
+        Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread), fork }))
     }
 
-    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+    fn check_fork(&self) -> Result<()> {
+        if self.fork.is_child() {
+            let what =
+                "this client was made before fork(): its thread is in the parent; connect anew in the child";
+            return Err(Error::new(ErrorKind::Forked, what));
+        }
+        Ok(())
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check_fork()?;
         self.handle.block_on(work)
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        if self.fork.is_child() {
+            std::mem::forget(self.end.take()); // whom it would wake is in the parent
+            return;
+        }
         self.end = None;
-        if let Some(thread) = self.thread.take() {
+        // The last handle can go away in a callback, on this very thread: it ends when that returns.
+        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
     }
@@ -113,6 +133,14 @@ impl Client {
         self.runtime.wait(self.client.info())
     }
 
+    /// See [`super::Client::info_stale`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn info_stale(&self) -> Result<RemoteInfo> {
+        self.runtime.wait(self.client.info_stale())
+    }
+
     /// See [`super::Client::discard`].
     ///
     /// # Errors
@@ -124,6 +152,8 @@ impl Client {
 
 /// As [`super::Producer`], for threads. Cheap to clone. To be closed: when the last handle of its client is dropped,
 /// what was not acknowledged is given up.
+///
+/// In a forked child every call is refused as `Forked`.
 ///
 /// ```
 /// fn takes_any_thread<T: Send + Sync + Clone>() {}
@@ -141,6 +171,7 @@ impl Producer {
     /// # Errors
     /// As there.
     pub fn send(&self, record: &[u8]) -> Result<()> {
+        self.runtime.check_fork()?;
         match self.producer.try_send(record) {
             Err(error) if error.kind() == ErrorKind::Busy => self.runtime.wait(self.producer.send(record)),
             done => done,
@@ -183,9 +214,11 @@ impl Producer {
         self.runtime.wait(self.producer.flush(deadline))
     }
 
-    /// See [`super::Producer::close`].
-    pub fn close(&self, deadline: Duration) -> Vec<Unacknowledged> {
-        self.runtime.wait(self.producer.close(deadline))
+    /// See [`super::Producer::close`]. In a forked child it tells `Forked` as the reason of a failure, and no records:
+    /// they are the parent's.
+    pub fn close(&self, deadline: Duration) -> Closed {
+        let closed = self.runtime.wait(async { Ok(self.producer.close(deadline).await) });
+        closed.unwrap_or_else(|error| Closed { left: Vec::new(), failed: Some(error) })
     }
 }
 

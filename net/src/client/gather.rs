@@ -6,17 +6,23 @@
 //! ```
 //!
 //! Invariants:
-//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order.
+//! - Batches are numbered 1, 2, 3 … in the order of their records, and settled in that order, but for one that cannot be
+//!   encoded.
+//! - Once `gone`, everything is settled, and nothing is pushed any more.
 //! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, but for one record
 //!   when nothing else is there.
 //! - No foreign code (callbacks, wakers) runs while the lock is held.
 //!
 //! Must not know: the network.
 
+use super::closed::{Closed, Unacknowledged};
+use super::deadline::{after, within};
 use super::outcome::{Delivery, Outcome};
 use chiplog::{BATCH_HEADER_BYTES, BatchBuilder, Error, ErrorKind, Index, Result};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -48,28 +54,37 @@ pub(super) struct Bounds {
 
 /// A batch that takes no more records.
 pub(super) struct Gathered {
-    pub(super) number: u64,
     pub(super) builder: BatchBuilder,
-    /// When its first record came.
+    pub(super) waiting: Waiting,
+}
+
+/// Those who wait for a batch to be settled.
+pub(super) struct Waiting {
+    number: u64,
+    /// When the batch's first record came.
     pub(super) since: Instant,
-    pub(super) cost: usize,
-    pub(super) tellings: Tellings,
+    cost: usize,
+    tellings: Tellings,
 }
 
 /// Who wants to hear of a batch's records.
 #[derive(Default)]
-pub(super) struct Tellings {
+struct Tellings {
     outcome: Option<Arc<Outcome>>,
     callbacks: Vec<(u32, Callback)>,
 }
 
 impl Tellings {
-    pub(super) fn tell(self, result: &Result<Index>) {
+    fn tell(self, result: &Result<Index>) {
         if let Some(outcome) = self.outcome {
             outcome.set(result.clone());
         }
         for (offset, callback) in self.callbacks {
-            callback(result.clone().map(|first| first.plus(offset.into())));
+            let result = result.clone().map(|first| first.plus(offset.into()));
+            // One that panics keeps nobody else from hearing.
+            if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
+                tracing::error!("a callback of a producer panicked");
+            }
         }
     }
 }
@@ -83,16 +98,16 @@ pub(super) enum Take {
 }
 
 pub(super) struct Gather {
-    bounds: Bounds,
     state: Mutex<State>,
     /// There may be something to take.
     pub(super) work: Notify,
-    /// Something was settled.
+    /// Something was settled, or the pump is gone.
     settled: Notify,
     abandoned: Notify,
 }
 
 struct State {
+    bounds: Bounds,
     open: Open,
     ready: std::collections::VecDeque<Box<Gathered>>,
     buffered: usize,
@@ -101,12 +116,17 @@ struct State {
     settled_to: u64,
     /// Batches up to this one do not linger.
     flush_to: u64,
-    /// The first failure since the last flush.
+    /// Batches that failed, and why the last of them did. Each handle remembers how many of them it was told of.
+    failures: u64,
     failed: Option<Error>,
     /// Nothing more is taken, for this reason.
     ended: Option<Error>,
     /// The pump is to give up.
     abandoned: bool,
+    /// The pump is no more.
+    gone: bool,
+    /// What it left.
+    left: Vec<Unacknowledged>,
 }
 
 #[derive(Default)]
@@ -120,22 +140,31 @@ struct Open {
 impl Gather {
     pub(super) fn new(bounds: Bounds) -> Self {
         let state = State {
+            bounds,
             open: Open::default(),
             ready: Default::default(),
             buffered: 0,
             closed_to: 0,
             settled_to: 0,
             flush_to: 0,
+            failures: 0,
             failed: None,
             ended: None,
             abandoned: false,
+            gone: false,
+            left: Vec::new(),
         };
         let (work, settled, abandoned) = (Notify::new(), Notify::new(), Notify::new());
-        Self { bounds, state: Mutex::new(state), work, settled, abandoned }
+        Self { state: Mutex::new(state), work, settled, abandoned }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on.
+    pub(super) fn bound(&self, bounds: Bounds) {
+        self.state().bounds = bounds;
     }
 
     /// Takes a record in, if there is room. Never waits.
@@ -143,27 +172,27 @@ impl Gather {
     /// # Errors
     /// `Busy`: no room; `TooLarge`; whatever ended the producer. `tell` is given back with `Busy`.
     pub(super) fn push(&self, record: &[u8], tell: Tell) -> Result<Option<Delivery>, (Error, Tell)> {
-        if record.len() > self.bounds.record_bytes_max {
-            let max = self.bounds.record_bytes_max;
-            let what = format!("a record of {} bytes; the servers take {max}", record.len());
-            return Err((Error::new(ErrorKind::TooLarge, what), tell));
-        }
         let extra = if matches!(tell, Tell::Callback(_)) { CALLBACK_BYTES } else { 0 };
         let cost = record.len() + RECORD_OVERHEAD_BYTES + extra;
         let mut state = self.state();
+        let bounds = state.bounds;
         if let Some(error) = &state.ended {
             return Err((error.clone(), tell));
         }
-        if state.buffered + cost > self.bounds.buffer_bytes && state.buffered > 0 {
+        if record.len() > bounds.record_bytes_max {
             drop(state);
-            let what = format!("{} bytes of records wait to be acknowledged", self.bounds.buffer_bytes);
+            let what =
+                format!("a record of {} bytes; the servers take {}", record.len(), bounds.record_bytes_max);
+            return Err((Error::new(ErrorKind::TooLarge, what), tell));
+        }
+        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
+            drop(state);
+            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
             return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let bytes = record.len() + RECORD_OVERHEAD_BYTES;
         let builder = &state.open.builder;
-        if builder.count() >= self.bounds.batch_records
-            || builder.encoded_bytes() + bytes > self.bounds.batch_bytes
-        {
+        if builder.count() >= bounds.batch_records || builder.encoded_bytes() + bytes > bounds.batch_bytes {
             state.close_open();
         }
         let n = state.open.builder.count();
@@ -182,7 +211,7 @@ impl Gather {
                 None
             }
         };
-        let full = state.open.builder.encoded_bytes() >= self.bounds.batch_bytes;
+        let full = state.open.builder.encoded_bytes() >= bounds.batch_bytes;
         if n == 0 {
             state.open.since = Some(Instant::now());
         }
@@ -196,19 +225,96 @@ impl Gather {
         Ok(delivery)
     }
 
-    /// Takes a record in; waits for room until `deadline`.
+    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. `callback`
+    /// gets the index of the first.
+    ///
+    /// # Errors
+    /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers take.
+    pub(super) fn push_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        callback: Callback,
+    ) -> Result<(), (Error, Callback)> {
+        let bytes: usize = records.iter().map(|r| r.as_ref().len() + RECORD_OVERHEAD_BYTES).sum();
+        let cost = bytes + CALLBACK_BYTES;
+        let mut state = self.state();
+        let bounds = state.bounds;
+        if let Some(error) = &state.ended {
+            return Err((error.clone(), callback));
+        }
+        let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
+        let what = match () {
+            () if records.is_empty() => "a batch has at least one record".to_owned(),
+            () if largest > bounds.record_bytes_max => {
+                format!("a record of {largest} bytes; the servers take {}", bounds.record_bytes_max)
+            }
+            () if BATCH_HEADER_BYTES + bytes > bounds.batch_bytes => {
+                format!("a batch of {bytes} bytes; at most {} are taken", bounds.batch_bytes)
+            }
+            () => String::new(),
+        };
+        if !what.is_empty() {
+            drop(state);
+            let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
+            return Err((Error::new(kind, what), callback));
+        }
+        if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
+            drop(state);
+            let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
+            return Err((Error::new(ErrorKind::Busy, what), callback));
+        }
+        let mut builder = BatchBuilder::new();
+        for record in records {
+            if let Err(error) = builder.push(record.as_ref()) {
+                return Err((error, callback));
+            }
+        }
+        state.close_open();
+        let tellings = Tellings { outcome: None, callbacks: vec![(0, callback)] };
+        state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
+        state.close_open();
+        state.buffered += cost;
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// As [`Self::push_batch`]; waits for room for at most `patience`.
+    pub(super) async fn push_batch_wait(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        mut callback: Callback,
+        patience: Duration,
+    ) -> Result<()> {
+        let deadline = within(patience);
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            match self.push_batch(records, callback) {
+                Err((error, again)) if error.kind() == ErrorKind::Busy => {
+                    if timeout_at(deadline, settled).await.is_err() {
+                        return Err(error);
+                    }
+                    callback = again;
+                }
+                done => return done.map_err(|(error, _)| error),
+            }
+        }
+    }
+
+    /// Takes a record in; waits for room for at most `patience`.
     pub(super) async fn push_wait(
         &self,
         record: &[u8],
         tell: Tell,
-        deadline: Duration,
+        patience: Duration,
     ) -> Result<Option<Delivery>> {
         let mut tell = match self.push(record, tell) {
             Ok(delivery) => return Ok(delivery),
             Err((error, tell)) if error.kind() == ErrorKind::Busy => tell,
             Err((error, _)) => return Err(error),
         };
-        let deadline = Instant::now() + deadline;
+        let deadline = within(patience);
         loop {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
@@ -230,7 +336,7 @@ impl Gather {
         let mut state = self.state();
         if state.ready.is_empty() {
             let Some(since) = state.open.since else { return Take::Nothing };
-            let due = since + self.bounds.linger;
+            let due = after(since, state.bounds.linger);
             if now < due && state.flush_to <= state.closed_to && state.ended.is_none() {
                 return Take::Linger(due);
             }
@@ -242,22 +348,25 @@ impl Gather {
     /// When the oldest record that waits came.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let state = self.state();
-        state.ready.front().map(|g| g.since).or(state.open.since)
+        state.ready.front().map(|g| g.waiting.since).or(state.open.since)
     }
 
-    /// What became of a batch that was taken. `index`: of its first record.
-    pub(super) fn settle(&self, number: u64, cost: usize, tellings: Tellings, result: &Result<Index>) {
+    /// What became of a batch that was taken. `result`: the index of its first record.
+    pub(super) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
+        let Waiting { number, cost, tellings, .. } = waiting;
+        // First: who hears that it is settled can rely on everybody having heard how.
+        tellings.tell(result);
         {
             let mut state = self.state();
-            state.settled_to = number;
+            state.settled_to = state.settled_to.max(number);
             state.buffered -= cost;
             if let Err(error) = result
                 && error.kind() != ErrorKind::SequenceForgotten
             {
-                state.failed.get_or_insert_with(|| error.clone());
+                state.failures += 1;
+                state.failed = Some(error.clone());
             }
         }
-        tellings.tell(result);
         self.settled.notify_waiters();
     }
 
@@ -268,14 +377,22 @@ impl Gather {
         self.settled.notify_waiters();
     }
 
-    pub(super) fn is_ended(&self) -> bool {
-        self.state().ended.is_some()
+    /// Whether nothing waits to be taken, and nothing will. Both are looked at under one lock: in between a record
+    /// could be given and the last handle dropped.
+    pub(super) fn is_done(&self) -> bool {
+        let state = self.state();
+        state.ended.is_some() && state.is_empty()
     }
 
-    /// Whether nothing waits to be taken.
-    pub(super) fn is_empty(&self) -> bool {
-        let state = self.state();
-        state.ready.is_empty() && state.open.since.is_none()
+    /// Waits until there is something to take. False: there is nothing, and will not be.
+    pub(super) async fn wait_for_work(&self) -> bool {
+        while self.state().is_empty() {
+            if self.is_done() {
+                return false;
+            }
+            self.work.notified().await;
+        }
+        true
     }
 
     /// Bytes of records that are not settled.
@@ -283,11 +400,12 @@ impl Gather {
         self.state().buffered
     }
 
-    /// Waits until all that was pushed before the call is settled, until `deadline`.
+    /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
+    /// caller was told.
     ///
     /// # Errors
-    /// `Timeout`; or the first failure since the last flush.
-    pub(super) async fn flush(&self, deadline: Instant) -> Result<()> {
+    /// `Timeout`; or the last failure that the caller was not told of.
+    pub(super) async fn flush(&self, deadline: Instant, heard: &AtomicU64) -> Result<()> {
         let target = {
             let mut state = self.state();
             let target = state.closed_to + u64::from(state.open.since.is_some());
@@ -295,20 +413,47 @@ impl Gather {
             target
         };
         self.work.notify_one();
+        let settled = self.settled_when(|state| state.settled_to >= target);
+        if timeout_at(deadline, settled).await.is_err() {
+            let what = "not all records were acknowledged in time; they still can be";
+            return Err(Error::new(ErrorKind::Timeout, what));
+        }
+        let state = self.state();
+        let news = heard.swap(state.failures, Ordering::Relaxed) < state.failures;
+        state.failed.clone().filter(|_| news).map_or(Ok(()), Err)
+    }
+
+    async fn settled_when(&self, is: impl Fn(&State) -> bool) {
         loop {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
-            {
-                let mut state = self.state();
-                if state.settled_to >= target {
-                    return state.failed.take().map_or(Ok(()), Err);
-                }
+            if is(&self.state()) {
+                return;
             }
-            if timeout_at(deadline, settled).await.is_err() {
-                let what = "not all records were acknowledged in time; they still can be";
-                return Err(Error::new(ErrorKind::Timeout, what));
-            }
+            settled.await;
         }
+    }
+
+    /// Waits until the pump is gone.
+    pub(super) async fn wait_gone(&self) {
+        self.settled_when(|state| state.gone).await;
+    }
+
+    /// The pump is gone, and leaves this.
+    pub(super) fn gone(&self, left: Vec<Unacknowledged>) {
+        {
+            let mut state = self.state();
+            state.gone = true;
+            state.left.extend(left);
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// How the producer ended, to whoever asks, as often as it is asked.
+    pub(super) fn closed(&self, heard: &AtomicU64) -> Closed {
+        let state = self.state();
+        let news = heard.load(Ordering::Relaxed) < state.failures;
+        Closed { left: state.left.clone(), failed: state.failed.clone().filter(|_| news) }
     }
 
     /// Tells the pump to give up.
@@ -330,11 +475,17 @@ impl Gather {
 }
 
 impl State {
+    /// Whether nothing waits to be taken.
+    fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.open.since.is_none()
+    }
+
     fn close_open(&mut self) {
         let Some(since) = self.open.since else { return };
         self.closed_to += 1;
         let Open { builder, cost, tellings, .. } = std::mem::take(&mut self.open);
-        self.ready.push_back(Box::new(Gathered { number: self.closed_to, builder, since, cost, tellings }));
+        let waiting = Waiting { number: self.closed_to, since, cost, tellings };
+        self.ready.push_back(Box::new(Gathered { builder, waiting }));
     }
 }
 
@@ -342,7 +493,7 @@ impl fmt::Debug for Gather {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         f.debug_struct("Gather")
-            .field("bounds", &self.bounds)
+            .field("bounds", &state.bounds)
             .field("buffered", &state.buffered)
             .field("settled_to", &state.settled_to)
             .field("ended", &state.ended)
@@ -354,3 +505,61 @@ impl fmt::Debug for Gather {
 pub(super) const BATCH_BYTES_MIN: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES + 1;
 /// What a record alone in its batch takes besides itself.
 pub(super) const FRAME_BYTES: usize = BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(linger: Duration) -> Arc<Gather> {
+        let bounds = Bounds {
+            batch_bytes: 1 << 16,
+            batch_records: 1000,
+            record_bytes_max: 1 << 10,
+            buffer_bytes: 1 << 20,
+            linger,
+        };
+        Arc::new(Gather::new(bounds))
+    }
+
+    fn end(gather: &Gather) {
+        gather.end(Error::new(ErrorKind::Closed, "the test ends it"));
+    }
+
+    fn push(gather: &Gather, record: &[u8]) {
+        assert!(gather.push(record, Tell::Nobody).is_ok());
+    }
+
+    /// The pump looked whether anything waits, then whether the producer had ended. In between another thread gave a
+    /// record and closed the producer: the pump went without the record, which nobody heard of again.
+    #[tokio::test]
+    async fn a_record_given_just_before_the_end_is_not_left_behind() {
+        for _ in 0..20_000 {
+            let gather = gather(Duration::ZERO);
+            let begin = Arc::new(std::sync::Barrier::new(2));
+            let caller = {
+                let (gather, begin) = (gather.clone(), begin.clone());
+                std::thread::spawn(move || {
+                    begin.wait();
+                    push(&gather, b"x");
+                    end(&gather);
+                })
+            };
+            begin.wait();
+            assert!(gather.wait_for_work().await, "it went without the record");
+            caller.join().unwrap();
+            assert!(!gather.is_done());
+            assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+            assert!(gather.is_done() && !gather.wait_for_work().await);
+        }
+    }
+
+    /// A linger of for ever overflowed under the lock, and again while the pump was unwound: the process ended.
+    #[test]
+    fn a_batch_may_linger_for_ever() {
+        let gather = gather(Duration::MAX);
+        push(&gather, b"x");
+        assert!(matches!(gather.take(Instant::now()), Take::Linger(_)));
+        end(&gather);
+        assert!(matches!(gather.take(Instant::now()), Take::Batch(_)));
+    }
+}

@@ -6,23 +6,29 @@
 //!         └─ RemoteReader <── read stream <── one replica; another one when it fails, at the same index
 //! ```
 //!
-//! Every wait has a deadline. Must not know: how a server works; the log's files.
+//! Every wait has a deadline. What needs the leader waits for one until then; what only reads needs none: `info_stale`,
+//! readers and watches also work where a majority is lost. Must not know: how a server works; the log's files.
 
-mod backoff;
+pub(crate) mod backoff;
 pub mod blocking;
 mod class;
+mod closed;
+mod deadline;
+mod errands;
 mod gather;
 mod outcome;
 mod producer;
 mod pump;
 mod reader;
-mod servers;
+pub(crate) mod servers;
+mod stale;
 mod tls;
 mod watch;
 
 pub use class::ErrorClass;
+pub use closed::{Closed, Unacknowledged};
 pub use outcome::Delivery;
-pub use producer::{Producer, ProducerOptions, Unacknowledged};
+pub use producer::{Producer, ProducerOptions};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
 pub use watch::{RemoteInfo, Watch};
@@ -125,12 +131,13 @@ struct Inner {
 type Call<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
 
 impl Client {
-    /// Finds the cluster that these servers, `host:port`, are part of, and its leader. One that runs is enough; the
-    /// others are learnt from it.
+    /// Finds the cluster that these servers, `host:port`, are part of. One that answers is enough, whether it knows a
+    /// leader or not; the others are learnt from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one. `Unavailable`, `Timeout`: no leader was found within
-    /// `options.timeout`. `Unsupported`: the server speaks another revision.
+    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unavailable`, `Timeout`: none
+    /// answered within `options.timeout`. `NotFound`: they have no log of that name. `Unsupported`: they speak another
+    /// revision.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
         options: ClientOptions,
@@ -144,7 +151,7 @@ impl Client {
         }
         let servers = Servers::new(seeds, options.clone());
         let client = Self { inner: Arc::new(Inner { options, servers }) };
-        client.servers().leader(client.deadline()).await?;
+        client.servers().found(client.deadline()).await?;
         Ok(client)
     }
 
@@ -157,7 +164,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.options().timeout
+        deadline::within(self.options().timeout)
     }
 
     fn log_name(&self) -> String {
@@ -182,27 +189,30 @@ impl Client {
         RemoteReader::new(self.clone(), start, options)
     }
 
+    /// The largest batch that the servers take, in bytes, as they told last.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.servers().limits().batch_bytes_max
+    }
+
     /// How the log stands: with everything that was acknowledged before the call.
     ///
     /// # Errors
     /// Those of a call: `Timeout` or `Unavailable` when no leader answers in time, and whatever it refuses with.
     pub async fn info(&self) -> Result<RemoteInfo> {
-        self.info_with(false).await
-    }
-
-    /// How the log stands, as the leader knows it without asking the others: it can be late by an election.
-    ///
-    /// # Errors
-    /// As [`Self::info`].
-    pub async fn info_stale(&self) -> Result<RemoteInfo> {
-        self.info_with(true).await
-    }
-
-    async fn info_with(&self, allow_stale: bool) -> Result<RemoteInfo> {
-        let request = InfoRequest { log: self.log_name(), allow_stale };
+        let request = InfoRequest { log: self.log_name(), allow_stale: false };
         let info = self
             .at_leader(request, |mut leader, request| Box::pin(async move { leader.info(request).await }));
         Ok(RemoteInfo::from(info.await?))
+    }
+
+    /// How the log stands as the replicas know it, without a majority: what the leader tells, if one answers as such;
+    /// else whoever has most of those that answer within `options.probe_timeout` of the first. It can be late by an
+    /// election; without a majority it is all that is left.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: no server answered in time; whatever all refuse with.
+    pub async fn info_stale(&self) -> Result<RemoteInfo> {
+        stale::info(self, self.deadline()).await.map(RemoteInfo::from)
     }
 
     /// Discards all records below `first`.
@@ -216,12 +226,17 @@ impl Client {
             .map(drop)
     }
 
-    /// How the log stands, now and whenever that changes.
+    /// How the log stands, now and whenever that changes: as the leader tells, or without one as another replica knows.
     pub fn watch(&self, interval: Duration) -> Watch {
         Watch::new(self.clone(), interval)
     }
 
-    async fn open_session(&self) -> Result<SessionId> {
+    /// Opens a session, for a producer that is to go on in it after a restart of the program: see
+    /// [`ProducerOptions::session`]. It expires when it is not used for long. Other producers open their own.
+    ///
+    /// # Errors
+    /// As [`Self::info`]; `TooManySessions`.
+    pub async fn open_session(&self) -> Result<SessionId> {
         let request = OpenSessionRequest { log: self.log_name() };
         let opened = self
             .at_leader(request, |mut leader, request| {
@@ -250,7 +265,7 @@ impl Client {
         let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);
         loop {
             let leader = self.servers().leader(deadline).await?;
-            let until = deadline.min(Instant::now() + self.options().attempt_timeout);
+            let until = deadline.min(deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
             let (error, hint) = match timeout_at(until, call(client, request.clone())).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),

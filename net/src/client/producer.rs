@@ -1,16 +1,20 @@
 //! Producer: takes records, and tells what became of them. Its pump does the sending.
 
 use super::Client;
+use super::closed::Closed;
+use super::deadline::within;
 use super::gather::{BATCH_BYTES_MIN, Bounds, Callback, FRAME_BYTES, Gather, Tell};
 use super::outcome::Delivery;
 use super::pump::Pump;
-use bytes::Bytes;
-use chiplog::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Index, Result};
+use super::servers::Limits;
+use chiplog::{
+    BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Codec, Error, ErrorKind, Index, Result, Sequence, SessionId,
+};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 /// Limits, deadlines and promises of a [`Producer`].
 ///
@@ -23,7 +27,8 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProducerOptions {
-    /// How long a batch that is not full waits for more records, default 0: it goes as soon as it may.
+    /// How long a batch that is not full waits for more records, default 0: it goes as soon as it may. Less than
+    /// `delivery_timeout`.
     pub linger: Duration,
     /// A batch goes when it is so large, default 256 KiB. A larger record goes alone.
     pub batch_bytes: usize,
@@ -40,12 +45,21 @@ pub struct ProducerOptions {
     /// Each record is in the log once, whatever is sent again, in the order in which it was given. Default true. False:
     /// what is sent again after a failure can be there twice, and out of order.
     pub exactly_once: bool,
+    /// Goes on in this session instead of opening one; the first batch has this number in it. For programs that keep what
+    /// they have sent, and send it again after they were restarted: batches given under the numbers that they had are in
+    /// the log once. Batches are to be given by [`send_batch`](Producer::send_batch) then, each takes one number. Where
+    /// the numbers cannot go on, the producer fails instead of going on in another session. Default None.
+    pub session: Option<(SessionId, Sequence)>,
     /// With batches under way and no answer for so long, the connection is given up and they are sent again, default
-    /// 10 s.
+    /// 10 s. The largest batch has to get there in that time.
     pub request_timeout: Duration,
-    /// A record that is not acknowledged for so long fails as `Timeout`, default 120 s. It may be in the log all the
-    /// same, and so may those behind it that were sent.
+    /// A record that is not acknowledged for so long fails, default 120 s: as `Full`, `Busy` or `TooManySessions` if that
+    /// is what it was refused with, and it surely is not in the log; else as `Timeout`, and it may be in the log all
+    /// the same. Those behind it that were sent by then fail with it.
     pub delivery_timeout: Duration,
+    /// How long the log may be full before records that wait for so long fail as `Full`, default 5 s: time for somebody
+    /// to discard.
+    pub full_max: Duration,
 }
 
 impl Default for ProducerOptions {
@@ -59,8 +73,10 @@ impl Default for ProducerOptions {
             block_max: Duration::from_secs(60),
             inflight_max: 32,
             exactly_once: true,
+            session: None,
             request_timeout: Duration::from_secs(10),
             delivery_timeout: Duration::from_secs(120),
+            full_max: Duration::from_secs(5),
         }
     }
 }
@@ -80,31 +96,34 @@ impl ProducerOptions {
         if self.request_timeout.is_zero() || self.delivery_timeout.is_zero() {
             return refuse("options request_timeout and delivery_timeout have to be more than nothing");
         }
+        if self.session.is_some_and(|(_, next)| next.get() == 0 || !self.exactly_once) {
+            return refuse("option session needs a number from 1, and exactly_once");
+        }
+        if self.linger >= self.delivery_timeout {
+            return refuse("option linger has to be less than delivery_timeout");
+        }
         Ok(())
     }
-}
 
-/// A record that a producer was given and that was not acknowledged before it ended.
-///
-/// ```
-/// # use chiplog_net::client::Unacknowledged;
-/// fn to_send_again(left: Vec<Unacknowledged>) -> Vec<bytes::Bytes> {
-///     left.into_iter().filter(|u| !u.in_doubt).map(|u| u.record).collect()
-/// }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unacknowledged {
-    /// Its bytes.
-    pub record: Bytes,
-    /// It was sent, and can be in the log. False: it surely is not.
-    pub in_doubt: bool,
+    /// Of what is gathered, for servers with these limits.
+    pub(super) fn bounds(&self, limits: Limits) -> Bounds {
+        let alone = limits.batch_bytes_max.saturating_sub(FRAME_BYTES);
+        Bounds {
+            batch_bytes: self.batch_bytes.min(limits.batch_bytes_max),
+            batch_records: self.batch_records,
+            record_bytes_max: limits.record_bytes_max.min(alone),
+            buffer_bytes: self.buffer_bytes,
+            linger: self.linger,
+        }
+    }
 }
 
 /// Appends records: gathers them into batches, keeps several under way, sends again what a failure left open. Cheap to
 /// clone, `Send + Sync`: clones share everything, and a record costs its caller a lock and a copy.
 ///
-/// Records given one after the other are in the log in that order. Dropping the last clone lets what was given be sent
-/// in the background, as long as the runtime lives; [`close`](Self::close) waits for that.
+/// Records given one after the other are in the log in that order. A batch that the servers refuse for what it is fails
+/// alone, and the producer goes on. Dropping the last clone lets what was given be sent in the background, as long as the
+/// runtime lives; [`close`](Self::close) waits for that. Of no use in a forked child: its task is in the parent.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -120,41 +139,34 @@ pub struct Unacknowledged {
 /// producer.flush(Duration::from_secs(10)).await?; // all are in the log
 /// let index = producer.append(b"one more").await?.await?;
 /// println!("at {index}");
-/// assert!(producer.close(Duration::from_secs(10)).await.is_empty());
+/// assert!(producer.close(Duration::from_secs(10)).await.all_acknowledged());
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct Producer {
     handle: Arc<Handle>,
+    /// Failures that a flush of this handle, or of the one it was cloned from before, has told.
+    heard: AtomicU64,
 }
 
 struct Handle {
     gather: Arc<Gather>,
     block_max: Duration,
-    pump: Mutex<Option<JoinHandle<()>>>,
-    left: Arc<Mutex<Vec<Unacknowledged>>>,
 }
 
 impl Producer {
     pub(super) async fn start(client: Client, options: ProducerOptions) -> Result<Self> {
         options.check()?;
         // It tells the limits; and whether there is a log to append to is known from the start.
-        let session = if options.exactly_once { Some(client.open_session().await?) } else { None };
-        let limits = client.servers().limits();
-        let bounds = Bounds {
-            batch_bytes: options.batch_bytes.min(limits.batch_bytes_max),
-            batch_records: options.batch_records,
-            record_bytes_max: limits.batch_bytes_max.saturating_sub(FRAME_BYTES),
-            buffer_bytes: options.buffer_bytes,
-            linger: options.linger,
+        let session = match options.session {
+            Some((session, _)) => Some(session),
+            None if options.exactly_once => Some(client.open_session().await?),
+            None => None,
         };
         let block_max = options.block_max;
-        let gather = Arc::new(Gather::new(bounds));
-        let left: Arc<Mutex<Vec<Unacknowledged>>> = Arc::default();
-        let pump = Pump::new(client, gather.clone(), options, session, left.clone());
-        let pump = Mutex::new(Some(tokio::spawn(pump.run())));
-        Ok(Self { handle: Arc::new(Handle { gather, block_max, pump, left }) })
+        let gather = Arc::new(Gather::new(options.bounds(client.servers().limits())));
+        tokio::spawn(Pump::new(client, gather.clone(), options, session).run());
+        Ok(Self { handle: Arc::new(Handle { gather, block_max }), heard: AtomicU64::new(0) })
     }
 
     fn gather(&self) -> &Gather {
@@ -188,7 +200,8 @@ impl Producer {
     }
 
     /// As [`send`](Self::send), and calls `callback` once with the record's index, or with why it has none, on the
-    /// producer's task: it should only pass the result on.
+    /// producer's task: it should only pass the result on. Of the reasons `SequenceForgotten` means that the record **is
+    /// in the log**; see [`Delivery`]. A panic in it is caught and reported.
     ///
     /// # Errors
     /// As [`send`](Self::send); `callback` is not called then.
@@ -201,13 +214,29 @@ impl Producer {
         self.gather().push_wait(record, Tell::Callback(callback), self.handle.block_max).await.map(drop)
     }
 
+    /// Buffers records that go as a batch of their own: all of them are in the log, at indexes that follow each other, or
+    /// none is. Waits for room for at most `options.block_max`. `callback` is called once with the index of the first, as
+    /// with [`send_with`](Self::send_with).
+    ///
+    /// # Errors
+    /// As [`send_with`](Self::send_with); `TooLarge`: together they are more than the servers, or `options.batch_bytes`,
+    /// allow; `InvalidArgument`: there are none.
+    pub async fn send_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        callback: impl FnOnce(Result<Index>) + Send + 'static,
+    ) -> Result<()> {
+        let callback: Callback = Box::new(callback);
+        self.gather().push_batch_wait(records, callback, self.handle.block_max).await
+    }
+
     /// Sends at once what lingers, and waits until all records given before the call are settled.
     ///
     /// # Errors
-    /// `Timeout`: not within `deadline`; they go on being sent. Else the first failure of any record since the last
-    /// flush.
+    /// `Timeout`: not within `deadline`; they go on being sent. Else why a record failed, of any clone, since this one last
+    /// flushed: each clone is told.
     pub async fn flush(&self, deadline: Duration) -> Result<()> {
-        self.gather().flush(Instant::now() + deadline).await
+        self.gather().flush(within(deadline), &self.heard).await
     }
 
     /// Bytes of records that were given and are not settled.
@@ -215,19 +244,25 @@ impl Producer {
         self.gather().buffered()
     }
 
-    /// Takes no more records, waits until all are settled, for at most `deadline`, and ends the session. Returns the
-    /// records that were not acknowledged by then, or when the producer failed, in their order; their futures and
-    /// callbacks get `Closed`, or what it failed with.
-    pub async fn close(&self, deadline: Duration) -> Vec<Unacknowledged> {
-        self.gather().end(Error::new(ErrorKind::Closed, "the producer was closed"));
-        let pump = self.handle.pump.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut pump) = pump
-            && timeout_at(Instant::now() + deadline, &mut pump).await.is_err()
-        {
-            self.gather().abandon();
-            let _ = pump.await;
+    /// Takes no more records, waits until all are settled, for at most `deadline`, and ends the session. Tells which
+    /// records were not acknowledged by then, or when the producer failed, and whether others failed earlier; the futures
+    /// and callbacks of those that are left get `Closed`, or what it failed with. Can be cancelled and repeated, by any
+    /// clone: each is told the same records. The first deadline to pass ends the producer.
+    pub async fn close(&self, deadline: Duration) -> Closed {
+        let gather = self.gather();
+        gather.end(Error::new(ErrorKind::Closed, "the producer was closed"));
+        if timeout(deadline, gather.wait_gone()).await.is_err() {
+            gather.abandon();
+            gather.wait_gone().await;
         }
-        std::mem::take(&mut *self.handle.left.lock().unwrap_or_else(PoisonError::into_inner))
+        gather.closed(&self.heard)
+    }
+}
+
+impl Clone for Producer {
+    fn clone(&self) -> Self {
+        let heard = AtomicU64::new(self.heard.load(Ordering::Relaxed));
+        Self { handle: self.handle.clone(), heard }
     }
 }
 

@@ -3,19 +3,28 @@
 //! Invariants:
 //! - Once `next` is known, the records given out are `next`, `next + 1`, …; a server that sends anything else is left.
 //! - A replica is read only when it has everything before `next`: a reader never goes back.
+//! - What takes its time (a connection, a question, a wait between attempts) is an errand, which goes on when a caller
+//!   gives up waiting: however short the calls are, the reader gets on.
 
 use super::backoff::Backoff;
-use super::{Client, ErrorClass};
+use super::deadline::{after, within};
+use super::errands::{self, Opened, Wanted};
+use super::{Client, ErrorClass, RemoteInfo};
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
 use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::{Status, Streaming};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tonic::Streaming;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// No server says more often that it is there.
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+/// What came while nobody asked has so long to be seen before a server counts as silent.
+const GRACE: Duration = Duration::from_millis(10);
 
 /// Whom a reader reads from.
 ///
@@ -25,12 +34,13 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadFrom {
-    /// The leader: what was acknowledged is there at once.
+    /// The leader: what was acknowledged is there at once. While there is none it is waited for, and when another one comes
+    /// to lead the reader goes there, within about `keep_alive`.
     Leader,
     /// Any replica: what was acknowledged is there a moment later.
     #[default]
     Any,
-    /// A replica of this zone, if one answers; else any.
+    /// A replica of this zone, if one answers; else any, until one of the zone answers again and has as much.
     Nearest(String),
 }
 
@@ -51,6 +61,7 @@ pub struct ReaderOptions {
     /// was just written, at any replica. Default 0.
     pub min_index: Index,
     /// How often an idle server says that it is there, default 3 s. One that is silent for three times as long is left.
+    /// At least 10 ms.
     pub keep_alive: Duration,
     /// How long servers are tried before an error is given, default 30 s.
     pub timeout: Duration,
@@ -105,6 +116,17 @@ pub struct RemoteReader {
     avoid: BTreeSet<String>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
+    /// When the next stream may be opened.
+    not_before: Instant,
+    /// At most one, while there is no stream.
+    errand: JoinSet<Done>,
+}
+
+/// What an errand brought.
+enum Done {
+    Opened(Opened),
+    /// How far the log is, asked since the start is beyond what a replica has, which said this.
+    Told(Error, Result<RemoteInfo>),
 }
 
 /// Where it reads next.
@@ -119,8 +141,17 @@ enum Place {
 struct Open {
     server: String,
     stream: Streaming<ReadResponse>,
-    /// Keep-alives in a row during which the leader had more.
+    /// When something last came.
+    heard: Instant,
+    /// The first response came; those without records are keep-alives from now on.
+    begun: bool,
+    /// How often in a row another replica had more.
     behind: u32,
+    /// What the replicas have, asked at a keep-alive and looked at when the next one comes: nothing waits for it.
+    newest: JoinSet<Option<Index>>,
+    /// Whether it should be read elsewhere; asked now and then, and looked at likewise.
+    better: JoinSet<bool>,
+    ask_at: Instant,
 }
 
 impl RemoteReader {
@@ -140,6 +171,8 @@ impl RemoteReader {
             backoff,
             avoid: BTreeSet::new(),
             failing: None,
+            not_before: Instant::now(),
+            errand: JoinSet::new(),
         }
     }
 
@@ -156,6 +189,8 @@ impl RemoteReader {
     pub fn seek(&mut self, start: Start) {
         self.place = Place::Start(start);
         (self.stream, self.current, self.failing) = (None, None, None);
+        self.errand = JoinSet::new();
+        self.not_before = Instant::now();
         self.waiting.clear();
         self.avoid.clear();
     }
@@ -197,7 +232,7 @@ impl RemoteReader {
     ///
     /// # Errors
     /// `Discarded`: the next record is gone: [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is beyond
-    /// the end. `Corrupt`: no replica had it whole. `Unavailable`, `Timeout`: no server could be had. The reader stays
+    /// the end. `Corrupt`: no replica that is read from had it whole. `Unavailable`, `Timeout`: no server could be had. The reader stays
     /// where it was and can be asked again.
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if let Some((mut batch, given)) = self.current.take() {
@@ -215,69 +250,163 @@ impl RemoteReader {
                 Ok(Step::Batch(batch)) => return Ok(Some(batch)),
                 Ok(Step::End) => return Ok(None),
                 Ok(Step::Again) => continue,
+                Ok(Step::Fail(error)) => return Err(error),
                 Err(error) => error,
             };
             self.waiting.clear();
-            let Some(error) = self.leave(error).await? else { continue };
-            return Err(error);
+            if let Some(error) = self.leave(error) {
+                return Err(error);
+            }
         }
     }
 
+    /// Can be cancelled wherever it waits.
     async fn step(&mut self) -> Result<Step> {
         if let Some(wire) = self.waiting.pop_front() {
             return Ok(Step::Batch(self.accept(wire)?));
         }
+        if let Some(done) = self.errand.join_next().await {
+            let died = |_| Error::new(ErrorKind::Unavailable, "the reader's task was ended");
+            return match done.map_err(died)? {
+                Done::Opened(opened) => self.opened(opened),
+                Done::Told(error, info) => Ok(self.told(error, info?)),
+            };
+        }
         let Some(open) = &mut self.stream else {
-            self.open().await?;
+            let wanted = Wanted {
+                from: self.options.from.clone(),
+                avoid: self.avoid.clone(),
+                request: self.request(),
+                not_before: self.not_before,
+                deadline: self.deadline(),
+            };
+            let client = self.client.clone();
+            self.errand.spawn(async move { Done::Opened(errands::open(client, wanted).await) });
             return Ok(Step::Again);
         };
-        let silence = self.options.keep_alive.saturating_mul(3);
-        let message = match timeout(silence, open.stream.message()).await {
+        let silence = self.options.keep_alive.max(KEEP_ALIVE_MIN).saturating_mul(3);
+        let silent_at = after(open.heard, silence).max(within(GRACE));
+        let message = match timeout_at(silent_at, open.stream.message()).await {
             Ok(message) => message.map_err(|status| from_status(&status))?,
             Err(_) => {
                 let what = format!("{} was silent for {silence:?}", open.server);
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
         };
+        open.heard = Instant::now();
         let Some(response) = message else {
+            if self.options.follow {
+                let what = format!("{} ended the stream", open.server);
+                return Err(Error::new(ErrorKind::Unavailable, what));
+            }
             self.stream = None;
             return Ok(Step::End);
         };
-        self.take(response).await?;
+        self.take(response)?;
         Ok(Step::Again)
     }
 
-    async fn take(&mut self, response: ReadResponse) -> Result<()> {
+    fn opened(&mut self, Opened { server, stream }: Opened) -> Result<Step> {
+        let error = match (server, stream) {
+            (Some(server), Ok(stream)) => {
+                let now = Instant::now();
+                self.stream = Some(Open {
+                    server,
+                    stream,
+                    heard: now,
+                    begun: false,
+                    behind: 0,
+                    newest: JoinSet::new(),
+                    better: JoinSet::new(),
+                    ask_at: after(now, self.options.keep_alive),
+                });
+                return Ok(Step::Again);
+            }
+            (Some(server), Err(error)) => {
+                if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
+                    self.client.servers().doubt(&server);
+                }
+                self.avoid.insert(server);
+                error
+            }
+            (None, Err(error)) => error,
+            (None, Ok(_)) => Error::new(ErrorKind::Unavailable, "no server was found"),
+        };
+        Err(error)
+    }
+
+    /// `error`: a replica does not have the record that is to be started at; `info`: what the leader has.
+    fn told(&mut self, error: Error, info: RemoteInfo) -> Step {
+        match self.place {
+            Place::Start(Start::Index(index)) if index <= info.last.next() => {
+                self.place = Place::Next(index); // from now on a replica is waited for
+                Step::Again
+            }
+            _ => Step::Fail(error),
+        }
+    }
+
+    fn take(&mut self, response: ReadResponse) -> Result<()> {
+        if self.has_better() {
+            tracing::debug!(server = self.server(), "goes on at a server that is nearer to what is wanted");
+            self.stream = None;
+            self.avoid.clear();
+        }
+        let Some(open) = &mut self.stream else { return Ok(()) };
+        let begun = std::mem::replace(&mut open.begun, true);
         if !response.batches.is_empty() {
             self.waiting = response.batches.into();
-            if let Some(open) = &mut self.stream {
-                open.behind = 0;
-            }
+            open.behind = 0;
             return Ok(());
         }
         if let (Place::Start(_), 1..) = (self.place, response.next) {
             self.place = Place::Next(Index(response.next));
+        }
+        if !begun {
             return Ok(());
         }
         // A keep-alive. A replica that is cut off from the others has nothing new, for ever.
-        let leader = self.leader_last().await;
-        let Some(open) = &mut self.stream else { return Ok(()) };
         let next = match self.place {
             Place::Next(next) => next,
             Place::Start(_) => self.options.min_index,
         };
-        open.behind = if leader.is_some_and(|last| last >= next) { open.behind + 1 } else { 0 };
-        if open.behind < 3 {
-            return Ok(());
+        let mut level = false;
+        while let Some(asked) = open.newest.try_join_next() {
+            let Ok(Some(newest)) = asked else { continue };
+            level = newest < next;
+            open.behind = if level { 0 } else { open.behind + 1 };
         }
-        let what = format!("{} does not get what the leader has", open.server);
-        Err(Error::new(ErrorKind::Unavailable, what))
+        if open.newest.is_empty() {
+            open.newest.spawn(errands::newest(self.client.clone()));
+        }
+        if open.behind >= 3 {
+            let what = format!("{} does not get what others have", open.server);
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        if level {
+            self.works();
+        }
+        Ok(())
     }
 
-    /// The leader's last record, if it tells soon.
-    async fn leader_last(&self) -> Option<Index> {
-        let wait = self.client.options().probe_timeout;
-        timeout(wait, self.client.info_stale()).await.ok()?.ok().map(|info| info.last)
+    /// Whether another server is what is wanted; asks that now and then, and waits for no answer.
+    fn has_better(&mut self) -> bool {
+        let next = self.request_from().1.next();
+        let Some(open) = &mut self.stream else { return false };
+        let now = Instant::now();
+        if now >= open.ask_at && open.better.is_empty() {
+            open.ask_at = after(now, self.options.keep_alive);
+            let (from, server) = (self.options.from.clone(), open.server.clone());
+            open.better.spawn(errands::better_elsewhere(self.client.clone(), from, server, next));
+        }
+        matches!(open.better.try_join_next(), Some(Ok(true)))
+    }
+
+    /// The server does what it should.
+    fn works(&mut self) {
+        self.failing = None;
+        self.avoid.clear();
+        self.backoff.reset();
     }
 
     /// What a server sent, checked.
@@ -294,46 +423,22 @@ impl RemoteReader {
         let mut batch = stored.unpack()?;
         batch.skip_to(next);
         self.place = Place::Next(stored.last().next());
-        // Only what is sound says that the server is well again.
-        self.failing = None;
-        self.avoid.clear();
-        self.backoff.reset();
+        // Only what is sound says that the server is well again, or that there is nothing more.
+        self.works();
         Ok(batch)
     }
 
-    async fn open(&mut self) -> Result<()> {
-        let deadline = self.deadline();
-        let servers = self.client.servers();
-        let server = servers.pick(&self.options.from, &self.avoid, deadline).await?;
-        let mut client = servers.stream_client(&server)?;
-        let request = self.request();
-        let until = deadline.min(Instant::now() + self.client.options().attempt_timeout);
-        let opened = timeout_at(until, client.read(request)).await;
-        let failed = |status: Status| {
-            let error = from_status(&status);
-            Error::new(error.kind(), format!("{server}: {error}"))
-        };
-        let result = match opened {
-            Ok(stream) => stream.map_err(failed),
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("{server} did not answer in time"))),
-        };
-        match result {
-            Ok(stream) => {
-                self.stream = Some(Open { server, stream: stream.into_inner(), behind: 0 });
-                Ok(())
-            }
-            Err(error) => {
-                self.avoid.insert(server);
-                Err(error)
-            }
-        }
-    }
-
-    fn request(&self) -> ReadRequest {
+    /// Where a stream is to start, and what the replica has to have.
+    fn request_from(&self) -> (Start, Index) {
         let (start, min_index) = match self.place {
             Place::Next(next) => (Start::Index(next), next.previous()),
             Place::Start(start) => (start, self.options.min_index),
         };
+        (start, min_index.max(self.options.min_index))
+    }
+
+    fn request(&self) -> ReadRequest {
+        let (start, min_index) = self.request_from();
         let start = match start {
             Start::Index(index) => Asked::Index(index.get()),
             Start::Last(count) => Asked::Last(count),
@@ -347,51 +452,45 @@ impl RemoteReader {
             follow: self.options.follow,
             bytes_max: 0,
             records_max: 0,
-            min_index: min_index.max(self.options.min_index).get(),
+            min_index: min_index.get(),
             keep_alive_millis: self.options.keep_alive.as_millis().clamp(1, u32::MAX.into()) as u32,
         }
     }
 
-    fn deadline(&mut self) -> Instant {
-        *self.failing.get_or_insert_with(Instant::now) + self.options.timeout
+    /// When it is given up, if nothing works until then.
+    fn deadline(&self) -> Instant {
+        after(self.failing.unwrap_or_else(Instant::now), self.options.timeout)
     }
 
     /// Leaves a server that failed. Some: it is of no use to look for another one.
-    async fn leave(&mut self, error: Error) -> Result<Option<Error>> {
-        let first_failure = self.failing.is_none();
+    fn leave(&mut self, error: Error) -> Option<Error> {
+        let class = ErrorClass::of(error.kind());
         if let Some(Open { server, .. }) = self.stream.take() {
             tracing::debug!(server, %error, "left a server");
-            if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
+            if class == ErrorClass::RefreshMetadata {
                 self.client.servers().doubt(&server);
             }
             self.avoid.insert(server);
         }
         if error.kind() == ErrorKind::OutOfRange {
-            return self.out_of_range(error).await;
+            // Perhaps the leader has the record.
+            let client = self.client.clone();
+            self.errand.spawn(async move {
+                let info = client.info().await;
+                Done::Told(error, info)
+            });
+            return None;
         }
-        let deadline = self.deadline();
+        let now = Instant::now();
+        let first_failure = self.failing.replace(self.failing.unwrap_or(now)).is_none();
         let wait = self.backoff.next();
-        if ErrorClass::of(error.kind()) == ErrorClass::Fatal || Instant::now() + wait >= deadline {
+        if class == ErrorClass::Fatal || now + wait >= self.deadline() {
             (self.failing, self.avoid) = (None, BTreeSet::new());
-            return Ok(Some(error));
+            return Some(error);
         }
         // The first one is left at once: another replica is there.
-        if !first_failure {
-            sleep(wait).await;
-        }
-        Ok(None)
-    }
-
-    /// The replica does not have the record that it is to start at: perhaps the leader has.
-    async fn out_of_range(&mut self, error: Error) -> Result<Option<Error>> {
-        let info = self.client.info().await?;
-        match self.place {
-            Place::Start(Start::Index(index)) if index <= info.last.next() => {
-                self.place = Place::Next(index); // from now on a replica is waited for
-                Ok(None)
-            }
-            _ => Ok(Some(error)),
-        }
+        self.not_before = if first_failure { now } else { now + wait };
+        None
     }
 }
 
@@ -399,4 +498,6 @@ enum Step {
     Batch(RecordBatch),
     Again,
     End,
+    /// For whoever asked.
+    Fail(Error),
 }

@@ -2,12 +2,15 @@
 //!
 //! Asks servers about themselves: those it was given at first, later also those that these named. Of two that name
 //! different leaders, the one with the higher term is right: a leader that was cut off believes in itself for a while.
+//! Without a leader, servers are known all the same: reading needs none.
 //!
 //! Invariants:
 //! - One question round at a time, however many ask; those who waited use what it brought.
+//! - Servers of one log only: the first answer says which.
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
+use super::deadline::FAR;
 use super::{ClientOptions, ReadFrom};
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
@@ -17,24 +20,39 @@ use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 /// Room for one reply and its frame.
-const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
+pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 
 /// The default of HTTP/2, 16 KiB, costs a system call each.
 const FRAME_BYTES: u32 = 256 << 10;
+
+/// The service on a connection.
+pub(crate) type Stub = LogClient<Channel>;
 
 /// The limits that a server told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) batch_bytes_max: usize,
+    pub(super) record_bytes_max: usize,
     pub(super) session_window: u16,
 }
 
+impl From<&ServerInfoResponse> for Limits {
+    fn from(told: &ServerInfoResponse) -> Self {
+        let records = if told.record_bytes_max == 0 { told.batch_bytes_max } else { told.record_bytes_max };
+        Self {
+            batch_bytes_max: told.batch_bytes_max as usize,
+            record_bytes_max: records as usize,
+            session_window: told.session_window.clamp(1, u16::MAX.into()) as u16,
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     options: ClientOptions,
     seeds: Vec<String>,
     known: Mutex<Known>,
@@ -43,10 +61,18 @@ pub(super) struct Servers {
 
 #[derive(Debug, Default)]
 struct Known {
+    /// A server of the log has answered.
+    answered: bool,
+    /// The log's id, once a server has told it.
+    log_id: String,
     servers: Vec<Server>,
+    /// Copies that follow the log: they can be read.
+    copies: BTreeSet<String>,
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
+    /// Since when leaders of earlier terms are all that is named.
+    outdated: Option<Instant>,
     /// Was believed to lead, and did not answer as a leader.
     doubted: Option<String>,
     limits: Option<Limits>,
@@ -55,13 +81,13 @@ struct Known {
 }
 
 /// What one server said, or why not.
-struct Answer {
-    address: String,
-    told: Result<ServerInfoResponse>,
+pub(crate) struct Answer {
+    pub(crate) address: String,
+    pub(crate) told: Result<ServerInfoResponse>,
 }
 
 impl Servers {
-    pub(super) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
+    pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
         Self { options, seeds, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
     }
 
@@ -69,48 +95,93 @@ impl Servers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns once a server of the log has answered, whether it knows who leads or not; asks until `deadline`. All
+    /// those that were given are waited for, but not for long: that they are of one log is checked here.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Timeout`: none did; says what the last one that was asked answered. `Unsupported`, `NotFound`:
+    /// none that did is of use. `InvalidArgument`: they are of different logs, or what was given cannot be used.
+    pub(super) async fn found(&self, deadline: Instant) -> Result<()> {
+        self.until(deadline, true, |known| known.answered.then_some(())).await
+    }
+
     /// Where the leader is; asks until `deadline`.
     ///
     /// # Errors
     /// `Unavailable`: nobody knew one; says what the last one that was asked answered. `Unsupported`.
     pub(super) async fn leader(&self, deadline: Instant) -> Result<String> {
+        self.until(deadline, false, |known| known.leader.clone()).await
+    }
+
+    async fn until<T>(
+        &self,
+        deadline: Instant,
+        thorough: bool,
+        is: impl Fn(&Known) -> Option<T>,
+    ) -> Result<T> {
         let mut backoff = Backoff::new(self.options.backoff_min, self.options.backoff_max);
         loop {
-            if let Some(leader) = self.known().leader.clone() {
-                return Ok(leader);
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
             }
-            let asked = timeout_at(deadline, self.ask()).await;
-            match asked {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
-                Ok(Err(error)) => {
-                    let wait = backoff.next();
-                    if Instant::now() + wait >= deadline {
-                        return Err(error);
-                    }
-                    sleep(wait).await;
-                }
+            let asked = match timeout_at(deadline, self.ask(thorough)).await {
+                Ok(asked) => asked,
                 Err(_) => {
-                    let what = format!("no leader was found in time; asked {}", self.seeds.join(", "));
+                    let who = if thorough { "server" } else { "leader" };
+                    let what = format!("no {who} was found in time; asked {}", self.seeds.join(", "));
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
+            };
+            let Err(error) = asked else { continue };
+            if thorough && error.kind() == ErrorKind::InvalidArgument {
+                return Err(error);
             }
+            if let Some(found) = is(&self.known()) {
+                return Ok(found);
+            }
+            let wait = backoff.next();
+            let useless = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound);
+            if useless || Instant::now() + wait >= deadline {
+                return Err(error);
+            }
+            sleep(wait).await;
         }
+    }
+
+    /// All servers that are known, the first ones included.
+    pub(super) fn all(&self) -> BTreeSet<String> {
+        let known = self.known();
+        self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
+    }
+
+    /// The log that they serve, in hexadecimal; empty: not told.
+    pub(super) fn log_id(&self) -> String {
+        self.known().log_id.clone()
     }
 
     /// The leader's limits, as of the last time it was asked.
     pub(super) fn limits(&self) -> Limits {
-        let cautious = Limits { batch_bytes_max: 1 << 20, session_window: 1 };
+        let cautious = Limits { batch_bytes_max: 1 << 20, record_bytes_max: 1 << 20, session_window: 1 };
         self.known().limits.unwrap_or(cautious)
     }
 
-    /// The server did not act as the leader.
+    /// The server did not act as the leader, or as a server.
     pub(super) fn doubt(&self, leader: &str) {
+        self.depose(leader);
+        self.known().channels.remove(leader);
+    }
+
+    /// The server says that it does not lead.
+    pub(super) fn depose(&self, leader: &str) {
         let mut known = self.known();
         if known.leader.as_deref() == Some(leader) {
             known.doubted = known.leader.take();
         }
-        known.channels.remove(leader);
+    }
+
+    /// Whether the server is believed to lead.
+    pub(super) fn is_leader(&self, address: &str) -> bool {
+        self.known().leader.as_deref() == Some(address)
     }
 
     /// A server says that this is the leader.
@@ -120,46 +191,135 @@ impl Servers {
         }
     }
 
+    /// The leader, if one is known after one round of questions and it is not in `avoid`; else any server.
+    ///
+    /// # Errors
+    /// As [`Self::found`].
+    pub(super) async fn leader_or_any(&self, avoid: &BTreeSet<String>, deadline: Instant) -> Result<String> {
+        self.found(deadline).await?;
+        let _ = timeout_at(deadline, self.ask(false)).await;
+        let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
+        match leader {
+            Some(leader) => Ok(leader),
+            None => self.pick(&ReadFrom::Any, avoid, deadline).await,
+        }
+    }
+
+    /// Asks one server what it says of itself and of the others. Whom it names as the leader.
+    pub(super) async fn learn(&self, address: &str) -> Option<String> {
+        let mut client = self.client(address).ok()?;
+        let asked = client.server_info(ServerInfoRequest {});
+        let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
+        let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
+        Some(found.2)
+    }
+
+    /// The servers of a zone that `server` is not in.
+    pub(super) fn nearer(&self, zone: &str, server: &str) -> Vec<String> {
+        let known = self.known();
+        let near = || known.servers.iter().filter(|s| s.zone == zone);
+        if near().any(|s| s.address == server) {
+            return Vec::new();
+        }
+        near().map(|s| s.address.clone()).collect()
+    }
+
     /// A server to read from, one that is not in `avoid` if there is one.
     ///
     /// # Errors
-    /// As [`Self::leader`].
+    /// As [`Self::found`]; from the leader, as [`Self::leader`].
     pub(super) async fn pick(
         &self,
         from: &ReadFrom,
         avoid: &BTreeSet<String>,
         deadline: Instant,
     ) -> Result<String> {
-        if self.known().servers.is_empty() || *from == ReadFrom::Leader {
-            let leader = self.leader(deadline).await?;
-            // It may be the leader in name only: then whoever else there is.
-            if *from == ReadFrom::Leader && !avoid.contains(&leader) {
-                return Ok(leader);
-            }
+        self.found(deadline).await?;
+        if *from == ReadFrom::Leader {
+            return self.leader(deadline).await;
+        }
+        let named: Vec<String> = self.known().servers.iter().map(|s| s.address.clone()).collect();
+        if !named.is_empty() && named.iter().all(|address| avoid.contains(address)) {
+            // Others may have come since these were named.
+            self.known().leader = None;
+            let _ = timeout_at(deadline, self.ask(false)).await;
         }
         let known = self.known();
-        let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone)).collect();
+        let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
+        all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
         if all.is_empty() {
-            all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "")));
+            all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
         }
         fastrand::shuffle(&mut all);
         let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best = all.iter().min_by_key(|(address, zone)| (avoid.contains(*address), far(zone)));
-        best.map(|(address, _)| (*address).to_owned())
+        let best =
+            all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
+        best.map(|(address, ..)| (*address).to_owned())
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
 
-    /// One round of questions.
-    async fn ask(&self) -> Result<()> {
+    /// One round of questions, unless it is known already. `thorough`: only whether any server is there, but all are
+    /// heard.
+    ///
+    /// # Errors
+    /// No leader was found; or, of a thorough round, `InvalidArgument`: one of the servers is of another log.
+    async fn ask(&self, thorough: bool) -> Result<()> {
         let _one_at_a_time = self.asking.lock().await;
-        if self.known().leader.is_some() {
-            return Ok(());
+        {
+            let known = self.known();
+            if known.leader.is_some() || (thorough && known.answered) {
+                return Ok(());
+            }
         }
         let mut asked = JoinSet::new();
-        let all: BTreeSet<String> = {
-            let known = self.known();
-            self.seeds.iter().cloned().chain(known.servers.iter().map(|s| s.address.clone())).collect()
-        };
+        self.ask_each(self.all(), &mut asked);
+        let (mut failed, mut answered) = (None, false);
+        let mut best: Option<(u64, bool, String)> = None;
+        while let Some(Ok(answer)) = asked.join_next().await {
+            match self.judge(answer) {
+                Ok(Some(found)) => {
+                    let sure = found.1;
+                    best = best.max(Some(found));
+                    if sure && !thorough {
+                        break;
+                    }
+                }
+                Ok(None) => answered = true,
+                Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match best {
+            Some((term, _, leader)) => {
+                let mut known = self.known();
+                if term < known.term {
+                    // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
+                    // another cluster that has begun to count anew.
+                    let since = *known.outdated.get_or_insert_with(Instant::now);
+                    if since.elapsed() < self.options.timeout / 2 {
+                        let what =
+                            format!("{leader} leads in an earlier election, and nobody in a later one");
+                        return Err(Error::new(ErrorKind::Unavailable, what));
+                    }
+                }
+                (known.term, known.outdated) = (term, None);
+                known.leader = Some(leader);
+                known.doubted = None;
+                Ok(())
+            }
+            None => Err(match failed {
+                Some(error) if !answered => error,
+                failed => {
+                    let more = failed.map_or_else(String::new, |error| format!("; {error}"));
+                    let what = "no leader is known: an election is under way, or too few servers run";
+                    Error::new(ErrorKind::Unavailable, format!("{what}{more}"))
+                }
+            }),
+        }
+    }
+
+    /// Asks each of these servers what it says of itself. Nobody has to lead.
+    pub(crate) fn ask_each(&self, all: impl IntoIterator<Item = String>, asked: &mut JoinSet<Answer>) {
         for address in all {
             let client = self.client(&address);
             let timeout = self.options.probe_timeout;
@@ -179,36 +339,6 @@ impl Servers {
                 Answer { address, told }
             });
         }
-        let mut failed = None;
-        let mut best: Option<(u64, bool, String)> = None;
-        while let Some(Ok(answer)) = asked.join_next().await {
-            match self.judge(answer) {
-                Ok(Some(found)) => {
-                    let sure = found.1;
-                    best = best.max(Some(found));
-                    if sure {
-                        break;
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => failed = Some(error),
-            }
-        }
-        match best {
-            Some((term, _, leader)) => {
-                let mut known = self.known();
-                known.term = known.term.max(term);
-                known.leader = Some(leader);
-                known.doubted = None;
-                Ok(())
-            }
-            None => Err(failed.unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    "no leader is known: an election is under way, or too few servers run",
-                )
-            })),
-        }
     }
 
     /// Whom the answer names as the leader: its term, whether that is sure, and its address.
@@ -224,17 +354,37 @@ impl Servers {
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        if told.node == 0 {
-            return Ok(None); // part of no cluster yet
+        if told.node == 0 && !told.follows {
+            let what = format!("{address} is not part of a cluster yet");
+            return Err(Error::new(ErrorKind::Unavailable, what));
         }
+        let log = &self.options.log;
+        if !log.is_empty() && !told.logs.contains(log) {
+            let what = format!("{address} has no log {log:?}, only {}", told.logs.join(", "));
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let leads = told.servers.is_empty() || told.servers.iter().any(|s| s.leader && s.node == told.node);
         let mut known = self.known();
+        if known.log_id.is_empty() {
+            known.log_id.clone_from(&told.log_id); // empty of an older server
+        } else if !told.log_id.is_empty() && told.log_id != known.log_id {
+            let what = format!(
+                "{address} is of log {}, and another server that was named of log {}",
+                told.log_id, known.log_id
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        known.answered = true;
+        if told.follows {
+            known.copies.insert(address); // for reading, if nobody else is there
+            return Ok(None);
+        }
         if told.term >= known.term {
             known.servers.clone_from(&told.servers);
-            let window = told.session_window.min(u16::MAX.into()) as u16;
-            known.limits = Some(Limits {
-                batch_bytes_max: told.batch_bytes_max as usize,
-                session_window: window.max(1),
-            });
+            // The leader's count: it is who takes batches.
+            if leads || known.limits.is_none() {
+                known.limits = Some(Limits::from(&told));
+            }
         }
         if told.servers.is_empty() {
             return Ok(Some((told.term, true, address))); // a log on its own
@@ -251,7 +401,7 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn client(&self, address: &str) -> Result<LogClient<Channel>> {
+    pub(crate) fn client(&self, address: &str) -> Result<Stub> {
         let known = self.known().channels.get(address).cloned();
         let channel = match known {
             Some(channel) => channel,
@@ -272,9 +422,17 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(super) fn stream_client(&self, address: &str) -> Result<LogClient<Channel>> {
-        let client = LogClient::new(self.endpoint(address)?.connect_lazy());
+    pub(super) fn stream_client(&self, address: &str) -> Result<Stub> {
+        let client = LogClient::new(self.channel(address)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// A connection of its own, made when it is first used.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no address.
+    pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
+        Ok(self.endpoint(address)?.connect_lazy())
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
@@ -286,13 +444,13 @@ impl Servers {
             endpoint = tls.apply(endpoint)?;
         }
         Ok(endpoint
-            .connect_timeout(options.connect_timeout)
+            .connect_timeout(options.connect_timeout.min(FAR))
             .tcp_nodelay(true)
             .max_frame_size(FRAME_BYTES)
             .initial_stream_window_size(options.window_bytes)
             .initial_connection_window_size(options.window_bytes.saturating_mul(2))
-            .http2_keep_alive_interval(options.keep_alive)
-            .keep_alive_timeout(options.keep_alive)
+            .http2_keep_alive_interval(options.keep_alive.min(FAR))
+            .keep_alive_timeout(options.keep_alive.min(FAR))
             .keep_alive_while_idle(true))
     }
 }

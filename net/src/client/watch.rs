@@ -1,12 +1,20 @@
-//! Watch: how the log stands, now and whenever that changes.
+//! Watch: how the log stands, now and whenever that changes: as the leader tells, or without one as another replica
+//! knows. While it is another one, the leader is looked for.
+//!
+//! Invariants:
+//! - What was told is not taken back: `first` and `last` never go down.
+//! - What takes its time goes on when a caller gives up waiting.
 
 use super::backoff::Backoff;
+use super::deadline::{after, within};
 use super::{Client, ErrorClass};
 use crate::proto::v1::{InfoResponse, WatchRequest, WatchResponse};
 use crate::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, LogId, NodeId, Result};
+use std::collections::BTreeSet;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::Streaming;
 
 /// How a log stands, as a server tells.
@@ -72,73 +80,230 @@ impl From<InfoResponse> for RemoteInfo {
 pub struct Watch {
     client: Client,
     interval: Duration,
-    stream: Option<(String, Streaming<WatchResponse>)>,
+    stream: Option<Open>,
+    /// At most one, while there is no stream.
+    opening: JoinSet<Opened>,
     backoff: Backoff,
+    /// Failed lately.
+    avoid: BTreeSet<String>,
+    /// What was told last.
+    told: Option<RemoteInfo>,
+    /// Since when nothing has worked.
+    failing: Option<Instant>,
+    /// When the next stream may be opened.
+    not_before: Instant,
 }
+
+#[derive(Debug)]
+struct Open {
+    server: String,
+    stream: Streaming<WatchResponse>,
+    /// The server says that it leads.
+    leads: bool,
+    /// When a leader is looked for, if the server is none.
+    look_at: Instant,
+    /// Whether another one leads; at most one.
+    looking: JoinSet<bool>,
+}
+
+/// What came of opening a stream.
+enum Opened {
+    Stream(String, Streaming<WatchResponse>),
+    Failed(Broken),
+}
+
+/// What the matter is, and with whom; and where it says that the leader is.
+struct Broken {
+    error: Error,
+    server: Option<String>,
+    hint: Option<String>,
+}
+
+/// How often a watch at another replica looks whether there is a leader.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Watch {
     pub(super) fn new(client: Client, interval: Duration) -> Self {
         let backoff = Backoff::new(client.options().backoff_min, client.options().backoff_max);
-        Self { client, interval, stream: None, backoff }
+        Self {
+            client,
+            interval,
+            stream: None,
+            opening: JoinSet::new(),
+            backoff,
+            avoid: BTreeSet::new(),
+            told: None,
+            failing: None,
+            not_before: Instant::now(),
+        }
     }
 
     /// How the log stands, at once the first time, then when it has changed. Waits for that as long as it takes; for
-    /// a server that answers, as long as `options.timeout`. Can be cancelled.
+    /// a server that answers, as long as `options.timeout`. Can be cancelled. When it goes on at another replica that is
+    /// a moment behind, that one's part is told with the records that were told before.
     ///
     /// # Errors
-    /// As [`Client::info`]. It can be called again.
+    /// As [`Client::info_stale`]. It can be called again.
     #[allow(clippy::should_implement_trait, reason = "it waits")]
     pub async fn next(&mut self) -> Result<RemoteInfo> {
-        let mut deadline = None;
         loop {
-            let (error, leader, hint) = match &mut self.stream {
-                Some((leader, stream)) => match stream.message().await {
-                    Ok(Some(WatchResponse { info: Some(info) })) => {
-                        self.backoff.reset();
-                        return Ok(info.into());
-                    }
-                    Ok(_) => (
-                        Error::new(ErrorKind::Unavailable, "the server ended the watch"),
-                        leader.clone(),
-                        None,
-                    ),
-                    Err(status) => (from_status(&status), leader.clone(), leader_of(&status)),
-                },
-                None => {
-                    let deadline = *deadline.get_or_insert_with(|| self.client.deadline());
-                    match self.open(deadline).await? {
-                        None => continue,
-                        Some((error, leader)) => (error, leader, None),
-                    }
-                }
+            let Broken { error, server, hint } = match self.step().await {
+                Ok(Some(info)) => return Ok(info),
+                Ok(None) => continue,
+                Err(broken) => broken,
             };
             self.stream = None;
-            if ErrorClass::of(error.kind()) == ErrorClass::Fatal {
-                return Err(error);
+            let servers = self.client.servers();
+            if let Some(server) = server {
+                servers.doubt(&server);
+                self.avoid.insert(server);
             }
-            self.client.servers().doubt(&leader);
             if let Some(hint) = hint {
-                self.client.servers().suggest(&hint);
+                servers.suggest(&hint);
             }
-            let wait = self.backoff.next();
-            if Instant::now() + wait >= *deadline.get_or_insert_with(|| self.client.deadline()) {
+            self.failing.get_or_insert_with(Instant::now);
+            self.not_before = within(self.backoff.next());
+            if ErrorClass::of(error.kind()) == ErrorClass::Fatal || self.not_before >= self.deadline() {
+                self.failing = None;
+                self.avoid.clear();
                 return Err(error);
             }
-            sleep(wait).await;
         }
     }
 
-    /// Some: who was asked, and what the matter is.
-    async fn open(&mut self, deadline: Instant) -> Result<Option<(Error, String)>> {
-        let leader = self.client.servers().leader(deadline).await?;
-        let mut client = self.client.servers().client(&leader)?;
-        let interval_millis = self.interval.as_millis().min(u32::MAX.into()) as u32;
-        let request = WatchRequest { log: self.client.log_name(), interval_millis };
-        match timeout(self.client.options().attempt_timeout, client.watch(request)).await {
-            Ok(Ok(stream)) => self.stream = Some((leader, stream.into_inner())),
-            Ok(Err(status)) => return Ok(Some((from_status(&status), leader))),
-            Err(_) => return Ok(Some((Error::new(ErrorKind::Unavailable, "no answer in time"), leader))),
+    /// When it is given up, if nothing works until then.
+    fn deadline(&self) -> Instant {
+        after(self.failing.unwrap_or_else(Instant::now), self.client.options().timeout)
+    }
+
+    /// Can be cancelled wherever it waits.
+    async fn step(&mut self) -> Result<Option<RemoteInfo>, Broken> {
+        let deadline = self.deadline();
+        let Some(open) = &mut self.stream else {
+            if self.opening.is_empty() {
+                let (client, avoid) = (self.client.clone(), self.avoid.clone());
+                let opening = open(client, avoid, self.interval, self.not_before, deadline);
+                self.opening.spawn(opening);
+            }
+            match self.opening.join_next().await {
+                Some(Ok(Opened::Stream(server, stream))) => {
+                    let (look_at, looking) = (within(LOOK), JoinSet::new());
+                    self.stream = Some(Open { server, stream, leads: false, look_at, looking });
+                }
+                Some(Ok(Opened::Failed(broken))) => return Err(broken),
+                _ => {
+                    let error = Error::new(ErrorKind::Unavailable, "the watch's task was ended");
+                    return Err(Broken { error, server: None, hint: None });
+                }
+            }
+            return Ok(None);
+        };
+        let looks = !open.looking.is_empty();
+        tokio::select! {
+            biased;
+            message = open.stream.message() => match message {
+                Ok(Some(WatchResponse { info: Some(info) })) => {
+                    open.leads = info.leader_node > 0 && info.leader_node == info.node;
+                    if open.leads {
+                        self.avoid.clear();
+                    }
+                    self.failing = None;
+                    self.backoff.reset();
+                    Ok(self.news(info.into()))
+                }
+                Ok(_) => {
+                    let error = Error::new(ErrorKind::Unavailable, "the server ended the watch");
+                    Err(Broken { error, server: Some(open.server.clone()), hint: None })
+                }
+                Err(status) => Err(Broken {
+                    error: from_status(&status),
+                    server: Some(open.server.clone()),
+                    hint: leader_of(&status),
+                }),
+            },
+            found = open.looking.join_next(), if looks => {
+                if matches!(found, Some(Ok(true))) {
+                    self.stream = None;
+                }
+                Ok(None)
+            }
+            () = sleep_until(open.look_at), if !open.leads && !looks => {
+                open.look_at = within(LOOK);
+                let (client, avoid, server) = (self.client.clone(), self.avoid.clone(), open.server.clone());
+                open.looking.spawn(leader_elsewhere(client, avoid, server));
+                Ok(None)
+            }
         }
-        Ok(None)
+    }
+
+    /// What is new in this. A replica that is behind takes nothing back.
+    fn news(&mut self, mut info: RemoteInfo) -> Option<RemoteInfo> {
+        if let Some(told) = self.told.as_ref().filter(|told| told.log_id == info.log_id) {
+            info.first = info.first.max(told.first);
+            info.last = info.last.max(told.last);
+            if info == *told {
+                return None;
+            }
+        }
+        self.told = Some(info.clone());
+        Some(info)
+    }
+}
+
+async fn open(
+    client: Client,
+    avoid: BTreeSet<String>,
+    interval: Duration,
+    not_before: Instant,
+    deadline: Instant,
+) -> Opened {
+    sleep_until(not_before).await;
+    let failed = |error, server, hint| Opened::Failed(Broken { error, server, hint });
+    let found = client.servers().leader_or_any(&avoid, deadline).await;
+    let (server, mut stub) = match found.and_then(|server| Ok((client.servers().client(&server)?, server))) {
+        Ok((stub, server)) => (server, stub),
+        Err(error) => return failed(error, None, None),
+    };
+    let interval_millis = interval.as_millis().min(u32::MAX.into()) as u32;
+    let request = WatchRequest { log: client.log_name(), interval_millis };
+    let until = deadline.min(within(client.options().attempt_timeout));
+    match timeout_at(until, stub.watch(request)).await {
+        Ok(Ok(stream)) => Opened::Stream(server, stream.into_inner()),
+        Ok(Err(status)) => failed(from_status(&status), Some(server), leader_of(&status)),
+        Err(_) => failed(Error::new(ErrorKind::Unavailable, "no answer in time"), Some(server), None),
+    }
+}
+
+/// Whether another server than this replica leads.
+async fn leader_elsewhere(client: Client, avoid: BTreeSet<String>, server: String) -> bool {
+    let servers = client.servers();
+    servers.depose(&server);
+    let soon = within(client.options().probe_timeout);
+    let found = servers.leader_or_any(&avoid, soon).await;
+    found.is_ok_and(|leader| servers.is_leader(&leader) && leader != server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::servers::Servers;
+    use crate::client::{ClientOptions, Inner};
+    use std::sync::Arc;
+
+    /// After a change of the leader a watch told of fewer records than before: the new leader had not heard yet how far
+    /// the log was.
+    #[tokio::test]
+    async fn what_was_told_is_not_taken_back() {
+        let servers = Servers::new(vec!["127.0.0.1:1".to_owned()], ClientOptions::default());
+        let client = Client { inner: Arc::new(Inner { options: ClientOptions::default(), servers }) };
+        let mut watch = Watch::new(client, Duration::ZERO);
+        let told = |node, first, last| {
+            let log_id = "1f".to_owned();
+            RemoteInfo::from(InfoResponse { node, first, last, log_id, ..Default::default() })
+        };
+        assert_eq!(watch.news(told(1, 2, 10)), Some(told(1, 2, 10)));
+        assert_eq!(watch.news(told(2, 1, 7)), Some(told(2, 2, 10)));
+        assert_eq!(watch.news(told(2, 1, 8)), None);
+        assert_eq!(watch.news(told(2, 2, 11)), Some(told(2, 2, 11)));
     }
 }

@@ -17,7 +17,8 @@ use tonic::Status;
 pub(crate) const PROTOCOL: std::ops::RangeInclusive<u32> = 1..=1;
 
 /// What a client can rely on.
-const FEATURES: &[&str] = &["append", "sessions", "read", "read.min_index", "discard", "watch"];
+const FEATURES: &[&str] =
+    &["append", "sessions", "read", "read.min_index", "discard", "watch", crate::follow::FEATURE];
 
 /// How often a watch looks, unless it is told.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -54,8 +55,11 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
         ..Default::default()
     };
     let Some(log) = log else { return told };
-    let (standing, options) = (log.status(), log.options());
-    for member in &standing.members {
+    let (standing, options, info) = (log.status(), log.options(), log.info());
+    told.log_id = to_hex(info.log_id.get());
+    told.follows = info.follows;
+    // Who asks a copy means that one: it does not send its clients to the cluster.
+    for member in standing.members.iter().filter(|_| !info.follows) {
         // A log on its own has no address: its clients know where they reached it.
         let Ok(address) = member.address.parse::<Address>() else { continue };
         if member.node == standing.node {
@@ -66,10 +70,11 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
         told.servers.push(Server { node: member.node.get(), address: client, zone, leader });
     }
     told.batch_bytes_max = options.batch_bytes_max;
+    told.record_bytes_max = options.record_bytes_max;
     told.session_window = options.session_window.into();
     told.logs = vec![crate::host::DEFAULT_LOG.to_owned()];
     told.node = standing.node.get();
-    told.term = standing.term.get();
+    told.term = if info.follows { 0 } else { standing.term.get() };
     told
 }
 

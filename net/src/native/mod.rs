@@ -19,6 +19,7 @@ mod read;
 mod service;
 mod verbatim;
 
+use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::v1::log_server::Log as Service;
 use crate::proto::v1::{
@@ -115,7 +116,8 @@ impl Native {
 
     fn replies(&self, request: &ReadRequest) -> Result<Replies, Status> {
         let log = self.host.log(&request.log)?.clone();
-        read::stream(self.host.clone(), log, request, self.options.reply_bytes)
+        let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes)?;
+        Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
 
     /// Does what may wait on a thread that may, if there are not too many.
@@ -163,15 +165,16 @@ impl Native {
 
 #[tonic::async_trait]
 impl Service for Native {
-    type AppendStream = AppendStream;
+    type AppendStream = Counted<AppendStream>;
     type ReadStream = ReadStream;
-    type WatchStream = WatchStream;
+    type WatchStream = Counted<WatchStream>;
 
     async fn append(
         &self,
         request: Request<Streaming<AppendRequest>>,
-    ) -> Result<Response<AppendStream>, Status> {
-        Ok(Response::new(AppendStream::new(self.host.clone(), &self.options, request.into_inner())))
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let stream = AppendStream::new(self.host.clone(), &self.options, request.into_inner());
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
@@ -193,10 +196,11 @@ impl Service for Native {
         Ok(Response::new(info::info(self.host.log(&log)?)))
     }
 
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<WatchStream>, Status> {
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();
         let log = self.host.log(&request.log)?.clone();
-        Ok(Response::new(info::watch(self.host.clone(), log, request.interval_millis)))
+        let stream = info::watch(self.host.clone(), log, request.interval_millis);
+        Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Watches)))
     }
 
     async fn open_session(

@@ -9,6 +9,7 @@ use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
+use crate::verbatim::Answers;
 use chiplog::{Error, ErrorKind, Index, Log, Reader, Start, StoredBatch, Timestamp};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -58,7 +59,7 @@ fn message(batch: StoredBatch) -> Message {
 }
 
 /// The replies of one read.
-pub(super) type Replies = Pin<Box<dyn Stream<Item = Result<Reply, Status>> + Send>>;
+pub(super) type Replies = Answers<Reply>;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);

@@ -2,26 +2,20 @@
 //! in the log.
 
 use super::Native;
-use super::verbatim::ReadBody;
 use crate::proto::v1::ReadRequest;
 use crate::proto::v1::log_server::{LogServer, SERVICE_NAME};
+use crate::verbatim::respond;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::body::Body;
-use tonic::codegen::http::header::CONTENT_TYPE;
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{Service, StdError};
-use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::server::NamedService;
-use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
 
 const READ: &str = "/chiplog.v1.Log/Read";
-/// Of the request of a read: numbers, and the name of a log.
-const READ_REQUEST_BYTES_MAX: usize = 4 << 10;
 
 /// The native service, to be added to a tonic server. Made by [`Native::into_service`]. Cheap to clone.
 ///
@@ -68,23 +62,6 @@ where
             return self.others.call(request);
         }
         let native = self.native.clone();
-        Box::pin(async move {
-            let decoder = ProstCodec::<(), ReadRequest>::raw_decoder(Default::default());
-            let mut requests =
-                Streaming::new_request(decoder, request.into_body(), None, Some(READ_REQUEST_BYTES_MAX));
-            let replies = match requests.message().await {
-                Ok(Some(request)) => native.replies(&request),
-                Ok(None) => Err(Status::invalid_argument("a read needs a request")),
-                Err(status) => Err(status),
-            };
-            Ok(match replies {
-                Ok(replies) => {
-                    let mut response = Response::new(Body::new(ReadBody::new(replies)));
-                    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
-                    response
-                }
-                Err(status) => status.into_http(),
-            })
-        })
+        Box::pin(async move { Ok(respond(request, |request: &ReadRequest| native.replies(request)).await) })
     }
 }

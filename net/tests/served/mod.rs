@@ -5,15 +5,18 @@ pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::native::{Native, NativeOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::InterceptorLayer;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -21,6 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Server {
     pub(crate) address: String,
     pub(crate) host: Arc<Host>,
+    /// Calls that came.
+    pub(crate) calls: Arc<AtomicU64>,
     runtime: Option<Runtime>,
 }
 
@@ -41,6 +46,10 @@ impl Server {
     pub(crate) fn start_at(log: Log, port: u16, options: NativeOptions) -> Self {
         let host = Host::new();
         host.open(log);
+        Self::serve(host, port, options)
+    }
+
+    pub(crate) fn serve(host: Arc<Host>, port: u16, options: NativeOptions) -> Self {
         let runtime = runtime();
         let end = Instant::now() + PATIENCE;
         let listener = loop {
@@ -55,10 +64,20 @@ impl Server {
         let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let service = Native::with(host.clone(), options).into_service();
-        let server = tonic::transport::Server::builder().tcp_nodelay(true).add_service(service);
+        let calls = Arc::<AtomicU64>::default();
+        let counted = calls.clone();
+        let count = move |request| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(request)
+        };
+        let server = tonic::transport::Server::builder()
+            .tcp_nodelay(true)
+            .layer(InterceptorLayer::new(count))
+            .add_service(service)
+            .add_service(Follow::new(host.clone()).into_service());
         drop(entered);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { address, host, runtime: Some(runtime) }
+        Self { address, host, calls, runtime: Some(runtime) }
     }
 }
 
@@ -102,7 +121,7 @@ pub(crate) struct Trio {
     nodes: Vec<Option<(Log, Server)>>,
 }
 
-const ZONES: [&str; 3] = ["east", "west", "north"];
+pub(crate) const ZONES: [&str; 3] = ["east", "west", "north"];
 
 impl Trio {
     pub(crate) fn new() -> Self {
@@ -156,6 +175,10 @@ impl Trio {
         &self.nodes[node as usize - 1].as_ref().unwrap().0
     }
 
+    pub(crate) fn server(&self, node: u64) -> &Server {
+        &self.nodes[node as usize - 1].as_ref().unwrap().1
+    }
+
     pub(crate) fn runs(&self, node: u64) -> bool {
         self.nodes[node as usize - 1].is_some()
     }
@@ -165,6 +188,25 @@ impl Trio {
         let (log, server) = self.nodes[node as usize - 1].take().unwrap();
         drop(server);
         let _ = log.close();
+    }
+
+    /// The replica goes on, but its server does not answer any more, as long as what is returned lives.
+    pub(crate) fn silence(&mut self, node: u64) -> std::net::TcpListener {
+        let n = node as usize - 1;
+        let (log, server) = self.nodes[n].take().unwrap();
+        drop(server);
+        let end = Instant::now() + PATIENCE;
+        let silent = loop {
+            match std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], self.ports[n]))) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // Whoever asks for the node still finds it; a server somewhere else keeps it.
+        let elsewhere = Server::start(log.clone());
+        self.nodes[n] = Some((log, elsewhere));
+        silent
     }
 
     pub(crate) fn bring_back(&mut self, node: u64) {

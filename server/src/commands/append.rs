@@ -8,8 +8,10 @@
 //! append` confirms each line as it comes, a file goes in batches.
 
 mod input;
+mod journal;
 mod pump;
 mod remote;
+mod resume;
 
 use crate::cluster::Connect;
 use crate::engine::{self, CodecName, WriteOptions};
@@ -22,10 +24,13 @@ use crate::ui::Ui;
 use chiplog::{BATCH_RECORDS_MAX, ErrorKind};
 use clap::Args;
 use input::{Framing, Input};
+use journal::{Journal, Sum};
 use pump::{Local, Plan, Sink, Tally};
 use remote::Servers;
+use resume::{Resuming, other_input};
 use serde::Serialize;
 use serde_json::to_value;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,6 +47,8 @@ Examples:
       Binary records, each after its length (32 bits, little-endian).
   chiplog append log1:7411,log2:7411 --lines app.log
       To a cluster, over the network: each record once, whatever fails on the way.
+  until chiplog append log1:7411 --lines app.log --session-file app.session; do sleep 1; done
+      The same, and each record once even when this machine fails: the command goes on where it stopped.
   chiplog append ./log --lines data.csv --json | jq .last
       The index of the last record, for a script.";
 
@@ -54,8 +61,15 @@ Examples:
 /// together and in order; batches come in any order.
 ///
 /// To servers each thread has a connection and a session: what is sent again after a failure is in the log once, and
-/// the order stays. A command that is given again appends again. Status 5: no leader was found, nothing was appended;
-/// status 6: the servers went silent, and what is not reported as durable may be in the log or not.
+/// the order stays. Status 5: no leader was found, nothing was appended; status 6: the servers went silent, and what is not
+/// reported as durable may be in the log or not. A command that is given again appends again, unless it has a session
+/// file.
+///
+/// With --session-file the command can be given again, with the same input and the same file, after it was killed, after
+/// status 5 or 6, or when the input has grown: it goes on with the first record that is not in the log, and what was sent
+/// and not confirmed is in the log once. The input is read from its beginning; that it is the same is checked by a sum.
+/// Every batch costs a sync of the file before it is sent: large ones go faster. What was sent and not confirmed has to be
+/// sent again before its session expires, log.session_idle_max_seconds of the servers (a day).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
@@ -70,6 +84,11 @@ pub(crate) struct Append {
     /// Read records that each follow their length, 32 bits little-endian, from standard input or FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     length_prefixed: Option<PathBuf>,
+
+    /// Of servers: write down here what was sent and confirmed, so that the same command can be given again and appends
+    /// each record once. Made if it is not there. Not with several --threads.
+    #[arg(long, value_name = "FILE")]
+    session_file: Option<PathBuf>,
 
     /// Append from so many threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
@@ -106,10 +125,13 @@ struct Summary {
     seconds: f64,
     records_per_second: f64,
     bytes_per_second: f64,
+    /// With a session file: records of the input that were in the log before this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<u64>,
 }
 
 impl Summary {
-    fn new(tally: &Tally, started: Instant) -> Self {
+    fn new(tally: &Tally, started: Instant, skipped: Option<u64>) -> Self {
         let time = started.elapsed();
         let ranges = tally.ranges();
         Self {
@@ -121,15 +143,21 @@ impl Summary {
             seconds: time.as_secs_f64(),
             records_per_second: human::rate(tally.records(), time),
             bytes_per_second: human::rate(tally.bytes(), time),
+            skipped,
         }
     }
 
     fn words(&self) -> String {
+        let before = self.skipped.filter(|n| *n > 0).map(|n| {
+            let were = if n == 1 { "was" } else { "were" };
+            format!("{} of the input {were} in the log before", human::many(n, "record", "records"))
+        });
         let (Some(first), Some(last)) = (self.first, self.last) else {
-            return "nothing to append: the input was empty".into();
+            return format!("nothing to append: {}", before.unwrap_or_else(|| "the input was empty".into()));
         };
+        let before = before.map_or_else(String::new, |before| format!("; {before}"));
         format!(
-            "appended {} ({}), index {} to {}, in {}: {} records/s, {}/s",
+            "appended {} ({}), index {} to {}, in {}: {} records/s, {}/s{before}",
             human::many(self.records, "record", "records"),
             human::bytes(self.bytes),
             first,
@@ -148,16 +176,20 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     };
     let options = args.log.options();
     // The input first: a wrong file name makes no log.
-    let input = Input::open(path.map(PathBuf::as_path), framing, options.record_bytes_max)?;
+    let mut input = Input::open(path.map(PathBuf::as_path), framing, options.record_bytes_max)?;
     let mut plan = Plan {
         threads: args.threads.into(),
         in_flight: args.in_flight.into(),
         batch_records: args.batch,
         batch_bytes: options.batch_bytes_max.min(options.block_bytes_max) as usize,
         codec: args.codec.into(),
+        cuts: VecDeque::new(),
     };
-    let mut log = None;
+    let (mut log, mut skipped) = (None, None);
     let sink: Arc<dyn Sink> = match &args.target {
+        Target::Directory(_) if args.session_file.is_some() => {
+            return Err(Failure::usage("--session-file is for servers"));
+        }
         Target::Directory(dir) => {
             let opened = engine::open(dir, options)?;
             log = Some(opened.clone());
@@ -167,9 +199,23 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             if let Some(option) = args.log.given() {
                 return Err(Failure::usage(format!("{option} is for directories: servers have their own")));
             }
-            let servers = Servers::new(Remote::connect(servers, &args.connect)?, &plan);
+            let remote = Remote::connect(servers, &args.connect)?;
+            let sink: Arc<dyn Sink> = match &args.session_file {
+                None => Arc::new(Servers::new(remote, &plan)),
+                Some(_) if args.threads > 1 => {
+                    return Err(Failure::usage(
+                        "--session-file keeps the order of one thread: leave out --threads",
+                    ));
+                }
+                Some(path) => {
+                    let journal = Journal::open(path)?;
+                    let sum = skip(&mut input, &journal)?;
+                    skipped = Some(sum.records);
+                    Arc::new(Resuming::new(remote, journal, sum, &mut plan)?)
+                }
+            };
             plan.codec = chiplog::Codec::None; // the producers compress
-            Arc::new(servers)
+            sink
         }
     };
     let progress = ui.progress(input.bytes_total(), "appending");
@@ -177,7 +223,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
     let (tally, ended) = pump::run(sink, input, plan, &progress)?;
     progress.finish_and_clear();
     let closed = log.map_or(Ok(()), |log| log.close().map_err(Failure::from));
-    let summary = Summary::new(&tally, started);
+    let summary = Summary::new(&tally, started, skipped);
     match ended.and_then(|ended| closed.map(|()| ended)) {
         Ok(exit) => {
             ui.result(&summary, Summary::words)?;
@@ -188,6 +234,18 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             Err(failure.with_detail(&durable(&tally), "durable", value))
         }
     }
+}
+
+/// Reads what is in the log already, and sums it up.
+fn skip(input: &mut Input, journal: &Journal) -> Result<Sum> {
+    let (mut sum, mut record) = (Sum::new(), Vec::new());
+    while sum.records < journal.done() {
+        if !input.next(&mut record)? {
+            return Err(other_input(journal.done()));
+        }
+        sum.add(&record);
+    }
+    Ok(sum)
 }
 
 /// What is sure, in words, when not all was appended.

@@ -1,12 +1,13 @@
 //! `chiplog info`: where a log begins and ends, and what room it takes.
 
+use super::read::STALE_DIRECTORY;
 use crate::cluster::Connect;
 use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::locks::{self, Holder};
-use crate::remote::{Remote, failure};
+use crate::remote::Remote;
 use crate::target::Target;
 use crate::ui::Ui;
 use chiplog::{Start, Viewer};
@@ -35,13 +36,18 @@ Examples:
 /// first - 1.
 ///
 /// Of servers: what a majority confirms that the leader knows; directory, segments, sessions, writer, bytes_on_disk and replica are null, leader
-/// is {"node", "address"} (null for a directory). `chiplog status` shows the replicas.
+/// is {"node", "address"} (null for a directory). --stale asks no majority: what the leader, or else the replica that
+/// has most, knows. `chiplog status` shows the replicas.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Info {
     /// The log's directory, or servers of a cluster; one is enough.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
+
+    /// Of servers: what the replicas know that answer, without a majority.
+    #[arg(long)]
+    stale: bool,
 
     #[command(flatten)]
     connect: Connect,
@@ -204,9 +210,9 @@ fn local(dir: &Path) -> Result<Shown> {
     })
 }
 
-fn remote(servers: &[String], connect: &Connect) -> Result<Shown> {
+fn remote(servers: &[String], connect: &Connect, stale: bool) -> Result<Shown> {
     let remote = Remote::connect(servers, connect)?;
-    let info = remote.wait(remote.client.info()).map_err(failure)?;
+    let info = remote.info(stale)?;
     let records = info.last.next().get().saturating_sub(info.first.get());
     let mut newest = None;
     if records > 0 {
@@ -239,8 +245,9 @@ fn remote(servers: &[String], connect: &Connect) -> Result<Shown> {
 
 pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
     let shown = match &args.target {
+        Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
         Target::Directory(dir) => local(dir)?,
-        Target::Servers(servers) => remote(servers, &args.connect)?,
+        Target::Servers(servers) => remote(servers, &args.connect, args.stale)?,
     };
     // What was asked for is shown even when quiet.
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;

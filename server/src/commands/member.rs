@@ -7,7 +7,8 @@ use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::member_change::Change;
 use chiplog_net::proto::v1::{
-    AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, TransferLeaderRequest,
+    AddMember, ChangeMembersRequest, InitRequest, JoinRequest, MemberChange, Role, SetAddress,
+    TransferLeaderRequest,
 };
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -17,7 +18,9 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog member init log1:7411                               log1 is the first of a new cluster
   chiplog member add log2:7411 --cluster log1:7411 --promote  log2 gets everything, and then votes
-  chiplog member remove 2 --cluster log1:7411                 node 2 leaves for good";
+  chiplog member remove 2 --cluster log1:7411                 node 2 leaves for good
+  chiplog member set-address 3 --client log9:7411 --peer log9:7412 --cluster log1:7411
+                                                              node 3 has moved to another machine";
 
 /// Change who belongs to a cluster.
 ///
@@ -25,7 +28,8 @@ Examples:
 /// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
 /// has caught up.
 ///
-/// A server whose disk was lost does not come back under its number: remove it, and add it under a new one.
+/// A server whose disk was lost does not come back under its number: remove it, and add it under a new one. One that has
+/// moved, with its disk, does: start it with its new addresses, and `set-address` tells the others where it is.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct MemberCommand {
@@ -83,6 +87,22 @@ enum What {
         #[command(flatten)]
         of: Of,
     },
+    /// Tell the cluster that a replica is reached elsewhere from now on. What is not given stays as it is.
+    SetAddress {
+        /// Its number.
+        node: u64,
+        /// Where the other replicas reach it.
+        #[arg(long, value_name = "HOST:PORT", value_parser = host_port, required_unless_present_any = ["client", "zone"])]
+        peer: Option<String>,
+        /// Where clients reach it.
+        #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+        client: Option<String>,
+        /// A label of the place it stands in; empty: none.
+        #[arg(long)]
+        zone: Option<String>,
+        #[command(flatten)]
+        of: Of,
+    },
     /// Take a replica out of the cluster for good.
     Remove {
         /// Its number.
@@ -114,6 +134,9 @@ pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
         What::Promote { node, of } => one(of, *node, Change::Promote(*node), "votes", ui)?,
         What::Demote { node, of } => one(of, *node, Change::Demote(*node), "is a learner", ui)?,
         What::Remove { node, of } => one(of, *node, Change::Remove(*node), "is removed", ui)?,
+        What::SetAddress { node, peer, client, zone, of } => {
+            set_address(*node, [peer, client, zone].map(Option::as_deref), of, ui)?;
+        }
     }
     Ok(Exit::Ok)
 }
@@ -167,6 +190,26 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     let part = if promote { "votes" } else { "is a learner" };
     let shown = json!({ "node": node, "directory": place.directory, "voter": promote });
     ui.result(&shown, |_| format!("node {node} at {server} {part}"))
+}
+
+/// `peer`, `client` and `zone`, where they change.
+fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let Some(member) = leader.members.iter().find(|m| m.node == node) else {
+        return Err(Failure::new(ErrorKind::Membership, format!("node {node} is no member of the cluster")));
+    };
+    let or = |new: Option<&str>, old: &String| new.map_or_else(|| old.clone(), str::to_owned);
+    let address = SetAddress {
+        node,
+        peer_address: or(peer, &member.peer_address),
+        client_address: or(client, &member.client_address),
+        zone: or(zone, &member.zone),
+    };
+    change(&asker, of, Change::SetAddress(address.clone()))?;
+    let SetAddress { peer_address, client_address, zone, .. } = address;
+    let shown = json!({ "node": node, "peer": peer_address, "client": client_address, "zone": zone });
+    ui.result(&shown, |_| format!("node {node} serves clients at {client_address}, peers at {peer_address}"))
 }
 
 fn one(of: &Of, node: u64, what: Change, words: &str, ui: &Ui) -> Result<()> {

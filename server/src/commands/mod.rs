@@ -15,13 +15,17 @@ mod dev;
 mod discard;
 mod doctor;
 mod dump;
+mod follow;
 mod info;
 mod man;
 mod member;
 mod read;
 mod serve;
 mod status;
+mod top;
 mod verify;
+
+pub(crate) use serve::runtime;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -36,7 +40,9 @@ pub(crate) enum Command {
     Bench(Box<bench::Bench>),
     Serve(Box<serve::Serve>),
     Dev(dev::Dev),
+    Follow(Box<follow::Follow>),
     Status(status::Status),
+    Top(top::Top),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
     Config(config::ConfigCommand),
@@ -55,10 +61,12 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Verify(args) => verify::run(&args, ui),
         Command::Dump(args) => dump::run(&args, ui),
         Command::Doctor(args) => doctor::run(&args, ui),
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::run(*args, ui),
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
+        Command::Follow(args) => follow::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
+        Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),
         Command::Config(args) => config::run(&args, ui),

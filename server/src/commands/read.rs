@@ -39,6 +39,8 @@ Examples:
       What the last quarter of an hour brought, as JSON.
   chiplog read log1:7411 --follow
       From a cluster; goes on at another server when one fails.
+  chiplog read log1:7411 --stale --length-prefixed | chiplog append ./saved --length-prefixed
+      What is left of a cluster that has lost its majority.
   chiplog read ./old --length-prefixed | chiplog append ./new --length-prefixed
       A copy, whatever the records hold.
   chiplog read ./damaged --salvage --length-prefixed | chiplog append ./new --length-prefixed
@@ -53,6 +55,9 @@ Format:
 ///
 /// Shows what is durable, beside a running writer too (a few milliseconds behind it). Every record's checksum
 /// is verified before it is printed. A closed pipe ends it quietly with status 0.
+///
+/// From servers: everything that was confirmed before the command began is there, which a majority has to say. --stale
+/// asks for no majority.
 ///
 /// With --json each record is one line: {"index", "timestamp" (ms), "time", "size", and "data" (text) or,
 /// when that is not UTF-8, "data_base64"}.
@@ -103,9 +108,16 @@ pub(crate) struct Read {
     #[arg(long, conflicts_with = "format")]
     length_prefixed: bool,
 
+    /// Of servers: what the replicas have that answer, without a majority that says whether there is more.
+    #[arg(long, conflicts_with = "salvage")]
+    stale: bool,
+
     #[command(flatten)]
     connect: Connect,
 }
+
+/// What `--stale` is not for.
+pub(super) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
 
 /// How often a follower looks whether it should end. New records wake it at once.
 const STOP_CHECK: Duration = Duration::from_millis(250);
@@ -182,9 +194,11 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
         (salvaged.count, if salvaged.damaged { Exit::Corrupt } else { Exit::Ok })
     } else {
         let count = match &args.target {
+            Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
             Target::Directory(dir) => view(args, dir, start, &form, ui)?,
             Target::Servers(servers) => {
-                let mut source = remote::Servers::open(servers, &args.connect, start, args.follow)?;
+                let mut source =
+                    remote::Servers::open(servers, &args.connect, start, args.follow, args.stale)?;
                 copy(args, &mut source, &form, &*stop_flag(args)?)?
             }
         };

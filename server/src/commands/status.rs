@@ -4,12 +4,13 @@ use crate::cluster::{Asker, Connect, host_port};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::human;
+use crate::survey::{Silent, role_name};
 use crate::ui::Ui;
-use chiplog_net::proto::v1::{Member, Role, StatusResponse};
+use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,19 +72,6 @@ struct Replica {
     error: Option<String>,
 }
 
-fn role_name(status: &StatusResponse) -> &'static str {
-    match status.role() {
-        Role::Leader => "leader",
-        Role::Follower => "follower",
-        Role::Candidate => "candidate",
-        Role::Learner => "learner",
-        Role::Repairing => "repairing",
-        Role::Removed => "removed",
-        Role::Waiting => "waiting",
-        Role::Unspecified => "unknown",
-    }
-}
-
 impl Replica {
     fn answered(status: &StatusResponse) -> Self {
         let s = status.clone();
@@ -115,9 +103,10 @@ impl Replica {
         }
     }
 
-    fn silent(server: String, member: Option<&Member>, error: String) -> Self {
-        let mut replica = Self { client: server, role: "unreachable", error: Some(error), ..Self::default() };
-        if let Some(m) = member {
+    fn silent(silent: &Silent) -> Self {
+        let (client, error) = (silent.server.clone(), Some(silent.why.clone()));
+        let mut replica = Self { client, role: "unreachable", error, ..Self::default() };
+        if let Some(m) = &silent.member {
             (replica.node, replica.voter) = (Some(m.node), m.voter);
             replica.peer.clone_from(&m.peer_address);
             replica.zone.clone_from(&m.zone);
@@ -150,17 +139,10 @@ impl Shown {
                 number(r.last),
                 number(r.lag),
                 r.bytes_used.map_or("-".into(), human::bytes),
-                r.sync_p99_micros
-                    .map_or("-".into(), |m| human::duration(std::time::Duration::from_micros(m))),
+                r.sync_p99_micros.map_or("-".into(), |m| human::duration(Duration::from_micros(m))),
             ]);
         }
-        let widths: Vec<usize> = (0..rows[0].len())
-            .map(|n| rows.iter().map(|r| r[n].chars().count()).max().unwrap_or(0))
-            .collect();
-        for row in rows {
-            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
-            _ = writeln!(out, "{}", cells.join("  ").trim_end());
-        }
+        out.push_str(&human::table(&rows));
         for r in &self.replicas {
             for what in [&r.poison, &r.error].into_iter().flatten() {
                 _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
@@ -170,50 +152,19 @@ impl Shown {
     }
 }
 
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let mut servers: VecDeque<String> = args.servers.iter().cloned().collect();
-    let mut asked: Vec<String> = Vec::new();
-    let mut members: BTreeMap<u64, Member> = BTreeMap::new();
-    let (mut answers, mut silent): (Vec<StatusResponse>, Vec<(String, String)>) = Default::default();
-    while let Some(server) = servers.pop_front() {
-        if asked.contains(&server) {
-            continue;
-        }
-        asked.push(server.clone());
-        match asker.status(&server) {
-            Ok(status) => {
-                for member in &status.members {
-                    servers.extend(Some(member.client_address.clone()).filter(|a| !a.is_empty()));
-                    members.insert(member.node, member.clone());
-                }
-                if !answers.iter().any(|a| (a.node, &a.directory) == (status.node, &status.directory)) {
-                    answers.push(status);
-                }
-            }
-            Err(failure) => silent.push((server, failure.to_string())),
-        }
-    }
-    // Two can believe that they lead; the one of the later term does.
-    let leader = answers.iter().filter(|s| s.role() == Role::Leader).max_by_key(|s| s.term);
-    let mut replicas: Vec<Replica> = answers.iter().map(Replica::answered).collect();
-    for (server, why) in silent {
-        let member = members.values().find(|m| m.client_address == server);
-        let answered = member.is_some_and(|m| answers.iter().any(|a| a.node == m.node));
-        if !answered {
-            replicas.push(Replica::silent(server, member, why));
-        }
-    }
+    let found = asker.wait(asker.survey(&args.servers).round(PATIENCE));
+    let mut replicas: Vec<Replica> = found.answers.iter().map(|(_, s)| Replica::answered(s)).collect();
+    replicas.extend(found.silent.iter().map(Replica::silent));
     for replica in &mut replicas {
-        let known = leader.and_then(|l| l.peers.iter().find(|p| Some(p.node) == replica.node));
-        replica.lag = known.map(|p| p.lag).or(replica.lag);
+        replica.lag = replica.node.and_then(|node| found.lag(node)).or(replica.lag);
     }
     replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
-    let shown = Shown {
-        log_id: answers.iter().map(|s| s.log_id.clone()).find(|id| !id.is_empty()),
-        leader: leader.map(|l| l.node),
-        replicas,
-    };
+    let shown = Shown { log_id: found.log_id(), leader: found.leader().map(|l| l.node), replicas };
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
     Ok(if shown.leader.is_some() { Exit::Ok } else { Exit::Retry })
 }

@@ -1,7 +1,11 @@
-//! `chiplog verify`: reads every byte of a log's files and reports all that is wrong.
+//! `chiplog verify`: reads every byte of a log's files and reports all that is wrong: of a directory here, of servers by
+//! each replica itself.
 
+mod servers;
+
+use crate::cluster::Connect;
 use crate::exit::Exit;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::human;
 use crate::target::Target;
 use crate::ui::{Ui, print};
@@ -10,12 +14,17 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
   chiplog verify ./log && echo sound
-  chiplog verify ./log --json | jq '.faults[] | {file, offset, record_first, record_last}'";
+  chiplog verify ./log --json | jq '.faults[] | {file, offset, record_first, record_last}'
+  chiplog verify log1:7411
+      Every replica of the cluster checks its own files, all at the same time.
+  chiplog verify log1:7411 --records --json | jq .records
+      The same, and then all records come over the network and are checked again here.";
 
 /// Check every byte of a log's files; go on past what is bad and report all of it.
 ///
@@ -28,15 +37,30 @@ Examples:
 /// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
 /// machine did not crash while it was written, it may have been confirmed, and damaged since.
 ///
-/// Fields of --json: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, seconds,
+/// Of servers: every replica that answers checks its own files, beside its work; the status is 3 when any of them is
+/// corrupt, 5 when none is and a replica could not be asked. --records also reads all records as a client does, and
+/// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,
+/// sooner or later; `chiplog status` counts it.
+///
+/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, seconds,
 /// tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
-/// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out.
+/// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out. Of servers: ok,
+/// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "findings"
+/// (texts), "findings_left_out", "error" (null: all was read)}), records ({"records", "bytes", "first", "last" (null:
+/// none), "error" (null: all is sound)}, null without --records), seconds.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// The log's directory.
-    #[arg(value_name = "DIR")]
+    /// The log's directory, or servers of a cluster; one is enough.
+    #[arg(value_name = "DIR|HOST:PORT")]
     target: Target,
+
+    /// Of servers: read all records over the network as well, and check each.
+    #[arg(long)]
+    records: bool,
+
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// More faults than anybody reads: the rest is counted only.
@@ -175,7 +199,17 @@ impl Verified {
 }
 
 pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
-    let inspector = Inspector::open(args.target.directory()?)?;
+    match &args.target {
+        Target::Directory(_) if args.records => Err(Failure::usage(
+            "--records is for servers: of a directory all records are checked in any case",
+        )),
+        Target::Directory(dir) => directory(dir, ui),
+        Target::Servers(list) => servers::run(list, &args.connect, args.records, ui),
+    }
+}
+
+fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
+    let inspector = Inspector::open(dir)?;
     let bar = ui.progress(Some(inspector.bytes()?), "verifying");
     let started = Instant::now();
     let (mut faults, mut failed) = (Vec::new(), None);

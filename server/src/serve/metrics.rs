@@ -1,8 +1,10 @@
-//! Metrics: figures of the log and of the way to its peers, in the OpenMetrics text that Prometheus reads. Looked up
-//! when asked for; nothing is kept here.
+//! Metrics: figures of the log, of its clients and of the way to its peers, in the OpenMetrics text that Prometheus
+//! reads. Looked up when asked for; nothing is kept here. `docs/metrics.md` says what each means, and a test holds that
+//! page against a server.
 
 use super::ready::not_ready;
-use chiplog::{Log, Role, SYNC_BUCKETS};
+use chiplog::{Log, Role, Stats};
+use chiplog_net::gauges::{Gauges, Open};
 use chiplog_net::host::Host;
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
 use prometheus_client::collector::Collector;
@@ -44,10 +46,17 @@ struct Figures {
 impl Collector for Figures {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page { encoder };
+        let version = [(env!("CARGO_PKG_VERSION").to_owned(), 1)];
+        page.family("build_info", "1 for the version that runs", "version", MetricType::Gauge, &version)?;
         page.gauge("ready", "1 if clients should be sent here", u64::from(not_ready(&self.host).is_none()))?;
+        of_clients(&mut page, self.host.gauges())?;
         if let Some(log) = self.host.opened() {
             of_log(&mut page, log)?;
         }
+        let copies = self.host.copies();
+        page.gauge("copies", "copies of the log that are fed from here", copies.now)?;
+        page.counter("copies_begun", "times a copy began to be fed", copies.begun)?;
+        page.counter("copies_bytes", "bytes of blocks sent to copies", copies.bytes)?;
         of_peers(&mut page, &self.transport.traffic())?;
         page.counter(
             "peer_unaddressed",
@@ -55,6 +64,13 @@ impl Collector for Figures {
             self.transport.dropped_nowhere(),
         )
     }
+}
+
+fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+    page.gauge("connections", "open connections of clients", gauges.count(Open::Connections))?;
+    let streams = [(Open::Appends, "append"), (Open::Reads, "read"), (Open::Watches, "watch")];
+    let streams = streams.map(|(what, name)| (name.to_owned(), gauges.count(what)));
+    page.family("streams", "open streams, by what they do", "stream", MetricType::Gauge, &streams)
 }
 
 fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
@@ -68,6 +84,10 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.gauge("leader", "the node that leads; 0: not known", status.leader.map_or(0, |n| n.get()))?;
     page.gauge("used_bytes", "bytes of blocks from the first record on", info.bytes_used)?;
     page.gauge("capacity_bytes", "their limit; 0: the disk", info.bytes_capacity.unwrap_or(0))?;
+    let disk = rustix::fs::statvfs(log.path()).ok();
+    let (all, free) = disk.map_or((0, 0), |d| (d.f_blocks * d.f_frsize, d.f_bavail * d.f_frsize));
+    page.gauge("disk_bytes", "size of the disk that the log is on; 0: not known", all)?;
+    page.gauge("disk_free_bytes", "what is free of it", free)?;
     page.gauge("segments", "segment files", info.segments)?;
     page.gauge("sessions", "open sessions", info.sessions.into())?;
     page.gauge("poisoned", "1 if a write failed", u64::from(log.poison_cause().is_some()))?;
@@ -81,6 +101,13 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     ];
     let roles = roles.map(|(role, name)| (name.to_owned(), u64::from(role == status.role)));
     page.family("role", "1 for what this replica does", "role", MetricType::Gauge, &roles)?;
+    let running = stats.syncing.as_secs_f64();
+    page.gauge_f64("sync_running_seconds", "how long the sync that runs now has run; 0: none runs", running)?;
+    let backlog = log.backlog();
+    page.gauge("queue_appends", "appends that wait for the writer", backlog.queue_appends)?;
+    page.gauge("queue_bytes", "their bytes", backlog.queue_bytes)?;
+    page.gauge("unwritten_bytes", "bytes of appends taken and not written yet", backlog.taken_bytes)?;
+    page.gauge("uncommitted_bytes", "bytes written and not committed yet", backlog.uncommitted_bytes)?;
     page.counter("appends", "batches taken", stats.appends)?;
     page.counter("records", "records written", stats.records)?;
     page.counter("blocks", "blocks written", stats.blocks)?;
@@ -89,19 +116,13 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
     page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
     page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
-    let bound = |n: usize| if n + 1 == SYNC_BUCKETS { f64::INFINITY } else { (2_u64 << n) as f64 / 1e6 };
-    let buckets: Vec<(f64, u64)> =
-        stats.sync_micros_buckets.iter().enumerate().map(|(n, count)| (bound(n), *count)).collect();
-    let (sum, count) = (stats.sync_micros_total as f64 / 1e6, stats.sync_micros_buckets.iter().sum());
-    page.encoder
-        .encode_descriptor("sync_seconds", "how long syncs of the disk took", None, MetricType::Histogram)?
-        .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    histograms(page, &stats)?;
     let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
         status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()
     };
     let gauge = MetricType::Gauge;
     page.family(
-        "peer_lag",
+        "peer_lag_entries",
         "entries that a peer lacks; told by the leader",
         "node",
         gauge,
@@ -109,6 +130,18 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     )?;
     let active = peers(|p| u64::from(p.active));
     page.family("peer_active", "1 if the leader hears of the peer", "node", MetricType::Gauge, &active)
+}
+
+fn histograms(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
+    let seconds = |n: usize| (2_u64 << n) as f64 / 1e6;
+    let total = |micros: u64| micros as f64 / 1e6;
+    let syncs = (&stats.sync_micros_buckets[..], total(stats.sync_micros_total));
+    page.histogram("sync_seconds", "how long syncs of the disk took", syncs, seconds)?;
+    let commits = (&stats.commit_micros_buckets[..], total(stats.commit_micros_total));
+    let help = "how long writes of the leader took to be committed";
+    page.histogram("commit_seconds", help, commits, seconds)?;
+    let blocks = (&stats.block_bytes_buckets[..], stats.bytes as f64);
+    page.histogram("block_bytes", "sizes of the blocks written", blocks, |n| (256_u64 << n) as f64)
 }
 
 fn of_peers(page: &mut Page<'_>, traffic: &[PeerTraffic]) -> fmt::Result {
@@ -136,13 +169,31 @@ struct Page<'e> {
 
 impl Page<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.gauge_f64(name, help, value as f64)
+    }
+
+    fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(value as f64).encode(metric)
+        ConstGauge::new(value).encode(metric)
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         ConstCounter::new(value).encode(metric)
+    }
+
+    /// Counts by bucket, and the sum of all values. `bound`: of a bucket; the last one has none.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        (counts, sum): (&[u64], f64),
+        bound: impl Fn(usize) -> f64,
+    ) -> fmt::Result {
+        let bound = |n| if n + 1 == counts.len() { f64::INFINITY } else { bound(n) };
+        let buckets: Vec<(f64, u64)> = counts.iter().enumerate().map(|(n, c)| (bound(n), *c)).collect();
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 
     /// One value a label.

@@ -13,6 +13,7 @@
 //! Must not know: command lines, terminals.
 
 pub(crate) mod config;
+pub(crate) mod copy;
 mod http;
 mod metrics;
 mod ready;
@@ -25,6 +26,7 @@ use crate::failure::{Failure, Result};
 use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
+use chiplog_net::gauges;
 use chiplog_net::host::Host;
 use chiplog_net::listener;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
@@ -172,19 +174,31 @@ impl Server {
         let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
+        let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
             let served = if secret {
                 // Names are mended in plain bytes only.
-                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::plain(listener), gauges),
+                        until,
+                    )
+                    .await
             } else {
-                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
+                router
+                    .serve_with_incoming_shutdown(
+                        gauges::connections(listener::incoming(listener), gauges),
+                        until,
+                    )
+                    .await
             };
             if let Err(error) = served {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
-        tokio::spawn(tell_health(self.host.clone(), reporter, self.ending.subscribe()));
+        let names = router::HEALTH_NAMES;
+        tokio::spawn(tell_health(self.host.clone(), reporter, names, self.ending.subscribe()));
         Ok(())
     }
 
@@ -293,7 +307,12 @@ fn hand_over(log: &Log, patience: Duration) {
 }
 
 /// Tells the health service what changes, five times a second.
-async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watch::Receiver<bool>) {
+async fn tell_health(
+    host: Arc<Host>,
+    reporter: HealthReporter,
+    names: &'static [&'static str],
+    mut ending: watch::Receiver<bool>,
+) {
     let mut told = None;
     loop {
         let status = match not_ready(&host) {
@@ -302,8 +321,8 @@ async fn tell_health(host: Arc<Host>, reporter: HealthReporter, mut ending: watc
         };
         if told != Some(status) {
             told = Some(status);
-            for name in router::HEALTH_NAMES {
-                reporter.set_service_status(name, status).await;
+            for name in names {
+                reporter.set_service_status(*name, status).await;
             }
         }
         tokio::select! {

@@ -23,6 +23,7 @@ pub(super) fn not_ready(host: &Host) -> Option<&'static str> {
     match status.role {
         Role::Repairing => Some("repairs damaged blocks"),
         Role::Removed => Some("removed from the cluster"),
+        Role::Observer => (!host.is_fed()).then_some("no server keeps it up to date"),
         _ if status.leader.is_none() => Some("knows no leader"),
         _ => None,
     }

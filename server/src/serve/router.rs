@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result};
 use chiplog::{ErrorKind, Options};
 use chiplog_net::admin::AdminService;
+use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
 use chiplog_net::native::{Native, NativeOptions};
@@ -16,14 +17,33 @@ use tonic_health::server::HealthReporter;
 const FRAME_BYTES: usize = 1 << 20;
 
 /// The names under which the health service knows the log's services; "" is the server as a whole.
-pub(super) const HEALTH_NAMES: [&str; 3] = ["", "logspec.Log", "chiplog.v1.Log"];
+pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", "chiplog.v1.Follow"];
+/// Those of a copy that follows.
+pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
-/// All services of the listener for clients.
+/// All services of the listener for clients. They take whatever the log's options allow.
 pub(super) fn routes(
     host: &Arc<Host>,
     admin: AdminServer<AdminService>,
     options: &Options,
 ) -> Result<(Routes, HealthReporter)> {
+    let (routes, reporter) = common_routes()?;
+    let (mut limits, mut native) = (Limits::default(), NativeOptions::default());
+    limits.message_bytes_max = limits.message_bytes_max.max(options.record_bytes_max as usize + FRAME_BYTES);
+    native.message_bytes_max = options.batch_bytes_max as usize + FRAME_BYTES;
+    let logspec = LogspecService::new(host.clone(), limits).into_server();
+    let routes = routes.add_service(admin).add_service(logspec);
+    Ok((native_services(routes, host, native), reporter))
+}
+
+/// The services of a copy that follows: it is read, and feeds others.
+pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
+    let (routes, reporter) = common_routes()?;
+    Ok((native_services(routes, host, NativeOptions::default()), reporter))
+}
+
+/// What has nothing to do with a log.
+fn common_routes() -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -33,19 +53,13 @@ pub(super) fn routes(
     let broken =
         |e: tonic_reflection::server::Error| Failure::new(ErrorKind::Corrupt, format!("reflection: {e}"));
     let routes = Routes::new(health)
-        .add_service(admin)
         .add_service(reflection().build_v1().map_err(broken)?)
         .add_service(reflection().build_v1alpha().map_err(broken)?);
-    let routes = log_services(routes, host, options);
     Ok((routes, reporter))
 }
 
-/// The services of the log itself. They take whatever the log's options allow.
-fn log_services(routes: Routes, host: &Arc<Host>, options: &Options) -> Routes {
-    let (mut limits, mut native) = (Limits::default(), NativeOptions::default());
-    limits.message_bytes_max = limits.message_bytes_max.max(options.record_bytes_max as usize + FRAME_BYTES);
-    native.message_bytes_max = options.batch_bytes_max as usize + FRAME_BYTES;
+fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> Routes {
     routes
-        .add_service(LogspecService::new(host.clone(), limits).into_server())
-        .add_service(Native::with(host.clone(), native).into_service())
+        .add_service(Native::with(host.clone(), options).into_service())
+        .add_service(Follow::new(host.clone()).into_service())
 }

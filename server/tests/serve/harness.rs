@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -85,7 +86,7 @@ pub(crate) struct Server {
     pub(crate) data: PathBuf,
     pub(crate) client: String,
     pub(crate) http: String,
-    peer: String,
+    pub(crate) peer: String,
     child: Option<Child>,
 }
 
@@ -140,7 +141,7 @@ impl Server {
         self.child.is_some()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(self.child.as_ref().unwrap());
         kill_process(pid, signal).unwrap();
     }
@@ -299,4 +300,49 @@ pub(crate) fn records(server: &Server, last: u64) -> BTreeMap<u64, u64> {
         }
         all
     })
+}
+
+/// Runs the program with this input.
+pub(crate) fn fed(args: &[&str], input: &str) -> Ran {
+    let mut child = started(args);
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    ended(child)
+}
+
+pub(crate) fn started(args: &[&str]) -> Child {
+    let mut command = chiplog();
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+pub(crate) fn ended(child: Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+pub(crate) fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+/// A server that is a cluster of its own.
+pub(crate) fn one(dir: &Path) -> Server {
+    let mut server = Server::new(1, dir);
+    server.start(&["--init"]);
+    server
+}
+
+/// Three servers of one cluster.
+pub(crate) fn three(dir: &Path) -> Vec<Server> {
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir)).collect();
+    servers.iter_mut().for_each(|server| server.start(&[]));
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+    }
+    servers
+}
+
+/// The names of an object's fields, in their order.
+pub(crate) fn keys(value: &Value) -> Vec<String> {
+    value.as_object().unwrap().keys().cloned().collect()
 }

@@ -1,53 +1,11 @@
 //! The commands that work on a directory, on servers: the same records, the same shapes, the same exit codes.
 
-use crate::harness::{Ran, Server, chiplog, leader, run, wait};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::harness::{
+    Ran, Server, chiplog, ended, fed, interrupt, keys, leader, one, run, started, three, wait,
+};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Stdio};
-
-fn fed(args: &[&str], input: &str) -> Ran {
-    let mut child = started(args);
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    ended(child)
-}
-
-fn started(args: &[&str]) -> Child {
-    let mut command = chiplog();
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-fn ended(child: Child) -> Ran {
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
-}
-
-fn interrupt(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::INT).unwrap();
-}
-
-fn one(dir: &Path) -> Server {
-    let mut server = Server::new(1, dir);
-    server.start(&["--init"]);
-    server
-}
-
-/// Three servers of one cluster.
-fn three(dir: &Path) -> Vec<Server> {
-    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir)).collect();
-    servers.iter_mut().for_each(|server| server.start(&[]));
-    run(&["member", "init", &servers[0].client]).ok();
-    for server in &servers[1..] {
-        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
-    }
-    servers
-}
-
-fn keys(value: &Value) -> Vec<String> {
-    value.as_object().unwrap().keys().cloned().collect()
-}
+use std::process::Child;
 
 #[test]
 fn a_server_is_used_like_a_directory() {

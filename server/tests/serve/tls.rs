@@ -1,9 +1,11 @@
 //! TLS: servers and clients that know each other by certificates, and those that do not.
 
-use crate::harness::{Server, run, wait};
+use crate::harness::{Server, chiplog, run, wait};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 /// An authority, and what it signs for 127.0.0.1.
 struct Authority {
@@ -58,6 +60,26 @@ impl Authority {
     }
 }
 
+/// A copy that runs until it is dropped.
+struct Copy(Child);
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).unwrap();
+    }
+}
+
+/// Starts a copy, and says where it listens.
+fn copy(dir: &str, cluster: &str, authority: &Authority, more: &[String]) -> (Copy, String) {
+    let mut command = chiplog();
+    command.args(["follow", dir, "--cluster", cluster, "--json"]).args(authority.client()).args(more);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let opened: serde_json::Value = serde_json::from_str(&line).unwrap();
+    (Copy(child), opened["listen"].as_str().unwrap_or_default().to_owned())
+}
+
 #[test]
 fn only_those_with_certificates_get_in() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,6 +110,24 @@ fn only_those_with_certificates_get_in() {
     let read = with(&ours, &["read", &cluster]).ok();
     assert_eq!(read.out, fs::read_to_string(ours.file("leaf.pem")).unwrap());
     assert_eq!(run(&["info", &cluster]).code, 5, "without certificates");
+
+    // And so does a copy, in both directions: it is fed, and feeds another one.
+    let copies = [dir.path().join("copy"), dir.path().join("second")].map(|p| p.to_str().unwrap().to_owned());
+    let listening = [
+        ["--listen", "127.0.0.1:0"].map(str::to_owned),
+        ["--listen-certificate".to_owned(), ours.file("leaf.pem")],
+        ["--listen-key".to_owned(), ours.file("leaf.key")],
+        ["--listen-authority".to_owned(), ours.file("authority.pem")],
+    ];
+    let (first_copy, at) = copy(&copies[0], &cluster, &ours, listening.as_flattened());
+    let (second_copy, _) = copy(&copies[1], &at, &ours, &[]);
+    for copied in &copies {
+        wait("the copy has it", || (run(&["read", copied]).out == read.out).then_some(()));
+    }
+    let bare = ["--cluster", &at, "--tls-authority", &ours.file("authority.pem")];
+    let none = run(&[&["follow", dir.path().join("none").to_str().unwrap()][..], &bare].concat());
+    assert_eq!(none.code, 5, "without a certificate: {}", none.err);
+    drop((first_copy, second_copy));
 
     // Neither without certificates nor with those of another authority.
     assert_eq!(run(&["status", &first.client, "--json"]).json()["replicas"][0]["role"], "unreachable");

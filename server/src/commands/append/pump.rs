@@ -18,13 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// How to go about it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) threads: usize,
     pub(super) in_flight: usize,
     pub(super) batch_records: u32,
     pub(super) batch_bytes: usize,
     pub(super) codec: Codec,
+    /// How many records the first batches have to have: they were cut before.
+    pub(super) cuts: VecDeque<u64>,
 }
 
 /// A batch is handed on at this size, however few records it has: one block should not wait for one batch.
@@ -159,11 +161,12 @@ pub(super) fn run(
     plan: Plan,
     bar: &ProgressBar,
 ) -> Result<(Tally, Result<Exit>)> {
-    let (work, jobs) = bounded(plan.threads * 2);
+    let threads = plan.threads;
+    let (work, jobs) = bounded(threads * 2);
     let shared = Arc::new(Shared {
         tally: Tally::default(),
         work,
-        threads: plan.threads,
+        threads,
         stop: AtomicBool::new(false),
         interrupted: AtomicBool::new(false),
         in_doubt: AtomicBool::new(false),
@@ -176,7 +179,7 @@ pub(super) fn run(
         on_signal.stop_early();
     })?;
     let mut workers = Vec::new();
-    for n in 0..plan.threads {
+    for n in 0..threads {
         let (to, sink, jobs, bar) = (shared.clone(), sink.clone(), jobs.clone(), bar.clone());
         let worker = thread::Builder::new().name(format!("append-{n}"));
         match worker.spawn(move || sink.work(&to, &jobs, &bar)) {
@@ -214,6 +217,7 @@ pub(super) fn run(
 
 /// The input's thread: cuts the input into batches.
 fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
+    let mut cuts = plan.cuts;
     let mut builder = BatchBuilder::new();
     builder.codec(plan.codec);
     let mut record = Vec::new();
@@ -227,12 +231,13 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
         Ok(shared.work.send(Work::Batch(batch, std::mem::take(bytes))).is_ok() && !shared.stopped())
     };
     loop {
-        if !input.is_ready() && !hand_on(&mut builder, &mut bytes)? {
+        if cuts.is_empty() && !input.is_ready() && !hand_on(&mut builder, &mut bytes)? {
             return Ok(());
         }
         match input.next(&mut record) {
             Ok(true) => {}
             Ok(false) => break,
+            Err(failure) if !cuts.is_empty() => return Err(failure),
             Err(failure) => {
                 hand_on(&mut builder, &mut bytes)?;
                 return Err(failure);
@@ -240,11 +245,23 @@ fn feed(shared: &Shared, mut input: Input, plan: Plan) -> Result<()> {
         }
         let full =
             builder.count() >= plan.batch_records || builder.encoded_bytes() + record.len() + 4 > target;
-        if full && !hand_on(&mut builder, &mut bytes)? {
+        if cuts.is_empty() && full && !hand_on(&mut builder, &mut bytes)? {
             return Ok(());
         }
         builder.push(&record)?;
         bytes += record.len() as u64;
+        if cuts.pop_front_if(|records| *records == u64::from(builder.count())).is_some()
+            && !hand_on(&mut builder, &mut bytes)?
+        {
+            return Ok(());
+        }
+    }
+    if let Some(records) = cuts.front() {
+        let what = format!(
+            "the input has ended {} records before the end of what was sent before: give the same input again",
+            records - u64::from(builder.count())
+        );
+        return Err(Failure::usage(what));
     }
     hand_on(&mut builder, &mut bytes).map(|_| ())
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A record that no server took for so long ends the command.
-const DELIVERY: Duration = Duration::from_secs(60);
+pub(super) const DELIVERY: Duration = Duration::from_secs(60);
 /// How often a wait looks whether it should end.
-const STOP_CHECK: Duration = Duration::from_millis(250);
+pub(super) const STOP_CHECK: Duration = Duration::from_millis(250);
 /// What is under way when the command is to end has so long.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Where the records go.
 pub(super) struct Servers {
@@ -54,8 +54,8 @@ impl Sink for Servers {
             // Whatever fails is told to the record that it concerns.
             let _ = self.remote.wait(producer.flush(STOP_CHECK));
         }
-        let left = self.remote.wait(producer.close(LAST_WORDS));
-        if left.iter().any(|record| record.in_doubt) {
+        let closed = self.remote.wait(producer.close(LAST_WORDS));
+        if closed.left.iter().any(|record| record.in_doubt) {
             shared.doubt();
         }
     }

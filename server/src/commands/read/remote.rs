@@ -1,5 +1,5 @@
-//! Reads from servers: any replica that has all that was acknowledged before the command began; another one when it
-//! fails, at the next record.
+//! Reads from servers: any replica that has all that was acknowledged before the command began (stale: that any replica
+//! which answers knows of); another one when it fails, at the next record.
 
 use super::Source;
 use crate::cluster::Connect;
@@ -18,9 +18,15 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn open(servers: &[String], connect: &Connect, start: Start, follow: bool) -> Result<Self> {
+    pub(super) fn open(
+        servers: &[String],
+        connect: &Connect,
+        start: Start,
+        follow: bool,
+        stale: bool,
+    ) -> Result<Self> {
         let remote = Remote::connect(servers, connect)?;
-        let info = remote.wait(remote.client.info()).map_err(failure)?;
+        let info = remote.info(stale)?;
         let mut options = ReaderOptions::default();
         (options.follow, options.min_index) = (follow, info.last);
         let reader = remote.client.reader_with(start, options);

@@ -1,0 +1,405 @@
+//! Followers on a disk that loses power, processes that are killed, calls that fail, disks that are full: at any point
+//! of taking entries, syncing, discarding and jumping. What is left is always the log as of some entry that was fed, at
+//! least the last one that was synced; and what is fed again leads to the same.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod support;
+
+use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
+use chiplog::{
+    BatchBuilder, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed, Index, Log, Options, RaftIndex, Start,
+};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::explore::at_every_point;
+use support::{Wrong, options, record};
+
+/// What happens to a follower.
+#[derive(Clone, Debug)]
+enum Step {
+    Take(Fed),
+    Sync,
+    /// Long enough for the thread to sync, and to prove the tail.
+    Idle,
+}
+
+/// A life, and what it should come to after each entry.
+struct Life {
+    begin: FedState,
+    steps: Vec<Step>,
+    /// The first record and the one to come after each entry.
+    after: BTreeMap<RaftIndex, (Index, Index)>,
+    records: BTreeMap<Index, Vec<u8>>,
+    last: RaftIndex,
+}
+
+/// How much of it happened: what a mark in the history says.
+const SUBMITTED: u64 = 0;
+const TAKEN: u64 = 1;
+const SYNCED: u64 = 2;
+
+fn mark(disk: &SimDisk, raft: RaftIndex, what: u64) {
+    disk.mark(raft.get() << 2 | what);
+}
+
+fn last_of(fed: &Fed) -> RaftIndex {
+    match fed {
+        Fed::State(state) => state.raft(),
+        Fed::Entries(entries) => entries.last().unwrap().raft(),
+        _ => unreachable!(),
+    }
+}
+
+impl Life {
+    /// A source's life as it is fed: records of all sizes, sessions, discards, and two jumps.
+    fn new(seed: u64, record_bytes: usize, steps: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
+        source.append(b"before all").unwrap();
+        let begin = match source.feed(FeedFrom::Newest).unwrap().next(1).unwrap() {
+            Some(Fed::State(state)) => state,
+            other => panic!("{other:?}"),
+        };
+        // One entry at a time, to learn what each leads to.
+        let reference = Followed::create_on(Arc::new(SimDisk::default()), options(), &begin).unwrap();
+        let mut life = Self {
+            last: begin.raft(),
+            after: BTreeMap::from([(begin.raft(), (begin.next(), begin.next()))]),
+            records: BTreeMap::new(),
+            begin,
+            steps: Vec::new(),
+        };
+        let mut session = source.open_session().unwrap();
+        for n in 0..steps {
+            for m in 0..1 + rng.below(4) {
+                let record = record((n * 100 + m) as u64, rng.below(record_bytes));
+                match rng.below(8) {
+                    0 => drop(source.open_session().unwrap()),
+                    1 | 2 => drop(session.append(&record).unwrap()),
+                    3 => {
+                        let mut batch = BatchBuilder::new();
+                        batch.codec(Codec::Lz4);
+                        batch.push(&record).unwrap().push(b"").unwrap();
+                        source.append_batch(&batch.build().unwrap()).unwrap();
+                    }
+                    _ => drop(source.append(&record).unwrap()),
+                }
+            }
+            if n % 9 == 8 {
+                let (first, last) = (source.info().first.get(), source.info().last.get());
+                source.discard(Index(first + rng.below((last - first + 3) as usize) as u64)).unwrap();
+            }
+            if n == steps / 3 || n == 2 * steps / 3 {
+                // So much that it is gone before it was fed.
+                for m in 0..20 {
+                    source.append(&record(900_000 + m, 10_000)).unwrap();
+                }
+                source.discard(Index(source.info().last.get() - 1)).unwrap();
+                while source.info().segments > 2 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            life.learn(&source, &reference, 1 + rng.below(4 * record_bytes));
+            match rng.below(6) {
+                0 => life.steps.push(Step::Sync),
+                1 if n % 5 == 0 => life.steps.push(Step::Idle),
+                _ => {}
+            }
+        }
+        life
+    }
+
+    fn learn(&mut self, source: &Log, reference: &Followed, bytes: usize) {
+        let from = reference.want().unwrap();
+        let mut feed = source.feed(from).unwrap();
+        while let Some(fed) = feed.next(bytes).unwrap() {
+            self.last = last_of(&fed);
+            self.steps.push(Step::Take(fed));
+        }
+        let mut feed = source.feed(from).unwrap();
+        while let Some(fed) = feed.next(1).unwrap() {
+            let raft = last_of(&fed);
+            let jumped = reference.take(fed).unwrap();
+            let info = reference.log().info();
+            self.after.insert(raft, (info.first, info.last.next()));
+            assert!(jumped.is_none_or(|j| j.to == info.first && info.last < info.first));
+            let mut reader = reference.log().reader(Start::Last(2)).unwrap();
+            while let Some(record) = reader.next_record().unwrap() {
+                self.records.insert(record.index, record.data.to_vec());
+            }
+        }
+    }
+
+    /// Lives it on `disk`, up to the first error if there is one.
+    fn run(&self, disk: &SimDisk, options: Options) -> chiplog::Result<()> {
+        mark(disk, self.begin.raft(), SUBMITTED);
+        let follower = Followed::create_on(Arc::new(disk.clone()), options, &self.begin)?;
+        mark(disk, self.begin.raft(), TAKEN);
+        mark(disk, self.begin.raft(), SYNCED);
+        self.steps.iter().try_for_each(|step| Self::step(step, &follower, disk))?;
+        follower.close()?;
+        mark(disk, self.last, SYNCED);
+        Ok(())
+    }
+
+    fn step(step: &Step, follower: &Followed, disk: &SimDisk) -> chiplog::Result<()> {
+        match step {
+            Step::Take(fed) => {
+                mark(disk, last_of(fed), SUBMITTED);
+                follower.take(fed.clone())?;
+                mark(disk, last_of(fed), TAKEN);
+            }
+            Step::Sync => {
+                let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+                follower.sync()?;
+                mark(disk, raft, SYNCED);
+            }
+            Step::Idle => std::thread::sleep(Duration::from_millis(250)),
+        }
+        Ok(())
+    }
+
+    /// The log has to be what it was after an entry within `legal`. Returns which. `own_retention`: it may begin later.
+    fn judge(
+        &self,
+        follower: &Followed,
+        legal: &RangeInclusive<u64>,
+        own_retention: bool,
+    ) -> Result<RaftIndex, Wrong> {
+        let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+        let info = follower.log().info();
+        if !legal.contains(&raft.get()) {
+            return Err(Wrong(format!("it ends with entry {raft}; legal is {legal:?}")));
+        }
+        let Some((first, next)) = self.after.get(&raft).copied() else {
+            return Err(Wrong(format!("it ends with entry {raft}, after which it never was")));
+        };
+        let begins = info.first == first || (own_retention && info.first > first && info.first <= next);
+        if !begins || info.last.next() != next.max(info.first) {
+            return Err(Wrong(format!("after entry {raft} {info:?}, not {first} and up to {next}")));
+        }
+        let mut reader = follower.log().reader(Start::First)?;
+        let mut index = info.first;
+        while let Some(record) = reader.next_record()? {
+            if record.index != index || self.records.get(&index).is_none_or(|r| r != record.data) {
+                return Err(Wrong(format!("record {} is wrong where {index} should come", record.index)));
+            }
+            index = index.next();
+        }
+        if index != info.last.next() {
+            return Err(Wrong(format!("the reader stops before {index} of {info:?}")));
+        }
+        Ok(raft)
+    }
+
+    /// Takes all that is missing, and ends as if nothing had happened.
+    fn finish(&self, disk: &SimDisk, follower: &Followed, own_retention: bool) -> Result<(), Wrong> {
+        for step in &self.steps {
+            let FeedFrom::After { raft, .. } = follower.want()? else { unreachable!() };
+            if let Step::Take(fed) = step
+                && last_of(fed) > raft
+            {
+                Self::step(step, follower, disk)?;
+            }
+        }
+        self.judge(follower, &(self.last.get()..=self.last.get()), own_retention)?;
+        Ok(())
+    }
+}
+
+/// From the last entry synced to the last one submitted, before the first operation of `history` and after each; and
+/// the last one taken.
+fn bounds(history: &History) -> Vec<(RangeInclusive<u64>, u64)> {
+    let (mut synced, mut taken, mut submitted) = (0, 0, 0);
+    let mut bounds = vec![(0..=0, 0)];
+    for op in &history.ops {
+        if let Op::Mark(note) = op {
+            match note & 3 {
+                SUBMITTED => submitted = note >> 2,
+                TAKEN => taken = note >> 2,
+                _ => synced = note >> 2,
+            }
+        }
+        bounds.push((synced..=submitted, taken));
+    }
+    bounds
+}
+
+/// What a crash has left is opened, judged, and goes on; then the power is cut again.
+fn recover(
+    life: &Life,
+    disk: &SimDisk,
+    options: &Options,
+    legal: &RangeInclusive<u64>,
+    seed: u64,
+    deep: bool,
+) -> Result<(), Wrong> {
+    let own_retention = options.retention_bytes.is_some();
+    let open = |disk: &SimDisk| Followed::open_on(Arc::new(disk.clone()), options.clone());
+    let follower = match open(disk) {
+        Err(e) if e.kind() == ErrorKind::NotFound && *legal.start() == 0 => {
+            Followed::create_on(Arc::new(disk.clone()), options.clone(), &life.begin)?
+        }
+        opened => opened?,
+    };
+    let legal = life.begin.raft().get().max(*legal.start())..=life.begin.raft().get().max(*legal.end());
+    let found = life.judge(&follower, &legal, own_retention)?;
+    let info = follower.log().info();
+    if info.durable < info.last {
+        return Err(Wrong(format!("opened, and not durable: {info:?}")));
+    }
+    if !deep {
+        return Ok(());
+    }
+    // At any time of what follows.
+    let before = disk.history_len();
+    life.finish(disk, &follower, own_retention)?;
+    follower.sync()?;
+    let durable = disk.crash(|_| 0);
+    drop(follower);
+    life.judge(&open(&durable)?, &(life.last.get()..=life.last.get()), own_retention)
+        .map_err(|w| w.within("after it went on"))?;
+    let history = disk.history();
+    let states: Vec<_> = history.states().collect();
+    let mut rng = Rng::new(seed);
+    let point = before.min(states.len() - 1) + rng.below(states.len() - before.min(states.len() - 1));
+    let image = states[point].crash(|versions| rng.below(versions));
+    let upto = legal.end().max(&bounds(&history)[point].0.end().clone()).to_owned();
+    life.judge(&open(&SimDisk::new(image))?, &(found.get().min(*legal.start())..=upto), own_retention)
+        .map_err(|w| w.within(&format!("second crash, at operation {point}")))?;
+    Ok(())
+}
+
+/// Cuts the power, and kills the process, after every operation of a life.
+fn crash_everywhere(name: &str, life: &Life, options: &Options, images: usize) -> usize {
+    let disk = SimDisk::default();
+    life.run(&disk, options.clone()).unwrap();
+    let history = disk.history();
+    let bounds = bounds(&history);
+    let tried = AtomicUsize::new(0);
+    let explored = at_every_point(name, &history, |point, state| {
+        let (legal, taken) = &bounds[point];
+        // A kill takes nothing that was taken.
+        if *taken > 0 && point % 5 == 0 {
+            let alive = (*taken).max(*legal.start())..=*legal.end();
+            recover(life, &SimDisk::resume(state.clone()), options, &alive, point as u64, false)
+                .map_err(|w| w.within("killed"))?;
+        }
+        for (n, image) in state.crashes(images, images, point as u64).enumerate() {
+            tried.fetch_add(1, Ordering::Relaxed);
+            let deep = n == point % images.max(1) || n == 0 && point % 7 == 0;
+            recover(life, &SimDisk::new(image), options, legal, (point * 100 + n) as u64, deep)
+                .map_err(|w| w.within(&format!("crash {n}")))?;
+        }
+        Ok(true)
+    });
+    if let Err(wrong) = explored {
+        panic!("{wrong}");
+    }
+    tried.into_inner()
+}
+
+#[test]
+fn a_power_cut_at_any_point_leaves_the_log_as_of_an_entry() {
+    let mut images = 0;
+    for (seed, record_bytes, steps) in [(1, 300, 12), (2, 3000, 30), (3, 9000, 24)] {
+        let life = Life::new(seed, record_bytes, steps);
+        let jumps = life.steps.iter().filter(|s| matches!(s, Step::Take(Fed::State(_)))).count();
+        assert!(jumps >= 2, "seed {seed}: {jumps} jumps");
+        images += crash_everywhere(&format!("seed {seed}"), &life, &options(), 6);
+    }
+    println!("follow: {images} images recovered from");
+    assert!(images > 500, "{images}");
+}
+
+#[test]
+fn a_power_cut_at_any_point_of_retention_leaves_the_log_as_of_an_entry() {
+    let life = Life::new(5, 9000, 40);
+    let few = Options { retention_bytes: Some(128 << 10), ..options() };
+    assert!(crash_everywhere("retention", &life, &few, 4) > 200);
+}
+
+#[test]
+fn a_failure_of_any_call_loses_nothing() {
+    let life = Life::new(7, 6000, 15);
+    let sound = SimDisk::default();
+    life.run(&sound, options()).unwrap();
+    let calls = sound.calls(None);
+    let mut named = BTreeMap::new();
+    for trouble in
+        [Trouble::Eio(Landed::Nothing), Trouble::Eio(Landed::Some(1)), Trouble::Enospc(Landed::Some(2))]
+    {
+        for nth in (1..calls).step_by(3) {
+            let disk = SimDisk::default();
+            disk.plan(Fault { call: None, nth, lasting: false, trouble });
+            if let Err(error) = life.run(&disk, options()) {
+                *named.entry(error.kind().name()).or_insert(0) += 1;
+                let kinds = [ErrorKind::Io, ErrorKind::Poisoned, ErrorKind::Full];
+                assert!(kinds.contains(&error.kind()), "{trouble:?} at call {nth}: {error:?}");
+            }
+            disk.heal();
+            let (legal, _) = bounds(&disk.history()).pop().unwrap();
+            recover(&life, &disk, &options(), &legal, nth, true)
+                .map_err(|Wrong(what)| what)
+                .unwrap_or_else(|what| panic!("{trouble:?} at call {nth}: {what}"));
+        }
+    }
+    println!("follow: errors by kind {named:?}");
+    assert!(named.len() >= 2, "{named:?}");
+}
+
+/// On a full disk it takes what has room, says so, and goes on when there is more; a discard in what is fed needs none.
+#[test]
+fn a_full_disk_poisons_nobody() {
+    let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
+    source.append(b"x").unwrap();
+    let Some(Fed::State(begin)) = source.feed(FeedFrom::First).unwrap().next(1).unwrap() else { panic!() };
+    let disk = SimDisk::default();
+    let follower = Followed::create_on(Arc::new(disk.clone()), options(), &begin).unwrap();
+    for n in 0..60 {
+        source.append(&record(n, 9000)).unwrap();
+    }
+    disk.limit_space(Some(6 << 16));
+    let fill = || {
+        loop {
+            let mut feed = source.feed(follower.want()?)?;
+            match feed.next(30_000)? {
+                Some(fed) => drop(follower.take(fed)?),
+                None => return Ok::<(), chiplog::Error>(()),
+            }
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(fill().unwrap_err().kind(), ErrorKind::Full);
+    }
+    let last = follower.log().info().last;
+    assert!(last.get() > 10 && last.get() < 50, "{last}");
+    // The discard makes its own room.
+    source.discard(last).unwrap();
+    for n in 0..2 {
+        source.append(&record(n, 10)).unwrap();
+    }
+    disk.limit_space(Some(7 << 16));
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    while let Some(fed) = feed.next(1 << 20).unwrap() {
+        match follower.take(fed) {
+            Ok(jumped) => assert_eq!(jumped, None),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Full);
+                disk.limit_space(None);
+                feed = source.feed(follower.want().unwrap()).unwrap();
+            }
+        }
+    }
+    disk.limit_space(None);
+    fill().unwrap();
+    follower.sync().unwrap();
+    assert_eq!(follower.log().info().last, source.info().last);
+    assert_eq!(follower.log().info().first, source.info().first);
+    let image: Image = disk.crash(|_| 0).visible();
+    let again = Followed::open_on(Arc::new(SimDisk::new(image)), options()).unwrap();
+    assert_eq!(again.log().info().last, source.info().last);
+}

@@ -1,0 +1,158 @@
+//! Events: what happens to a follower, for whoever wants to know, in order.
+//!
+//! Invariant: bounded. Who does not take them loses the oldest, and is told how many.
+
+use chiplog::{Error, ErrorKind, Index, Result};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many wait to be taken.
+const EVENTS_MAX: usize = 1024;
+
+/// Something that happened to a [`Follower`](super::Follower).
+///
+/// ```
+/// use chiplog_net::follower::FollowerEvent;
+/// fn must_start_over(event: &FollowerEvent) -> bool {
+///     matches!(event, FollowerEvent::Jumped { .. })
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FollowerEvent {
+    /// A server sends what it has; the first one since the follower was opened.
+    Connected {
+        /// `host:port`.
+        server: String,
+    },
+    /// Another server than before sends what it has, from the very next block on.
+    Switched {
+        /// The one before.
+        from: String,
+        /// The one from now on.
+        to: String,
+    },
+    /// Records are missing here: all servers had discarded what came next. A view that holds what it made of earlier
+    /// records has to start over from `to`, or to know what was discarded from elsewhere.
+    Jumped {
+        /// The record that was due.
+        from: Index,
+        /// The record that comes next instead.
+        to: Index,
+    },
+    /// Records below `first` were discarded, in the log or by the follower's own retention.
+    Discarded {
+        /// The first record that is left.
+        first: Index,
+    },
+    /// What came from a server was cut off, or no server could be had. The follower goes on trying.
+    Failed {
+        /// The server, if it was one.
+        server: Option<String>,
+        /// Why.
+        error: Error,
+    },
+    /// The follower has ended by itself: what is the matter does not pass. The last event.
+    Stopped {
+        /// Why.
+        error: Error,
+    },
+    /// So many events were not taken in time, and are gone.
+    Missed {
+        /// How many.
+        events: u64,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<FollowerEvent>,
+    missed: u64,
+    /// None comes any more.
+    ended: bool,
+}
+
+impl Events {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn push(&self, event: FollowerEvent) {
+        let mut state = self.state();
+        if state.waiting.len() >= EVENTS_MAX {
+            state.waiting.pop_front();
+            state.missed += 1;
+        }
+        state.waiting.push_back(event);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn end(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// The next one, once it is there.
+    pub(super) fn next(&self, timeout: Duration) -> Result<FollowerEvent> {
+        let end = Instant::now().checked_add(timeout);
+        let mut state = self.state();
+        loop {
+            if state.missed > 0 {
+                return Ok(FollowerEvent::Missed { events: std::mem::take(&mut state.missed) });
+            }
+            if let Some(event) = state.waiting.pop_front() {
+                return Ok(event);
+            }
+            if state.ended {
+                return Err(Error::new(ErrorKind::Closed, "the follower was closed"));
+            }
+            state = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    let what = format!("nothing happened within {timeout:?}");
+                    return Err(Error::new(ErrorKind::Timeout, what));
+                }
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn discarded(event: FollowerEvent) -> u64 {
+        match event {
+            FollowerEvent::Discarded { first } => first.get(),
+            FollowerEvent::Missed { events } => 1_000_000 + events,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_counted_and_the_end_comes_last() {
+        let events = Events::default();
+        let none = events.next(Duration::ZERO);
+        assert_eq!(none.map(discarded).map_err(|e| e.kind()), Err(ErrorKind::Timeout));
+        for n in 0..EVENTS_MAX as u64 + 3 {
+            events.push(FollowerEvent::Discarded { first: Index(n) });
+        }
+        events.end();
+        assert_eq!(discarded(events.next(Duration::ZERO).unwrap()), 1_000_003);
+        for n in 3..EVENTS_MAX as u64 + 3 {
+            assert_eq!(discarded(events.next(Duration::MAX).unwrap()), n);
+        }
+        assert_eq!(events.next(Duration::MAX).map_err(|e| e.kind()).map(discarded), Err(ErrorKind::Closed));
+    }
+}

@@ -1,0 +1,369 @@
+//! Task: feeds the copy, from one server after the other, until it is closed or something does not pass.
+//!
+//! ```text
+//! choose a server ──> Follow, from behind the last block here ──> decode ──> take (on a thread that may wait for the disk)
+//!       ^                                                                       |
+//!       └── leave it: silent, ended, damaged, behind the others; a pause if nobody fresh is left
+//! ```
+//!
+//! | what went wrong | then |
+//! |---|---|
+//! | the network; a server ends, is silent, damaged, behind others | another server, at once if there is one; later the same |
+//! | a server of another log, or with another history | that one never again; when nobody is left, the end |
+//! | the disk here is full | the same again, after a pause |
+//! | the files here fail, are closed, cannot hold a block | the end |
+
+use super::sources::Sources;
+use super::{AT_WORK, FollowerEvent, Shared};
+use crate::client::backoff::Backoff;
+use crate::client::servers::MESSAGE_BYTES_MAX;
+use crate::ids;
+use crate::proto::v1::follow_client::FollowClient;
+use crate::proto::v1::follow_request::Start as Asked;
+use crate::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
+use chiplog::{Error, ErrorKind, Fed, FeedFrom, Followed, Index, LogId, Result, Start};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
+use tonic::Streaming;
+
+/// Feeds the copy until it is closed, or ends with what does not pass.
+pub(super) async fn run(shared: Arc<Shared>, sources: Sources) {
+    let mut closing = shared.closing.subscribe();
+    let backoff = Backoff::new(shared.options.backoff_min, shared.options.backoff_max);
+    let first = shared.followed.get().map(|f| f.log().info().first);
+    let task = Task {
+        shared: shared.clone(),
+        sources,
+        backoff,
+        before: None,
+        told: None,
+        fresh: true,
+        stuck: false,
+        first,
+        elsewhere: Index(0),
+    };
+    tokio::select! {
+        biased;
+        _ = closing.wait_for(|closing| *closing) => {}
+        error = task.keep() => shared.stop(error),
+    }
+}
+
+/// Why a server feeds the copy no more.
+enum Failure {
+    /// It is the server's, or the way's.
+    Server(Error),
+    /// The server has something else.
+    Refused(Error),
+    /// It is ours, and passes.
+    Here(Error),
+    /// It does not pass.
+    Fatal(Error),
+}
+
+struct Task {
+    shared: Arc<Shared>,
+    sources: Sources,
+    backoff: Backoff,
+    /// The server that sent something last.
+    before: Option<String>,
+    /// The failure that was told last, so that the same one is told once.
+    told: Option<(Option<String>, ErrorKind)>,
+    /// Nothing has failed since something came.
+    fresh: bool,
+    /// What came last could not be stored here: the same server again is nothing to tell.
+    stuck: bool,
+    /// The first record here, as it was told last.
+    first: Option<Index>,
+    /// The last record that any other server was heard to have.
+    elsewhere: Index,
+}
+
+/// A server that sends.
+struct Upstream {
+    server: String,
+    stream: Streaming<FollowResponse>,
+    /// Its last record, as it says.
+    last: Index,
+    fed: bool,
+}
+
+impl Task {
+    async fn keep(mut self) -> Error {
+        loop {
+            let mut server = None;
+            let Err(failure) = self.feed(&mut server).await;
+            self.disconnected();
+            let error = match failure {
+                Failure::Fatal(error) => return error,
+                Failure::Refused(error) => {
+                    if let Some(server) = &server {
+                        self.sources.refuse(server, error.clone());
+                    }
+                    error
+                }
+                Failure::Server(error) => {
+                    if let Some(server) = &server {
+                        self.sources.failed(server);
+                    }
+                    error
+                }
+                Failure::Here(error) => {
+                    self.stuck = true;
+                    error
+                }
+            };
+            self.tell(server, &error);
+            if let Some(error) = self.sources.nobody_left() {
+                return error;
+            }
+            // The first one is left at once: another server is there.
+            let at_once = std::mem::replace(&mut self.fresh, false) && self.sources.has_other("");
+            if !at_once {
+                sleep(self.backoff.next()).await;
+            }
+        }
+    }
+
+    /// One server, from its choice to why it is left.
+    async fn feed(&mut self, server: &mut Option<String>) -> Result<std::convert::Infallible, Failure> {
+        let log = self.followed().map(|f| f.log().info().log_id);
+        let chosen = self.sources.choose(log).await.map_err(Failure::Server)?;
+        *server = Some(chosen.clone());
+        let mut upstream = self.open(chosen, log).await?;
+        let silence = self.shared.options.keep_alive.saturating_mul(3);
+        let every = self.shared.options.compare_interval;
+        let mut compare = interval_at(Instant::now() + every, every);
+        compare.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asking: Option<Pin<Box<dyn Future<Output = Option<Index>> + Send>>> = None;
+        let (mut heard, mut behind) = (Instant::now(), 0);
+        loop {
+            let asked = async {
+                match &mut asking {
+                    Some(asking) => asking.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = timeout_at(heard + silence, upstream.stream.message()) => {
+                    let late = || format!("{} was silent for {silence:?}", upstream.server);
+                    let message = message
+                        .map_err(|_| Failure::Server(Error::new(ErrorKind::Unavailable, late())))?
+                        .map_err(|status| self.refusal(&upstream.server, &status))?;
+                    let Some(response) = message else {
+                        let what = format!("{} ended the stream", upstream.server);
+                        return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
+                    };
+                    self.hear(&mut upstream, &response);
+                    self.take(&upstream.server, response).await?;
+                    (self.fresh, self.stuck, self.told) = (true, false, None);
+                    self.backoff.reset();
+                    self.sources.works(&upstream.server);
+                    heard = Instant::now();
+                }
+                last = asked => {
+                    asking = None;
+                    self.elsewhere = self.elsewhere.max(last.unwrap_or_default());
+                }
+                _ = compare.tick() => {
+                    behind = if upstream.last < self.elsewhere { behind + 1 } else { 0 };
+                    if behind >= 3 && self.sources.has_other(&upstream.server) {
+                        let what = format!("{} does not get what others have", upstream.server);
+                        return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
+                    }
+                    if asking.is_none() {
+                        asking = Some(Box::pin(self.sources.last_elsewhere(&upstream.server, upstream.fed)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn followed(&self) -> Option<&Followed> {
+        self.shared.followed.get()
+    }
+
+    /// Asks a server for what comes next, and waits for its first word.
+    async fn open(&mut self, server: String, log: Option<LogId>) -> Result<Upstream, Failure> {
+        let channel = self.sources.channel(&server).map_err(Failure::Fatal)?;
+        let mut client = FollowClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let want = self.followed().map(Followed::want).transpose().map_err(Failure::Fatal)?;
+        let request = self.request(want);
+        let opening = async {
+            let mut stream = client.follow(request).await?.into_inner();
+            Ok((stream.message().await?, stream))
+        };
+        let unavailable = |what| Failure::Server(Error::new(ErrorKind::Unavailable, what));
+        let (first, stream) = match timeout(self.shared.options.attempt_timeout, opening).await {
+            Err(_) => return Err(unavailable(format!("{server} did not answer in time"))),
+            Ok(Err(status)) => return Err(self.refusal(&server, &status)),
+            Ok(Ok((None, _))) => return Err(unavailable(format!("{server} ended the stream"))),
+            Ok(Ok((Some(first), stream))) => (first, stream),
+        };
+        let theirs = ids::from_bytes(&first.log_id).filter(|id| *id != 0).map(LogId);
+        let Some(theirs) = theirs else {
+            return Err(unavailable(format!("{server} did not say which log it has")));
+        };
+        if let Some(ours) = log.filter(|ours| *ours != theirs) {
+            return Err(Failure::Refused(super::other_log(&server, ours, theirs)));
+        }
+        if let Some(FeedFrom::After { raft, .. }) = want
+            && first.committed < raft.get()
+            && self.sources.has_other(&server)
+        {
+            return Err(unavailable(format!("{server} has less than is here")));
+        }
+        let mut upstream = Upstream { server, stream, last: Index(0), fed: false };
+        self.connected(&upstream.server);
+        self.hear(&mut upstream, &first);
+        self.take(&upstream.server, first).await?;
+        Ok(upstream)
+    }
+
+    /// `want`: None: nothing is here yet.
+    fn request(&self, want: Option<FeedFrom>) -> FollowRequest {
+        let (log_id, start) = match want {
+            Some(FeedFrom::After { log, raft, term }) => {
+                let place = FollowPlace { index: raft.get(), term: term.get() };
+                (ids::to_bytes(log.get()), Asked::After(place))
+            }
+            _ => (
+                ids::to_bytes(0),
+                match self.shared.from {
+                    Start::Index(index) => Asked::Index(index.get()),
+                    Start::Next => Asked::Newest(true),
+                    _ => Asked::Oldest(true),
+                },
+            ),
+        };
+        let keep_alive = self.shared.options.keep_alive.as_millis().clamp(1, u32::MAX.into());
+        FollowRequest {
+            log: self.shared.options.log.clone(),
+            log_id,
+            start: Some(start),
+            keep_alive_millis: keep_alive as u32,
+        }
+    }
+
+    /// What a server's status means.
+    fn refusal(&self, server: &str, status: &tonic::Status) -> Failure {
+        let error = Sources::error(server, status);
+        match error.kind() {
+            ErrorKind::Diverged | ErrorKind::NotFound => Failure::Refused(error),
+            // The record that a new copy is to begin with is gone, everywhere.
+            ErrorKind::Discarded if self.followed().is_none() => Failure::Fatal(error),
+            _ => Failure::Server(error),
+        }
+    }
+
+    /// What a server says of itself, with whatever it sends.
+    fn hear(&self, upstream: &mut Upstream, response: &FollowResponse) {
+        (upstream.last, upstream.fed) = (Index(response.last), response.fed);
+        self.shared.host.set_fed(response.fed);
+        let mut state = self.shared.state();
+        (state.source_last, state.fed) = (upstream.last, response.fed);
+    }
+
+    /// Stores what came.
+    async fn take(&mut self, server: &str, response: FollowResponse) -> Result<(), Failure> {
+        if response.head.is_empty() {
+            self.notice_discard();
+            return Ok(());
+        }
+        let (shared, server) = (self.shared.clone(), server.to_owned());
+        let taking = tokio::task::spawn_blocking(move || {
+            AT_WORK.set(true);
+            let taken = store(&shared, &server, response);
+            drop(shared);
+            AT_WORK.set(false);
+            taken
+        });
+        let panicked = |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing what came panicked"));
+        let jumped = taking.await.map_err(panicked)??;
+        if let Some((from, to)) = jumped {
+            self.first = self.followed().map(|f| f.log().info().first);
+            self.shared.state().jumps += 1;
+            self.shared.events.push(FollowerEvent::Jumped { from, to });
+        }
+        self.notice_discard();
+        Ok(())
+    }
+
+    /// Tells when records were discarded since this was last looked at.
+    fn notice_discard(&mut self) {
+        let Some(first) = self.followed().map(|f| f.log().info().first) else { return };
+        if self.first.replace(first).is_some_and(|before| before < first) {
+            self.shared.events.push(FollowerEvent::Discarded { first });
+        }
+    }
+
+    fn connected(&mut self, server: &str) {
+        {
+            let mut state = self.shared.state();
+            state.connects += 1;
+            state.server = Some(server.to_owned());
+            state.connected_since = Some(std::time::Instant::now());
+        }
+        let to = server.to_owned();
+        self.shared.events.push(match self.before.replace(to.clone()) {
+            Some(from) if from != to => FollowerEvent::Switched { from, to },
+            Some(_) if self.stuck => return,
+            _ => FollowerEvent::Connected { server: to },
+        });
+    }
+
+    fn disconnected(&self) {
+        self.shared.host.set_fed(false);
+        let mut state = self.shared.state();
+        (state.server, state.connected_since, state.fed) = (None, None, false);
+    }
+
+    fn tell(&mut self, server: Option<String>, error: &Error) {
+        tracing::debug!(server, %error, "a follower looks for another server");
+        self.shared.state().last_error = Some(error.clone());
+        let now = (server.clone(), error.kind());
+        if self.told.as_ref() != Some(&now) {
+            self.told = Some(now);
+            self.shared.events.push(FollowerEvent::Failed { server, error: error.clone() });
+        }
+    }
+}
+
+/// Checks what came and stores it. Some: it jumped, from where to where.
+fn store(shared: &Shared, server: &str, response: FollowResponse) -> Result<Option<(Index, Index)>, Failure> {
+    let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
+    if *shared.closing.borrow() {
+        return Err(Failure::Here(Error::new(ErrorKind::Closed, "the follower is closed")));
+    }
+    let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
+    let fed = Fed::decode(response.head, response.bodies).map_err(|e| Failure::Server(of_server(e)))?;
+    let bytes = fed.bytes() as u64;
+    let records = match &fed {
+        Fed::Entries(entries) => entries.iter().map(|e| u64::from(e.records())).sum(),
+        _ => 0,
+    };
+    let jumped = match (shared.followed.get(), &fed) {
+        (Some(followed), _) => followed.take(fed).map_err(|error| match error.kind() {
+            ErrorKind::Diverged => Failure::Refused(of_server(error)),
+            // Damaged in a way that its checksums do not tell, or not what was asked for.
+            ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
+            ErrorKind::Full => Failure::Here(error),
+            _ => Failure::Fatal(error),
+        })?,
+        (None, Fed::State(state)) => {
+            let files = shared.options.files.clone();
+            let followed = Followed::create(&shared.dir, files, state).map_err(Failure::Fatal)?;
+            shared.begin(followed);
+            None
+        }
+        (None, _) => {
+            let what = format!("{server} did not say where the log begins");
+            return Err(Failure::Server(Error::new(ErrorKind::Corrupt, what)));
+        }
+    };
+    let mut state = shared.state();
+    state.received_bytes += bytes;
+    state.received_records += records;
+    Ok(jumped.map(|jumped| (jumped.from, jumped.to)))
+}

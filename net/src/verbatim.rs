@@ -1,0 +1,139 @@
+//! Verbatim: answers of a server-streaming call as bytes of the wire, without a copy of what is large: the log's mapping
+//! is what the socket is given. A generated service would copy every answer into a buffer of its own.
+//!
+//! Must not know: what the messages say.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::Stream;
+use http_body::Frame;
+use prost::encoding::{WireType, encode_key, encode_varint};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tonic::body::Body;
+use tonic::codegen::StdError;
+use tonic::codegen::http::header::CONTENT_TYPE;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::metadata::GRPC_CONTENT_TYPE;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+/// Bytes of at least this number are not copied. Fewer would cost more as a piece than they cost to copy.
+pub(crate) const SHARED_BYTES_MIN: usize = 8 << 10;
+/// A gRPC frame's head: not compressed, and the length.
+const FRAME_HEAD_BYTES: usize = 5;
+/// The largest request of such a call: numbers, and the name of a log.
+const REQUEST_BYTES_MAX: usize = 4 << 10;
+
+/// The answers of one call.
+pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// An answer that knows its bytes on the wire.
+pub(crate) trait Verbatim: Send + 'static {
+    /// Adds one gRPC frame, in chunks.
+    fn encode(&self, chunks: &mut VecDeque<Bytes>);
+}
+
+/// One gRPC frame in the making: what is small is gathered, what is large is shared.
+pub(crate) struct FrameWriter<'a> {
+    pub(crate) head: BytesMut,
+    chunks: &'a mut VecDeque<Bytes>,
+}
+
+impl<'a> FrameWriter<'a> {
+    /// `length`: of the message. `gathered`: about how many of its bytes are small.
+    pub(crate) fn new(length: usize, gathered: usize, chunks: &'a mut VecDeque<Bytes>) -> Self {
+        let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES + gathered);
+        head.put_u8(0);
+        head.put_u32(length as u32);
+        Self { head, chunks }
+    }
+
+    /// A field of bytes.
+    pub(crate) fn bytes(&mut self, tag: u32, bytes: &Bytes) {
+        encode_key(tag, WireType::LengthDelimited, &mut self.head);
+        encode_varint(bytes.len() as u64, &mut self.head);
+        if bytes.len() < SHARED_BYTES_MIN {
+            self.head.put_slice(bytes);
+        } else {
+            self.chunks.push_back(self.head.split().freeze());
+            self.chunks.push_back(bytes.clone());
+        }
+    }
+
+    /// The frame is whole.
+    pub(crate) fn end(self) {
+        if !self.head.is_empty() {
+            self.chunks.push_back(self.head.freeze());
+        }
+    }
+}
+
+/// The body of a response.
+struct Frames<T> {
+    /// None: all was told.
+    answers: Option<Answers<T>>,
+    chunks: VecDeque<Bytes>,
+}
+
+impl<T: Verbatim> http_body::Body for Frames<T> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(chunk) = self.chunks.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(chunk))));
+            }
+            let Some(answers) = &mut self.answers else { return Poll::Ready(None) };
+            let status = match ready!(answers.as_mut().poll_next(context)) {
+                Some(Ok(answer)) => {
+                    answer.encode(&mut self.chunks);
+                    continue;
+                }
+                Some(Err(status)) => status,
+                None => Status::ok(""),
+            };
+            self.answers = None;
+            let mut trailers = HeaderMap::new();
+            let added = status.add_header(&mut trailers);
+            return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answers.is_none() && self.chunks.is_empty()
+    }
+}
+
+/// Answers a server-streaming call: takes its one request, and streams what `begin` makes of it.
+pub(crate) async fn respond<B, Q, T>(
+    request: Request<B>,
+    begin: impl FnOnce(&Q) -> Result<Answers<T>, Status>,
+) -> Response<Body>
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+    Q: prost::Message + Default + 'static,
+    T: Verbatim,
+{
+    let decoder = ProstCodec::<(), Q>::raw_decoder(Default::default());
+    let mut requests = Streaming::new_request(decoder, request.into_body(), None, Some(REQUEST_BYTES_MAX));
+    let answers = match requests.message().await {
+        Ok(Some(request)) => begin(&request),
+        Ok(None) => Err(Status::invalid_argument("this call needs a request")),
+        Err(status) => Err(status),
+    };
+    match answers {
+        Ok(answers) => {
+            let frames = Frames { answers: Some(answers), chunks: VecDeque::new() };
+            let mut response = Response::new(Body::new(frames));
+            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response
+        }
+        Err(status) => status.into_http(),
+    }
+}

@@ -1,0 +1,78 @@
+//! The page about the protocol, held against the protos and the code.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::ErrorKind;
+use chiplog_net::client::ErrorClass;
+use chiplog_net::status::{FIRST, KIND, LEADER, code_of};
+use std::path::Path;
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The names behind a keyword at the start of a line.
+fn named(proto: &str, keyword: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let rest = line.trim().strip_prefix(keyword)?.strip_prefix(' ')?;
+        rest.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned)
+    };
+    proto.lines().filter_map(name).collect()
+}
+
+#[test]
+fn every_call_and_every_message_is_on_the_page() {
+    let page = text("../docs/protocol.md");
+    let words: Vec<&str> = page.split(|c: char| !c.is_alphanumeric()).collect();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto/chiplog/v1");
+    let mut found = 0;
+    for file in std::fs::read_dir(dir).unwrap() {
+        let path = file.unwrap().path();
+        let proto = std::fs::read_to_string(&path).unwrap();
+        for keyword in ["service", "rpc", "message", "enum"] {
+            for name in named(&proto, keyword) {
+                assert!(
+                    words.contains(&name.as_str()),
+                    "{keyword} {name} of {} is not there",
+                    path.display()
+                );
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 50, "{found}");
+    for key in [KIND, LEADER, FIRST] {
+        assert!(page.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+/// `DataLoss` as `DATA_LOSS`.
+fn screaming(name: &str) -> String {
+    let mut out = String::new();
+    for (n, c) in name.chars().enumerate() {
+        if n > 0 && c.is_uppercase() {
+            out.push('_');
+        }
+        out.push(c.to_ascii_uppercase());
+    }
+    out
+}
+
+#[test]
+fn the_table_of_errors_is_that_of_the_code() {
+    let page = text("../docs/protocol.md");
+    let rows: Vec<&str> = page
+        .lines()
+        .filter(|l| l.starts_with("| ") && l[2..].starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
+    let kinds: Vec<ErrorKind> = (1..).map_while(ErrorKind::from_code).collect();
+    assert_eq!(rows.len(), kinds.len(), "one row a kind");
+    for (row, kind) in rows.iter().zip(kinds) {
+        let class = match ErrorClass::of(kind) {
+            ErrorClass::Fatal => "fatal",
+            ErrorClass::Retriable => "retry",
+            ErrorClass::RefreshMetadata => "refresh",
+        };
+        let status = screaming(&format!("{:?}", code_of(kind)));
+        assert_eq!(*row, format!("| {} | {} | {status} | {class} |", kind.code(), kind.name()));
+    }
+}

@@ -1,0 +1,108 @@
+//! A producer that goes on in a session that another process began: what both have sent is in the log once.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod served;
+
+use chiplog::{ErrorKind, Index, Options, Sequence, SessionId, Start};
+use chiplog_net::client::{Client, Producer};
+use chiplog_net::native::NativeOptions;
+use served::client::{producing, quick, read_to_end};
+use served::{One, PATIENCE};
+use std::sync::mpsc;
+use std::time::Duration;
+
+async fn going_on(client: &Client, session: SessionId, next: u64) -> Producer {
+    client.producer(producing(|o| o.session = Some((session, Sequence(next))))).await.unwrap()
+}
+
+/// Sends a batch, and waits for what becomes of it.
+async fn send(producer: &Producer, records: &[&str]) -> chiplog::Result<Index> {
+    let (sender, told) = mpsc::channel();
+    producer.send_batch(records, move |result| sender.send(result).unwrap()).await?;
+    let told = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE).unwrap());
+    told.await.unwrap()
+}
+
+#[tokio::test]
+async fn what_two_have_sent_is_there_once() {
+    let one = One::new();
+    let client = Client::connect([one.address()], quick()).await.unwrap();
+    let session = client.open_session().await.unwrap();
+    let first = going_on(&client, session, 1).await;
+    assert_eq!(send(&first, &["a", "b"]).await.unwrap(), Index(1));
+    assert_eq!(send(&first, &["c"]).await.unwrap(), Index(3));
+    assert_eq!(send(&first, &["d", "e", "f"]).await.unwrap(), Index(4));
+    // The first one is gone before it knows of the last two: it neither ends the session nor is it heard of again.
+    std::mem::forget(first);
+    let second = going_on(&client, session, 2).await;
+    assert_eq!(send(&second, &["c"]).await.unwrap(), Index(3));
+    assert_eq!(send(&second, &["d", "e", "f"]).await.unwrap(), Index(4));
+    assert_eq!(send(&second, &["g"]).await.unwrap(), Index(7));
+    let all = read_to_end(&client, Start::First).await;
+    assert_eq!(all.iter().map(|(_, data)| &data[..]).collect::<Vec<_>>().concat(), b"abcdefg");
+    // Closed in order, the session ends.
+    assert!(second.close(PATIENCE).await.all_acknowledged());
+    assert_eq!(one.log.info().sessions, 0);
+}
+
+/// In a session of its own it would go on in another one. Here the numbers have a meaning for whoever gave them.
+#[tokio::test]
+async fn where_the_numbers_cannot_go_on_the_producer_fails() {
+    let one = One::new();
+    let client = Client::connect([one.address()], quick()).await.unwrap();
+    let gone = client.open_session().await.unwrap();
+    let producer = going_on(&client, gone, 1).await;
+    assert_eq!(send(&producer, &["a"]).await.unwrap(), Index(1));
+    assert!(producer.close(PATIENCE).await.all_acknowledged());
+    let late = going_on(&client, gone, 2).await;
+    assert_eq!(send(&late, &["b"]).await.unwrap_err().kind(), ErrorKind::SessionExpired);
+    assert_eq!(send(&late, &["c"]).await.unwrap_err().kind(), ErrorKind::SessionExpired, "and takes no more");
+
+    let skipping = going_on(&client, client.open_session().await.unwrap(), 2).await;
+    assert_eq!(send(&skipping, &["b"]).await.unwrap_err().kind(), ErrorKind::SequenceGap);
+
+    // Not acknowledged in time: what stands behind it is not sent under other numbers.
+    let session = client.open_session().await.unwrap();
+    let options = producing(|o| {
+        o.session = Some((session, Sequence(1)));
+        o.delivery_timeout = Duration::from_millis(300);
+    });
+    let producer = client.producer(options).await.unwrap();
+    drop(one);
+    assert_eq!(send(&producer, &["b"]).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(send(&producer, &["c"]).await.unwrap_err().kind(), ErrorKind::Timeout);
+
+    for wrong in [(session, Sequence(0)), (session, Sequence(1))] {
+        let options = producing(|o| {
+            o.session = Some(wrong);
+            o.exactly_once = wrong.1.get() == 0;
+        });
+        assert_eq!(client.producer(options).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_goes_alone_and_whole_or_not_at_all() {
+    let options =
+        Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let client = Client::connect([one.address()], quick()).await.unwrap();
+    assert_eq!(client.batch_bytes_max(), 10_000);
+    let producer = client.producer(producing(|o| o.linger = Duration::from_secs(60))).await.unwrap();
+    producer.send(b"lingers").await.unwrap();
+    assert_eq!(send(&producer, &["one", "two", "three"]).await.unwrap(), Index(2));
+    producer.append(b"lingers, too").await.unwrap();
+    assert_eq!(send(&producer, &["four"]).await.unwrap(), Index(6));
+    let mut reader = one.log.reader(Start::First).unwrap();
+    let mut counts = Vec::new();
+    while let Some(batch) = reader.next_batch().unwrap() {
+        counts.push(batch.count());
+    }
+    assert_eq!(counts, [1, 3, 1, 1]);
+    let kilobyte = "x".repeat(1000);
+    assert_eq!(send(&producer, &[kilobyte.as_str(); 10]).await.unwrap_err().kind(), ErrorKind::TooLarge);
+    let large = "x".repeat(9_001);
+    assert_eq!(send(&producer, &[large.as_str()]).await.unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(send(&producer, &[]).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(one.log.info().last, Index(6));
+}

@@ -1,0 +1,278 @@
+//! `chiplog follow`: a copy of a cluster's log in a directory, kept up to date, and served to others if that is wanted.
+
+use crate::cluster::{Connect, host_port};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::human::{self, parse_bytes};
+use crate::serve::Config;
+use crate::serve::copy::CopyServer;
+use crate::signals;
+use crate::ui::Ui;
+use chiplog::{ErrorKind, Followed, Index, Options, Start};
+use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
+use chiplog_net::ids::to_hex;
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog follow ./copy --cluster log1:7411,log2:7411      a copy of the log, for as long as this runs
+  chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
+  chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
+  chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
+  chiplog read ./copy --follow                             beside it: what is there, and what comes";
+
+/// Keep a copy of a cluster's log in a directory, up to date, until Ctrl-C.
+///
+/// It does not vote and the cluster need not know it. It dials out to any server, a leader is not needed, and goes to
+/// another one when that fails, at the very next block. Everything is checked before it is stored, in the log's own
+/// format: every command that reads a directory reads the copy, also meanwhile. Started again it goes on where it was.
+///
+/// Records that were discarded before they came are missing in the copy, and it says so. A copy that is full, or whose
+/// servers are away, tries again for ever; one whose files fail, or whose servers have another log, ends.
+///
+/// Tells on standard output what happens, one line each; with --json one object each, its \"event\" one of opened,
+/// connected, switched, jumped, discarded, failed, missed. Ctrl-C and SIGTERM end it in order (status 0).
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Follow {
+    /// The copy's directory. Empty or new: a copy is begun there.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+
+    /// Servers of the cluster, by the address for clients, or others that follow; one is enough.
+    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    cluster: Vec<String>,
+
+    /// Where a new copy begins: oldest, newest, or the index of a record.
+    #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place)]
+    from: Start,
+
+    /// Prefer servers of this zone.
+    #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
+    zone: String,
+
+    /// Remove what is in the directory, if it is a copy, and begin a new one.
+    #[arg(long)]
+    start_over: bool,
+
+    /// Keep no more than about so many bytes, such as 10GiB, whatever the log keeps.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    retention_bytes: Option<u64>,
+
+    /// Keep nothing older than so many seconds, whatever the log keeps.
+    #[arg(long, value_name = "SECONDS")]
+    retention_seconds: Option<u64>,
+
+    /// Size of new segment files, such as 64MiB; not below the servers' if their blocks are that large.
+    #[arg(long, value_name = "SIZE", value_parser = crate::engine::segment_bytes)]
+    segment_bytes: Option<u32>,
+
+    #[command(flatten)]
+    listen: Listen,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Serving others.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Serving options")]
+struct Listen {
+    /// Serve the copy here: reads, and other copies.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+
+    /// Certificate of this listener (PEM).
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "listen_key"])]
+    listen_certificate: Option<PathBuf>,
+
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "listen_certificate")]
+    listen_key: Option<PathBuf>,
+
+    /// Who has to have signed the clients' certificates (PEM).
+    #[arg(long, value_name = "FILE", requires = "listen_certificate")]
+    listen_authority: Option<PathBuf>,
+
+    /// Listen beyond this machine without TLS.
+    #[arg(long, requires = "listen")]
+    insecure: bool,
+}
+
+fn place(text: &str) -> Result<Start, String> {
+    match text {
+        "oldest" => Ok(Start::First),
+        "newest" => Ok(Start::Next),
+        _ => match text.parse() {
+            Ok(index) if index > 0 => Ok(Start::Index(Index(index))),
+            _ => Err("give oldest, newest, or the index of a record, from 1".into()),
+        },
+    }
+}
+
+impl Follow {
+    fn options(&self) -> Result<FollowerOptions> {
+        let mut options = FollowerOptions::default();
+        let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
+        options.files = Options {
+            retention_bytes: self.retention_bytes,
+            retention_age: self.retention_seconds.map(Duration::from_secs),
+            ..files
+        };
+        options.zone.clone_from(&self.zone);
+        options.tls = self.connect.tls()?;
+        Ok(options)
+    }
+
+    fn server(&self, follower: &Follower) -> Result<Option<CopyServer>> {
+        let Some(place) = &self.listen.listen else { return Ok(None) };
+        let mut config = Config { insecure: self.listen.insecure, ..Config::default() };
+        config.listen.client.clone_from(place);
+        config.tls.certificate.clone_from(&self.listen.listen_certificate);
+        config.tls.key.clone_from(&self.listen.listen_key);
+        config.tls.client_authority.clone_from(&self.listen.listen_authority);
+        CopyServer::start(&config, follower.host()).map(Some)
+    }
+}
+
+pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
+    let options = args.options()?;
+    let open: Arc<OnceLock<Follower>> = Arc::default();
+    let at_signal = open.clone();
+    signals::on_stop(move || match at_signal.get() {
+        Some(follower) => _ = follower.close(),               // the events end
+        None => std::process::exit(Exit::Interrupted as i32), // nothing has begun that a kill would harm
+    })?;
+    if args.start_over {
+        match Followed::reset(&args.dir) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.from, options)?;
+    let server = args.server(&follower)?;
+    tell(ui, &opened(&follower, server.as_ref()))?;
+    let _ = open.set(follower.clone());
+    let told = tell_events(&follower, ui);
+    if let Some(server) = server {
+        server.shutdown();
+    }
+    let closed = follower.close();
+    told?;
+    closed?;
+    Ok(Exit::Ok)
+}
+
+/// Until the follower is closed, or ends by itself.
+fn tell_events(follower: &Follower, ui: &Ui) -> Result<()> {
+    loop {
+        let event = match follower.next_event(Duration::MAX) {
+            Ok(FollowerEvent::Stopped { error }) => return Err(stopped(error)),
+            Ok(event) => event,
+            Err(_) => return Ok(()),
+        };
+        if let Some(told) = value(&event) {
+            tell(ui, &told)?;
+        }
+    }
+}
+
+/// The library says what is the matter; the command line adds what to do.
+fn stopped(error: chiplog::Error) -> Failure {
+    let advice = match error.kind() {
+        ErrorKind::Diverged => "; if the servers are the right ones, `--start-over` begins a new copy",
+        ErrorKind::TooLarge => "; begin a new copy with a larger --segment-bytes",
+        _ => return error.into(),
+    };
+    Failure::new(error.kind(), format!("{error}{advice}"))
+}
+
+fn opened(follower: &Follower, server: Option<&CopyServer>) -> Value {
+    let info = follower.log().info();
+    json!({
+        "event": "opened",
+        "log_id": to_hex(info.log_id.get()),
+        "first": info.first.get(),
+        "last": info.last.get(),
+        "listen": server.map(|s| s.at.to_string()),
+    })
+}
+
+fn value(event: &FollowerEvent) -> Option<Value> {
+    Some(match event {
+        FollowerEvent::Connected { server } => json!({ "event": "connected", "server": server }),
+        FollowerEvent::Switched { from, to } => json!({ "event": "switched", "from": from, "to": to }),
+        FollowerEvent::Jumped { from, to } => {
+            json!({ "event": "jumped", "from": from.get(), "to": to.get() })
+        }
+        FollowerEvent::Discarded { first } => json!({ "event": "discarded", "first": first.get() }),
+        FollowerEvent::Failed { server, error } => {
+            let error = json!({ "kind": error.kind().name(), "code": error.kind().code(), "message": error.to_string() });
+            json!({ "event": "failed", "server": server, "error": error })
+        }
+        FollowerEvent::Missed { events } => json!({ "event": "missed", "events": events }),
+        _ => return None,
+    })
+}
+
+fn tell(ui: &Ui, told: &Value) -> Result<()> {
+    ui.result(told, words)
+}
+
+fn words(told: &Value) -> String {
+    let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| human::count(told[key].as_u64().unwrap_or(0));
+    match told["event"].as_str().unwrap_or_default() {
+        "opened" => {
+            let listen = told["listen"].as_str().map_or(String::new(), |at| format!("; serves at {at}"));
+            format!("log {}, records {} to {}{listen}", text("log_id"), number("first"), number("last"))
+        }
+        "connected" => format!("fed by {}", text("server")),
+        "switched" => format!("fed by {} instead of {}", text("to"), text("from")),
+        "jumped" => format!(
+            "records {} to {} are missing: they were discarded before they came",
+            number("from"),
+            human::count(told["to"].as_u64().unwrap_or(0).saturating_sub(1)),
+        ),
+        "discarded" => format!("records below {} were discarded", number("first")),
+        "failed" => {
+            format!("looks for another server: {}", told["error"]["message"].as_str().unwrap_or_default())
+        }
+        _ => format!("{} events were missed", number("events")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog::Error;
+
+    #[test]
+    fn every_event_has_words() {
+        let error = Error::new(ErrorKind::Full, "no room");
+        let events = [
+            FollowerEvent::Connected { server: "a:1".into() },
+            FollowerEvent::Switched { from: "a:1".into(), to: "b:1".into() },
+            FollowerEvent::Jumped { from: Index(7), to: Index(1000) },
+            FollowerEvent::Discarded { first: Index(12) },
+            FollowerEvent::Failed { server: None, error },
+            FollowerEvent::Missed { events: 3 },
+        ];
+        let words = events.map(|event| words(&value(&event).unwrap()));
+        assert_eq!(
+            words,
+            [
+                "fed by a:1",
+                "fed by b:1 instead of a:1",
+                "records 7 to 999 are missing: they were discarded before they came",
+                "records below 12 were discarded",
+                "looks for another server: no room",
+                "3 events were missed",
+            ]
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! `chiplog top`: a cluster at work, once a second.
+//!
+//! Figures that grow are asked twice, and what they grew by is shown. What was asked before is kept here; the servers
+//! are only read.
+
+use crate::cluster::{Asker, Connect, host_port};
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::signals;
+use crate::survey::{Found, role_name};
+use crate::ui::{Ui, print};
+use chiplog::Timestamp;
+use chiplog_net::proto::v1::StatusResponse;
+use clap::Args;
+use console::Term;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  chiplog top log1:7411
+      Until Ctrl-C.
+  chiplog top log1:7411 --json --count 60 > minute.jsonl
+      A minute for a script, one object a second.
+  chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'";
+
+/// Watch a cluster at work: replicas, rates, lag, syncs and disks, once a second.
+///
+/// One server that answers is enough: it names the others, which are asked as well. On a terminal the view is drawn over
+/// the one before; elsewhere one follows the other. Ctrl-C ends it (status 0). Status 5 when no server answers at first.
+///
+/// Records/s are records committed, as the replica knows; written/s are bytes of blocks that it wrote, headers included;
+/// appends/s are batches that the leader took. SYNC are half and 99 in 100 of all syncs since the server was started.
+///
+/// Fields of --json, one object a line: time (ms), log_id, leader (node; null: nobody), appends_per_second,
+/// records_per_second, replicas: each {"node", "role", "voter", "client", "zone", "term", "first", "last", "lag",
+/// "records_per_second", "written_bytes_per_second", "bytes_used", "bytes_capacity", "disk_bytes", "disk_free_bytes",
+/// "sync_median_micros", "sync_p99_micros", "damaged", "repaired", "poison", "error"}. What is not known is null, as
+/// rates are on the first line; role is as in `chiplog status`.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Top {
+    /// Servers, by the address for clients; one is enough.
+    #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    servers: Vec<String>,
+
+    /// End after N views.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A server that does not answer for so long is shown as one that does not.
+const PATIENCE: Duration = Duration::from_millis(900);
+
+#[derive(Default, Serialize)]
+struct View {
+    time: u64,
+    log_id: Option<String>,
+    leader: Option<u64>,
+    appends_per_second: Option<f64>,
+    records_per_second: Option<f64>,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Default, Serialize)]
+struct Replica {
+    node: Option<u64>,
+    role: &'static str,
+    voter: bool,
+    client: String,
+    zone: String,
+    term: Option<u64>,
+    first: Option<u64>,
+    last: Option<u64>,
+    lag: Option<u64>,
+    records_per_second: Option<f64>,
+    written_bytes_per_second: Option<f64>,
+    bytes_used: Option<u64>,
+    bytes_capacity: Option<u64>,
+    disk_bytes: Option<u64>,
+    disk_free_bytes: Option<u64>,
+    sync_median_micros: Option<u64>,
+    sync_p99_micros: Option<u64>,
+    damaged: Option<u64>,
+    repaired: Option<u64>,
+    poison: Option<String>,
+    error: Option<String>,
+}
+
+/// Two rounds, and the time between them.
+struct Rounds<'a> {
+    before: Option<&'a Found>,
+    now: &'a Found,
+    passed: Duration,
+}
+
+impl Rounds<'_> {
+    /// What a replica said in the round before, if it was the same one and has not been started again since.
+    fn before(&self, now: &StatusResponse) -> Option<&StatusResponse> {
+        let same = |s: &&StatusResponse| {
+            s.node == now.node && s.directory == now.directory && s.written_bytes <= now.written_bytes
+        };
+        self.before?.answers.iter().map(|(_, s)| s).find(same)
+    }
+
+    /// By how much a figure of a replica grew a second.
+    fn rate(&self, now: &StatusResponse, figure: impl Fn(&StatusResponse) -> u64) -> Option<f64> {
+        let grown = figure(now).checked_sub(figure(self.before(now)?))?;
+        Some(human::rate(grown, self.passed))
+    }
+
+    fn view(&self) -> View {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let leader = self.now.leader();
+        let last = |found: &Found| found.answers.iter().map(|(_, s)| s.last).max();
+        let grown = self.before.and_then(|before| last(self.now)?.checked_sub(last(before)?));
+        let answered = self.now.answers.iter().map(|(server, status)| self.replica(server, status));
+        let silent = self.now.silent.iter().map(|silent| Replica {
+            node: silent.member.as_ref().map(|m| m.node),
+            role: "unreachable",
+            voter: silent.member.as_ref().is_some_and(|m| m.voter),
+            client: silent.server.clone(),
+            zone: silent.member.as_ref().map_or_else(String::new, |m| m.zone.clone()),
+            lag: silent.member.as_ref().and_then(|m| self.now.lag(m.node)),
+            error: Some(silent.why.clone()),
+            ..Replica::default()
+        });
+        let mut replicas: Vec<Replica> = answered.chain(silent).collect();
+        replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
+        View {
+            time,
+            log_id: self.now.log_id(),
+            leader: leader.map(|l| l.node),
+            appends_per_second: leader.and_then(|l| self.rate(l, |s| s.appends)),
+            records_per_second: grown.map(|grown| human::rate(grown, self.passed)),
+            replicas,
+        }
+    }
+
+    fn replica(&self, server: &str, s: &StatusResponse) -> Replica {
+        let known = |n: u64| (n > 0).then_some(n);
+        Replica {
+            node: known(s.node),
+            role: role_name(s),
+            voter: s.members.iter().any(|m| m.node == s.node && m.voter),
+            client: server.to_owned(),
+            zone: s.zone.clone(),
+            term: Some(s.term),
+            first: Some(s.first),
+            last: Some(s.last),
+            lag: self.now.lag(s.node),
+            records_per_second: self.rate(s, |s| s.last),
+            written_bytes_per_second: self.rate(s, |s| s.written_bytes),
+            bytes_used: Some(s.bytes_used),
+            bytes_capacity: known(s.capacity),
+            disk_bytes: known(s.disk_bytes),
+            disk_free_bytes: (s.disk_bytes > 0).then_some(s.disk_free_bytes),
+            sync_median_micros: Some(s.sync_median_micros),
+            sync_p99_micros: Some(s.sync_p99_micros),
+            damaged: Some(s.damaged),
+            repaired: Some(s.repaired),
+            poison: Some(s.poison.clone()).filter(|p| !p.is_empty()),
+            error: None,
+        }
+    }
+}
+
+impl View {
+    fn words(&self) -> String {
+        let mut out = String::new();
+        let id = self.log_id.as_deref().unwrap_or("not made yet");
+        let leader = self.leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
+        let rate = |r: Option<f64>| r.map_or("-".into(), human::per_second);
+        _ = writeln!(
+            out,
+            "{}  log {id}; {leader}; {} records/s, {} appends/s",
+            human::time(Timestamp(self.time)),
+            rate(self.records_per_second),
+            rate(self.appends_per_second)
+        );
+        let head = [
+            "NODE",
+            "ROLE",
+            "CLIENT",
+            "ZONE",
+            "FIRST",
+            "LAST",
+            "LAG",
+            "RECORDS/S",
+            "WRITTEN/S",
+            "SYNC P50",
+            "SYNC P99",
+            "USED",
+            "DISK",
+        ];
+        let mut rows = vec![head.map(str::to_owned)];
+        let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+        let micros = |m: Option<u64>| m.map_or("-".into(), |m| human::duration(Duration::from_micros(m)));
+        for r in &self.replicas {
+            let written = r.written_bytes_per_second.map_or("-".into(), |b| human::bytes(b as u64));
+            rows.push([
+                number(r.node),
+                if r.voter || r.error.is_some() { r.role.into() } else { format!("{} (no vote)", r.role) },
+                r.client.clone(),
+                if r.zone.is_empty() { "-".into() } else { r.zone.clone() },
+                number(r.first),
+                number(r.last),
+                number(r.lag),
+                rate(r.records_per_second),
+                written,
+                micros(r.sync_median_micros),
+                micros(r.sync_p99_micros),
+                used(r.bytes_used, r.bytes_capacity),
+                disk(r.disk_bytes, r.disk_free_bytes),
+            ]);
+        }
+        out.push_str(&human::table(&rows));
+        for r in &self.replicas {
+            for what in [&r.poison, &r.error].into_iter().flatten() {
+                _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
+            }
+        }
+        out
+    }
+}
+
+fn used(bytes: Option<u64>, capacity: Option<u64>) -> String {
+    match (bytes, capacity) {
+        (None, _) => "-".into(),
+        (Some(bytes), None) => human::bytes(bytes),
+        (Some(bytes), Some(capacity)) => {
+            format!("{} ({}%)", human::bytes(bytes), bytes * 100 / capacity.max(1))
+        }
+    }
+}
+
+/// How full a disk is.
+fn disk(bytes: Option<u64>, free: Option<u64>) -> String {
+    let (Some(bytes), Some(free)) = (bytes, free) else { return "-".into() };
+    format!("{}%", bytes.saturating_sub(free) * 100 / bytes.max(1))
+}
+
+/// Where views go.
+enum Output {
+    Json,
+    /// One after the other.
+    Pages {
+        drawn: bool,
+    },
+    /// One over the other; how many lines the one before has.
+    Screen {
+        term: Term,
+        lines: usize,
+    },
+}
+
+impl Output {
+    fn new(ui: &Ui) -> Self {
+        if ui.json {
+            return Self::Json;
+        }
+        if !std::io::stdout().is_terminal() {
+            return Self::Pages { drawn: false };
+        }
+        Self::Screen { term: Term::buffered_stdout(), lines: 0 }
+    }
+
+    fn draw(&mut self, view: &View, ui: &Ui) -> Result<()> {
+        match self {
+            Self::Json => ui.json(view),
+            Self::Pages { drawn } => {
+                let between = if std::mem::replace(drawn, true) { "\n" } else { "" };
+                print(format!("{between}{}", view.words()).as_bytes())
+            }
+            Self::Screen { term, lines } => {
+                let failed = |e| Failure::output(&e);
+                let width = usize::from(term.size().1).max(1);
+                term.move_cursor_up(*lines).map_err(failed)?;
+                term.clear_to_end_of_screen().map_err(failed)?;
+                let text = view.words();
+                for line in text.lines() {
+                    // A line that is wrapped would take two.
+                    let fits: String = line.chars().take(width).collect();
+                    term.write_line(&fits).map_err(failed)?;
+                }
+                *lines = text.lines().count();
+                term.flush().map_err(failed)
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
+    let asker = Asker::new(&args.connect)?;
+    let mut survey = asker.survey(&args.servers);
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move || _ = stop.send(()))?;
+    let mut output = Output::new(ui);
+    let mut before: Option<(Found, Instant)> = None;
+    for n in 1.. {
+        let began = Instant::now();
+        let mut now = asker.wait(survey.round(PATIENCE));
+        if before.is_none() {
+            now = now.somebody()?;
+        }
+        let passed = before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
+        let view = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.view();
+        output.draw(&view, ui)?;
+        before = Some((now, began));
+        if args.count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
+            break;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(written_bytes: u64, last: u64) -> Found {
+        let status = StatusResponse { node: 1, written_bytes, last, ..StatusResponse::default() };
+        Found { answers: vec![("a:1".into(), status)], silent: Vec::new() }
+    }
+
+    #[test]
+    fn rates_are_growth_and_a_server_that_was_started_again_has_none() {
+        let (first, second) = (round(1000, 10), round(5000, 30));
+        let rates = |before: &Found, now: &Found| {
+            let view = Rounds { before: Some(before), now, passed: Duration::from_secs(2) }.view();
+            (view.records_per_second, view.replicas[0].written_bytes_per_second)
+        };
+        assert_eq!(rates(&first, &second), (Some(10.0), Some(2000.0)));
+        assert_eq!(rates(&second, &round(10, 31)), (Some(0.5), None));
+        let view = Rounds { before: None, now: &first, passed: Duration::ZERO }.view();
+        assert_eq!((view.records_per_second, view.replicas[0].records_per_second), (None, None));
+    }
+}

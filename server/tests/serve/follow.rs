@@ -1,0 +1,209 @@
+//! `chiplog follow`: copies as processes of their own, killed and started again, served on to others.
+
+use crate::harness::{Appender, Server, chiplog, leader, run, wait};
+use chiplog::{Index, Start, Viewer};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+/// A copy that runs; what it tells is gathered.
+struct Copy {
+    dir: PathBuf,
+    child: Child,
+    told: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Copy {
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        let mut command = chiplog();
+        command.arg("follow").arg(dir).args(args).args(["--json", "--segment-bytes", "1MiB"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let told = Arc::<Mutex<Vec<Value>>>::default();
+        let gathered = told.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                gathered.lock().unwrap().push(serde_json::from_str(&line).unwrap());
+            }
+        });
+        Self { dir: dir.to_owned(), child, told }
+    }
+
+    /// What it told of the first event of this name.
+    #[track_caller]
+    fn event(&self, name: &str) -> Value {
+        let of = |told: &[Value]| told.iter().find(|t| t["event"] == name).cloned();
+        wait(name, || of(&self.told.lock().unwrap()))
+    }
+
+    #[track_caller]
+    fn has(&self, last: u64) {
+        wait("the copy is as far", || {
+            let viewer = Viewer::open(&self.dir).ok()?;
+            (viewer.info().last.get() >= last).then_some(())
+        });
+    }
+
+    /// All its records: the number each holds, by index.
+    fn records(&self) -> BTreeMap<u64, u64> {
+        let mut reader = Viewer::open(&self.dir).unwrap().reader(Start::First).unwrap();
+        let mut all = BTreeMap::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            all.insert(record.index.get(), u64::from_le_bytes(record.data.try_into().unwrap()));
+        }
+        all
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; the exit code.
+    fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        wait("the copy ends", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.kill();
+        }
+    }
+}
+
+/// Killed in the midst of what comes, started again, its server killed: nothing is missing, nothing is other than it was
+/// confirmed. A copy of the copy has the same.
+#[test]
+fn a_copy_that_is_killed_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    servers.iter_mut().for_each(|server| server.start(&[]));
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+    }
+    let all: Vec<&Server> = servers.iter().collect();
+    let appender = Appender::start(&all);
+    appender.goes_on(50);
+    let cluster = all.iter().map(|s| s.client.as_str()).collect::<Vec<_>>().join(",");
+    let path = dir.path().join("copy");
+    let mut copy = Copy::start(&path, &["--cluster", &cluster, "--listen", "127.0.0.1:0"]);
+    let listen = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    let mut second = Copy::start(&dir.path().join("second"), &["--cluster", &listen]);
+    assert_eq!(second.event("connected")["server"], listen.as_str());
+    appender.goes_on(100);
+    copy.kill();
+    let failed = second.event("failed");
+    assert_eq!(failed["server"], listen.as_str(), "{failed}");
+    run(&["verify", path.to_str().unwrap()]).ok();
+    appender.goes_on(50);
+
+    // At the same place, so that the second one finds it; and whoever feeds it then is killed.
+    let mut copy = Copy::start(&path, &["--cluster", &cluster, "--listen", &listen]);
+    assert!(copy.event("opened")["last"].as_u64().unwrap() > 0, "it is not begun anew");
+    let source = copy.event("connected")["server"].as_str().unwrap().to_owned();
+    let leads = leader(&all);
+    let source = servers.iter().position(|s| s.client == source).unwrap();
+    assert_ne!(servers[source].node, leads, "those that do not lead feed copies");
+    servers[source].kill();
+    assert_eq!(copy.event("switched")["from"], servers[source].client.as_str());
+    appender.goes_on(50);
+    let acked = appender.stop();
+    let last = *acked.last_key_value().unwrap().0;
+    for copy in [&copy, &second] {
+        copy.has(last);
+        let records = copy.records();
+        for (index, number) in &acked {
+            assert_eq!(records.get(index), Some(number), "record {index}");
+        }
+        assert_eq!(
+            records.keys().copied().collect::<Vec<_>>(),
+            (1..=records.len() as u64).collect::<Vec<_>>()
+        );
+    }
+    // It can be read over the network as well, and says that it serves.
+    let read = run(&["read", &listen, "--from", &last.to_string(), "--json"]).ok();
+    assert!(read.out.contains(&format!("\"index\":{last}")), "{}", read.out);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for service in ["", "chiplog.v1.Log", "chiplog.v1.Follow"] {
+        let serving = runtime.block_on(async {
+            let mut client = HealthClient::new(
+                tonic::transport::Endpoint::from_shared(format!("http://{listen}")).unwrap().connect_lazy(),
+            );
+            client.check(HealthCheckRequest { service: service.into() }).await.map(|c| c.into_inner().status)
+        });
+        assert_eq!(serving.unwrap(), 1, "{service}");
+    }
+    assert_eq!((copy.stop(), second.stop()), (Some(0), Some(0)));
+    let info = run(&["info", path.to_str().unwrap(), "--json"]).ok().json();
+    assert_eq!((info["last"].as_u64(), info["unproven"].as_u64()), (Some(last), Some(0)), "{info}");
+    run(&["verify", path.to_str().unwrap()]).ok();
+}
+
+/// What a person can get wrong is said in words.
+#[test]
+fn mistakes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut one, mut other) = (Server::new(1, dir.path()), Server::new(2, dir.path()));
+    one.start(&["--init"]);
+    other.start(&["--init"]);
+    let path = dir.path().join("copy");
+    let path = path.to_str().unwrap();
+    let mut copy = Copy::start(Path::new(path), &["--cluster", &one.client, "--from", "newest"]);
+    copy.event("connected");
+    let locked = run(&["follow", path, "--cluster", &one.client]);
+    assert_eq!(locked.code, 5, "{}", locked.err);
+    assert_eq!(copy.stop(), Some(0));
+
+    let wrong = run(&["follow", path, "--cluster", &other.client]);
+    assert!(wrong.code == 1 && wrong.err.contains("--start-over"), "{} {}", wrong.code, wrong.err);
+    let again = Copy::start(Path::new(path), &["--cluster", &other.client, "--start-over"]);
+    assert_ne!(again.event("opened")["log_id"], copy.event("opened")["log_id"]);
+    drop(again);
+
+    let data = one.data.to_str().unwrap().to_owned();
+    assert_eq!(one.stop(), Some(0));
+    for args in [
+        &["follow", &data, "--cluster", &other.client][..],
+        &["follow", &data, "--cluster", &other.client, "--start-over"],
+        &["follow", path, "--cluster", &other.client, "--listen", "0.0.0.0:0"],
+        &["follow", path, "--cluster", "nowhere"],
+        &["follow", path, "--cluster", &other.client, "--from", "0"],
+        &["follow", path, "--cluster", &other.client, "--insecure"],
+        &["follow", path],
+    ] {
+        let refused = run(args);
+        assert_eq!(
+            (refused.code, refused.out.contains("connected")),
+            (2, false),
+            "{args:?}: {}",
+            refused.err
+        );
+        assert!(refused.err.len() > 20, "{args:?}: {}", refused.err);
+    }
+    assert_eq!(Viewer::open(&data).unwrap().info().first, Index(1), "a server's directory is left as it is");
+    let mut words = chiplog();
+    words.args(["follow", path, "--cluster", &other.client]);
+    let mut child = words.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("log ") && line.contains("records 1 to 0"), "{line}");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+}
