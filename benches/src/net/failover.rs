@@ -92,7 +92,7 @@ async fn appends(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Result<Acknow
     while let Some(seen) = tasks.join_next().await {
         all.extend(seen??);
     }
-    ensure!(producer.close(PATIENCE).await.is_empty(), "records were not acknowledged");
+    ensure!(producer.close(PATIENCE).await.all_acknowledged(), "records were not acknowledged");
     Ok(all)
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn produce(bench: &Bench, record_bytes: usize, reusing: bool) -> Resu
         let records = send_for(bench, &producer, record_bytes, bench.window.measured)?;
         let seconds = begun.elapsed().as_secs_f64();
         let after = servers.written(1)?;
-        ensure!(producer.close(PATIENCE).is_empty(), "records were not acknowledged");
+        ensure!(producer.close(PATIENCE).all_acknowledged(), "records were not acknowledged");
         seen.rates.push(records as f64 / seconds);
         let bytes = after.block_bytes(&written);
         let syncs = raw::sync_loop(&mut file, &bench.pool, bytes, bench.window.measured)?;
@@ -113,7 +113,7 @@ pub(crate) fn overload(bench: &Bench, record_bytes: usize, time: Duration) -> Re
     let sent = send_for(bench, &waiting, record_bytes, bench.window.measured)?;
     let capacity = sent as f64 / begun.elapsed().as_secs_f64();
     let calm_before = calm(bench, &waiting, record_bytes)?;
-    waiting.close(PATIENCE);
+    ensure!(waiting.close(PATIENCE).all_acknowledged(), "records were not acknowledged");
 
     let mut options = ProducerOptions::default();
     options.block_max = Duration::ZERO;
@@ -151,7 +151,7 @@ pub(crate) fn overload(bench: &Bench, record_bytes: usize, time: Duration) -> Re
     producer.flush(PATIENCE)?;
     let drained_millis = ended.elapsed().as_secs_f64() * 1e3;
     let calm_after = calm(bench, &producer, record_bytes)?;
-    if !producer.close(PATIENCE).is_empty() {
+    if !producer.close(PATIENCE).all_acknowledged() {
         bail!("records that were taken were not acknowledged");
     }
     drop(tell);

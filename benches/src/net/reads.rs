@@ -39,7 +39,7 @@ fn filled(bench: &Bench, bytes: u64) -> Result<(Servers, u64)> {
             producer.send(bench.pool.record(n, RECORD_BYTES)).await?;
         }
         producer.flush(PATIENCE).await?;
-        producer.close(PATIENCE).await;
+        ensure!(producer.close(PATIENCE).await.all_acknowledged(), "records were not acknowledged");
         Ok(())
     })?;
     Ok((servers, records))

@@ -58,7 +58,7 @@ fn delay_round(bench: &Bench, servers: &Servers, node: usize) -> Result<Latencie
                 let index = producer.append(bench.pool.record(n, RECORD_BYTES)).await?.await?;
                 times.push((index, Instant::now()));
             }
-            producer.close(PATIENCE).await;
+            ensure!(producer.close(PATIENCE).await.all_acknowledged(), "records were not acknowledged");
             Ok(times)
         });
         let read = reading.join().map_err(|_| anyhow!("the reader panicked"))?;
@@ -165,7 +165,7 @@ fn fan_round(bench: &Bench, servers: &Servers, readers: usize, per_second: f64) 
             bytes += read??;
         }
         let cpu = servers.cpu()? - cpu;
-        producer.close(PATIENCE).await;
+        ensure!(producer.close(PATIENCE).await.all_acknowledged(), "records were not acknowledged");
         Ok((cpu, bytes))
     })
 }
