@@ -244,7 +244,9 @@ mod tests {
         let all = [data(1, messages[0]), data(3, messages[1]), data(3, messages[2])].concat();
         for size in [1, 2, 7, all.len()] {
             let mut wire = Wire::new();
-            (wire.open("/a/B"), wire.open("/a/B"));
+            for _ in 0..2 {
+                wire.open("/a/B");
+            }
             let mut got = Vec::new();
             for piece in all.chunks(size) {
                 wire.received(piece);
