@@ -73,6 +73,10 @@ pub enum ErrorKind {
     /// Two logs are not the same: what is fed is of another log than what stands here, or of another history of it.
     /// Nothing of it was taken. The cluster is another one, or one of the two was damaged or set back.
     Diverged = 24,
+    /// The server wants a token and got none, or one that it does not know.
+    Unauthenticated = 25,
+    /// The token's role does not allow this call.
+    PermissionDenied = 26,
 }
 
 impl ErrorKind {
@@ -118,6 +122,8 @@ impl ErrorKind {
         Self::Removed,
         Self::Membership,
         Self::Diverged,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
     ];
 
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
@@ -147,6 +153,8 @@ impl ErrorKind {
             Self::Removed => "removed",
             Self::Membership => "membership",
             Self::Diverged => "diverged",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
         }
     }
 

@@ -36,7 +36,7 @@ use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 /// Bytes of a head without its headers.
-const HEAD_BYTES: usize = 40;
+pub(crate) const HEAD_BYTES: usize = 40;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;
 /// The salt of headers on their way.
@@ -334,7 +334,7 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
     let mut log = [0; 16];
     log.copy_from_slice(&fixed[8..24]);
     let (log, committed) = (LogId(u128::from_le_bytes(log)), RaftIndex(u64_at(fixed, 24)));
-    let mut pieces = Pieces::new(pieces);
+    let mut pieces = Pieces::new(pieces.into_iter().filter(|p| !p.is_empty()).collect());
     let mut entries: Vec<FedEntry> = Vec::with_capacity(count);
     for bytes in headers.chunks_exact(BLOCK_HEADER_BYTES) {
         let header = BlockHeader::parse(bytes, NO_SEGMENT)?;

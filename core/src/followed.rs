@@ -52,7 +52,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// last handle that [`Self::log`] gave are dropped.
 ///
 /// It is no replica: the cluster does not know of it and waits for nobody here. Its records are durable elsewhere, so
-/// they can be read here as soon as they are written; a crash of the machine can take the last 100 ms of them away
+/// they can be read here as soon as they are written; a crash of the machine can take away what was not synced yet (that begins within 100 ms)
 /// until they are fed again. `kill -9` takes nothing. A place that a program keeps (the index of the next record it
 /// wants) stays good: what is fed again is the same.
 ///
@@ -68,7 +68,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// drop(Followed::create(b.path(), options(), &state)?);
 /// // Later, as often as need be:
 /// let copy = Followed::open(b.path(), options())?;
-/// let mut feed = log.feed(copy.want())?;
+/// let mut feed = log.feed(copy.want()?)?;
 /// while let Some(fed) = feed.next(1 << 20)? {
 ///     if let Some(jumped) = copy.take(fed)? {
 ///         println!("records {} to {} were discarded before they came here", jumped.from, jumped.to.previous());
@@ -255,7 +255,7 @@ impl Followed {
         Ok(self.shared.lock()?.following.want())
     }
 
-    /// Takes what a feed gave. Returns when it is written and can be read; it is durable 100 ms later at most. Blocks
+    /// Takes what a feed gave. Returns when it is written and can be read; a sync of it begins within 100 ms. Blocks
     /// on the disk, and while another thread does the same.
     ///
     /// Of a jump it tells: then the records that were here are gone, and readers that stand before the new beginning

@@ -8,6 +8,7 @@ use crate::batch::{self, BATCH_HEADER_BYTES, BatchHeader, Body};
 use crate::checksum;
 use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::disk::SECTOR_BYTES;
+use crate::fed::HEAD_BYTES as FED_HEAD_BYTES;
 use crate::sequence::COMMAND_BYTES;
 use crate::session::{self, Sessions};
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
@@ -49,6 +50,26 @@ pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
     bytes[56..60].copy_from_slice(&digest.to_le_bytes());
     let crc = checksum::Crc::new().add(&segment.to_le_bytes()).add(&bytes[8..BLOCK_HEADER_BYTES]).sum();
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// Mends the checksums of what is fed to a follower: of each entry, and of the head. True if it could.
+pub fn mend_fed(head: &mut [u8], body: &mut [u8]) -> bool {
+    let Some((_, headers)) = head.split_at_mut_checked(FED_HEAD_BYTES) else { return false };
+    let mut rest = body;
+    for header in headers.chunks_exact_mut(BLOCK_HEADER_BYTES) {
+        let length = (batch::u32_at(header, 8) as usize).saturating_sub(BLOCK_HEADER_BYTES).min(rest.len());
+        let (body, behind) = rest.split_at_mut(length);
+        let mut block = [&*header, &*body].concat();
+        if mend_block(&mut block, 0) {
+            let (mended, contents) = block.split_at(BLOCK_HEADER_BYTES);
+            header.copy_from_slice(mended);
+            body.copy_from_slice(contents);
+        }
+        rest = behind;
+    }
+    let crc = checksum::crc32c(&head[4..]);
+    head[..4].copy_from_slice(&crc.to_le_bytes());
     true
 }
 

@@ -6,7 +6,7 @@ use chiplog::inspect::Inspector;
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
     BatchBuilder, Bootstrap, Change, Clock, Cluster, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed,
-    Index, Jumped, Log, NodeId, Options, Role, Start, Timestamp, Viewer,
+    Index, Jumped, Log, NodeId, Options, Role, Sequence, Start, Timestamp, Viewer,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -353,10 +353,7 @@ fn another_history_is_never_followed() {
     append(&source, 0..20);
     source.close().unwrap();
     drop(source);
-    for file in std::fs::read_dir(a.path()).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), b.path().join(file.file_name())).unwrap();
-    }
+    copy_dir(a.path(), b.path());
     let source = Log::open(a.path(), options()).unwrap();
     append(&source, 20..40);
     for _ in 0..3 {
@@ -397,51 +394,72 @@ fn another_history_is_never_followed() {
     assert_same(follower.log(), &source);
 }
 
-/// An entry of which only the meaning is wrong (a batch that leaves its session's order) changes nothing: neither the
-/// log nor what is remembered of sessions.
+fn copy_dir(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// Two copies of one directory again, but so alike that only the meaning of an entry tells them apart: a batch that
+/// leaves its session's order. It changes nothing, neither the log nor what is remembered of sessions.
 #[test]
-fn what_contradicts_the_state_is_refused_whole() {
+fn an_entry_of_which_only_the_meaning_is_wrong_is_refused_whole() {
     let (a, b, c) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = Log::open(a.path(), options()).unwrap();
-    let mut session = source.open_session().unwrap();
-    session.append(b"1").unwrap();
-    let early = state(&source, FeedFrom::Newest);
-    session.append(b"2").unwrap();
-    source.append(b"another").unwrap();
-    session.append(b"3").unwrap();
-    let follower = Followed::create(b.path(), options(), &early).unwrap();
-    let whole = create(&source, FeedFrom::First, c.path());
-    catch_up(&source, &whole);
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
-    let Some(Fed::Entries(entries)) = feed.next(1 << 20).unwrap() else { panic!() };
-    assert_eq!(entries.len(), 3);
-    // Each prefix of it, then all: the rest is taken, what is here is passed over.
-    for n in 1..=3 {
-        let mut feed = source
-            .feed(FeedFrom::After { log: early.log(), raft: early.raft(), term: early.term() })
-            .unwrap();
-        for _ in 0..n {
-            follower.take(feed.next(1).unwrap().unwrap()).unwrap();
-        }
-    }
-    assert_eq!(records(follower.log()), records(&source)[1..]);
-    let Some(Fed::Entries(last)) = source
-        .feed(FeedFrom::Newest)
-        .and_then(|mut f| {
-            f.next(1)?;
-            session.append(b"4")?;
-            session.append(b"5")?;
-            f.next(1)?; // the one before is left out
-            f.next(1)
-        })
-        .unwrap()
-    else {
-        panic!()
-    };
-    let error = follower.take_entries(last).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let session = source.open_session().unwrap().id();
+    source.close().unwrap();
+    drop(source);
+    copy_dir(a.path(), b.path());
+    let source = Log::open(a.path(), options()).unwrap();
+    let other = Log::open(b.path(), options()).unwrap();
+    source.append(b"one").unwrap();
+    let mut handle = other.resume_session(session, Sequence(1));
+    handle.append(b"one").unwrap();
+    handle.append(b"two").unwrap();
+    let follower = create(&source, FeedFrom::First, c.path());
     catch_up(&source, &follower);
+    let fed = other.feed(follower.want().unwrap()).unwrap().next(1 << 20).unwrap().unwrap();
+    for _ in 0..2 {
+        let error = follower.take(fed.clone()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Diverged);
+        assert!(error.to_string().contains("session"), "{error}");
+        assert_same(follower.log(), &source);
+    }
+    let mut handle = source.resume_session(session, Sequence(1));
+    handle.append(b"two").unwrap();
+    catch_up(&source, &follower);
+    assert_same(follower.log(), &source);
+    assert_eq!(
+        state(follower.log(), FeedFrom::Newest).timestamp(),
+        state(&source, FeedFrom::Newest).timestamp()
+    );
+}
+
+#[test]
+fn what_is_here_already_is_passed_over_and_a_gap_is_refused() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    source.append(b"1").unwrap();
+    let begin = state(&source, FeedFrom::Newest);
+    let follower = Followed::create(b.path(), options(), &begin).unwrap();
+    for word in [b"2", b"3", b"4"] {
+        source.append(word).unwrap();
+    }
+    let from = FeedFrom::After { log: begin.log(), raft: begin.raft(), term: begin.term() };
+    let fed: Vec<Fed> = {
+        let mut feed = source.feed(from).unwrap();
+        std::iter::from_fn(|| feed.next(1).unwrap()).collect()
+    };
+    assert_eq!(fed.len(), 3);
+    assert_eq!(follower.take(fed[1].clone()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(follower.log().info().last, Index(1));
+    for n in [0, 0, 1, 0, 1] {
+        follower.take(fed[n].clone()).unwrap();
+    }
+    // All of it at once, most of it known.
+    follower.take(source.feed(from).unwrap().next(1 << 20).unwrap().unwrap()).unwrap();
     assert_eq!(records(follower.log()), records(&source)[1..]);
 }
 
@@ -572,10 +590,8 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     append(&source, 0..900);
     let fill = || loop {
         let mut feed = source.feed(follower.want().unwrap()).unwrap();
-        let Some(fed) = feed.next(10_000).unwrap() else { return Ok(()) };
-        if let Err(error) = follower.take(fed) {
-            return Err(error);
-        }
+        let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
+        follower.take(fed)?;
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();

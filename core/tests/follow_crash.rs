@@ -6,13 +6,16 @@
 mod support;
 
 use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
+use chiplog::disk::{Disk, DiskFile, Lock};
 use chiplog::{
     BatchBuilder, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed, Index, Log, Options, RaftIndex, Start,
 };
 use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::explore::at_every_point;
 use support::{Wrong, options, record};
@@ -402,4 +405,121 @@ fn a_full_disk_poisons_nobody() {
     let image: Image = disk.crash(|_| 0).visible();
     let again = Followed::open_on(Arc::new(SimDisk::new(image)), options()).unwrap();
     assert_eq!(again.log().info().last, source.info().last);
+}
+
+/// A disk that calls somebody before an opening block is written.
+#[derive(Clone)]
+struct Watched {
+    disk: SimDisk,
+    before_opening: Arc<Mutex<Option<Box<dyn Fn() + Send>>>>,
+}
+
+struct WatchedFile {
+    file: Arc<dyn DiskFile>,
+    disk: Watched,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watched")
+    }
+}
+
+impl std::fmt::Debug for WatchedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WatchedFile")
+    }
+}
+
+impl Watched {
+    fn watch(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(WatchedFile { file, disk: self.clone() })
+    }
+}
+
+impl Disk for Watched {
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name).map(|file| self.watch(file))
+    }
+
+    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name, write).map(|file| self.watch(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.disk.sync_dir()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
+        self.disk.lock(name)
+    }
+}
+
+impl DiskFile for WatchedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        const KIND_AT: usize = 60;
+        const OPENING: u8 = 7;
+        if bufs.first().is_some_and(|b| b.starts_with(b"CLB1") && b.get(KIND_AT) == Some(&OPENING))
+            && let Some(call) = &*self.disk.before_opening.lock().unwrap()
+        {
+            call();
+        }
+        self.file.write_at(offset, bufs)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+/// Had the segments left the log before its first index moved, a reader between the two would have looked for its record
+/// in a segment that never had it, and found "damage".
+#[test]
+fn a_jump_moves_the_first_index_before_any_segment_leaves() {
+    let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
+    source.append(b"x").unwrap();
+    let Some(Fed::State(begin)) = source.feed(FeedFrom::First).unwrap().next(1).unwrap() else { panic!() };
+    let disk = Watched { disk: SimDisk::default(), before_opening: Arc::default() };
+    let follower = Followed::create_on(Arc::new(disk.clone()), options(), &begin).unwrap();
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    while let Some(fed) = feed.next(1 << 20).unwrap() {
+        follower.take(fed).unwrap();
+    }
+    for n in 0..10 {
+        source.append(&record(n, 100)).unwrap();
+    }
+    let Some(Fed::State(ahead)) = source.feed(FeedFrom::Newest).unwrap().next(1).unwrap() else { panic!() };
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (log, told) = (follower.log().clone(), seen.clone());
+    *disk.before_opening.lock().unwrap() = Some(Box::new(move || {
+        told.lock().unwrap().push(log.read(Index(1)).map_err(|e| e.kind()));
+    }));
+    assert!(follower.begin(&ahead).unwrap().is_some());
+    *disk.before_opening.lock().unwrap() = None;
+    let seen = seen.lock().unwrap();
+    assert!(matches!(seen[..], [Err(ErrorKind::Discarded)]), "{seen:?}");
 }

@@ -18,6 +18,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("block", block),
     ("segment", segment),
     ("sessions", sessions),
+    ("fed", fed),
     ("recovery", recovery),
 ];
 
@@ -84,6 +85,25 @@ pub fn segment(input: &[u8]) {
         let crc = fuzzing::crc32c(&mended[12..summed]);
         mended[8..12].copy_from_slice(&crc.to_le_bytes());
         look(&mended);
+    }
+}
+
+/// What a follower is fed: two bytes that say how long the head is, the head, the bodies.
+pub fn fed(input: &[u8]) {
+    let Some((length, rest)) = input.split_first_chunk::<2>() else { return };
+    let (head, body) = rest.split_at((u16::from_le_bytes(*length) as usize).min(rest.len()));
+    let look = |head: &[u8], body: &[u8]| {
+        let half = body.len() / 2;
+        let pieces = [&body[..half], &body[half..]].map(|piece| piece.to_vec().into());
+        if let Ok(fed) = chiplog::Fed::decode(head.to_vec().into(), pieces.into()) {
+            let (again, pieces) = fed.encode();
+            assert_eq!((&again[..], &pieces.concat()[..]), (head, body), "what is accepted has one encoding");
+        }
+    };
+    look(head, body);
+    let (mut head, mut body) = (head.to_vec(), body.to_vec());
+    if fuzzing::mend_fed(&mut head, &mut body) {
+        look(&head, &body);
     }
 }
 

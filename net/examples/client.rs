@@ -21,6 +21,6 @@ fn main() -> Result<()> {
             println!("{}: {}", record.index, String::from_utf8_lossy(&record.data));
         }
     }
-    producer.close(Duration::from_secs(10));
+    assert!(producer.close(Duration::from_secs(10)).all_acknowledged());
     Ok(())
 }

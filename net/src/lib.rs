@@ -12,7 +12,13 @@
 //! | [`host`] | the log that a server serves |
 //! | [`admin`] | looking after a cluster: the service |
 //! | [`authority`] | what clients put where HTTP/2 wants a host's name |
-//! | [`listener`] | connections, as the services want them |
+//! | [`tls`] | what listeners prove themselves with; which replica a certificate names |
+//! | [`refusals`] | counters of what was refused |
+//! | [`access`] | tokens, roles, and which method needs which |
+//! | [`arrival`] | what services know of a connection |
+//! | [`budget`] | the memory that requests may take |
+//! | [`connection`] | one connection within its limits |
+//! | [`listener`] | connections that come in |
 //! | [`peer`] | the transport between replicas |
 //! | [`logspec`] | the service that existing clients speak |
 //! | [`native`] | the service `chiplog.v1.Log` |
@@ -20,10 +26,15 @@
 //! | [`client`] | the log over the network: producers, readers |
 //! | [`follower`] | such a copy, in the caller's process |
 
+pub mod access;
 pub mod address;
 pub mod admin;
+pub mod arrival;
 pub mod authority;
+pub mod budget;
+mod calls;
 pub mod client;
+pub mod connection;
 pub mod follow;
 pub mod follower;
 pub mod gauges;
@@ -34,5 +45,7 @@ pub mod logspec;
 pub mod native;
 pub mod peer;
 pub mod proto;
+pub mod refusals;
 pub mod status;
+pub mod tls;
 mod verbatim;

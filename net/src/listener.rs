@@ -1,18 +1,33 @@
-//! Listener: connections of clients, as the services want them.
+//! Listener: connections that come in, as the services want them.
 //!
 //! | what | why |
 //! |---|---|
 //! | no delay | a reply is as long as it is, and goes at once |
-//! | [authorities mended](crate::authority) | clients name things there that are no hosts |
+//! | TLS, with what the listener proves itself with now | certificates change while it runs |
+//! | [authorities mended](crate::authority), within TLS | clients name things there that are no hosts |
+//! | [limits](crate::connection) | who says nothing, asks nothing or reads nothing takes no room for ever |
 //! | large windows | a client fills a long line; what it may send unread stays bounded |
 //! | pings answered, never counted | clients ping idle connections, and drop those that do not answer |
 
+use crate::arrival::{Arrival, CallLayer};
 use crate::authority::Mended;
+use crate::connection::{Connection, ConnectionLimits, Wire};
+use crate::refusals::{Refusal, Refusals};
+use crate::tls::ServerTls;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_stream::{Stream, StreamExt as _, wrappers::TcpListenerStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::Stream;
 use tonic::transport::Server;
+use tower_layer::{Identity, Stack};
 
 /// What a client may send on one stream before it is read.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
@@ -20,13 +35,31 @@ const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// The most streams of one connection.
-const STREAMS_MAX: u32 = 4096;
 /// After an error of accepting, such as too many open files, the next try waits for this time.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// That connections are refused is said at most so often.
+const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The connections that come in, ready for tonic's `serve_with_incoming`. Never ends and never fails: an error of
-/// accepting is logged, and it goes on after a moment.
+/// How a listener takes connections.
+///
+/// ```
+/// use chiplog_net::listener::Settings;
+/// let mut settings = Settings::default();
+/// settings.limits.connections = 100;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// What they may take.
+    pub limits: ConnectionLimits,
+    /// Default: none, plain bytes.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Where what was refused is counted.
+    pub refusals: Arc<Refusals>,
+}
+
+/// The connections that come in, ready for tonic's `serve_with_incoming`, with the default limits and without TLS.
+/// Never ends and never fails: an error of accepting is logged, and it goes on after a moment.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -43,34 +76,150 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// # }).map_err(|e| e.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<Mended<TcpStream>>> {
-    plain(listener).map(|connection| connection.map(Mended::new))
+pub fn incoming(listener: TcpListener) -> Incoming<Mended<Wire>> {
+    incoming_with(listener, Settings::default())
 }
 
-/// The same with authorities as they come: for peers, and where TLS hides them.
-pub fn plain(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    TcpListenerStream::new(listener)
-        .then(async |accepted| match accepted {
-            Ok(stream) => {
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%error, "a connection ended before it began");
-                }
-                Some(Ok(stream))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                None
-            }
-        })
-        .filter_map(|connection| connection)
+/// The same with these settings. The server is [`server_with`] the same limits.
+pub fn incoming_with(listener: TcpListener, settings: Settings) -> Incoming<Mended<Wire>> {
+    Incoming::new(listener, settings, Mended::new)
+}
+
+/// The same with authorities as they come: for peers.
+pub(crate) fn plain(listener: TcpListener, settings: Settings) -> Incoming<Wire> {
+    Incoming::new(listener, settings, |wire| wire)
 }
 
 /// A server with the settings that go with [`incoming`]; services are added to it.
-pub fn server() -> Server {
+pub fn server() -> Server<Stack<CallLayer, Identity>> {
+    server_with(&ConnectionLimits::default())
+}
+
+/// A server with these limits, for [`incoming_with`] the same.
+pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identity>> {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES_MAX)
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(limits.streams)
+        .http2_max_header_list_size(limits.header_bytes)
+        .layer(CallLayer)
+}
+
+/// Connections as they come. Dropped, it listens no more.
+///
+/// ```
+/// use chiplog_net::listener::{Incoming, incoming};
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let connections: Incoming<_> = incoming(tokio::net::TcpListener::bind("127.0.0.1:0").await?);
+/// drop(connections);
+/// # Ok::<(), std::io::Error>(()) })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Incoming<T> {
+    listener: TcpListener,
+    limits: Arc<ConnectionLimits>,
+    tls: Option<Arc<ServerTls>>,
+    refusals: Arc<Refusals>,
+    places: Arc<Semaphore>,
+    wrap: fn(Wire) -> T,
+    /// Those that are still shaking hands. None: it came to nothing.
+    handshakes: JoinSet<Option<Connection<T>>>,
+    /// Accepting failed a moment ago.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// When it was last said that connections are refused.
+    said: Option<Instant>,
+}
+
+impl<T: Send + 'static> Incoming<T> {
+    fn new(listener: TcpListener, settings: Settings, wrap: fn(Wire) -> T) -> Self {
+        let Settings { limits, tls, refusals } = settings;
+        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let limits = Arc::new(limits);
+        let handshakes = JoinSet::new();
+        Self { listener, limits, tls, refusals, places, wrap, handshakes, pause: None, said: None }
+    }
+
+    /// Takes one in, if there is a place for it. Some: it is ready.
+    fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            let refused = self.refusals.count(Refusal::Connections);
+            if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
+                self.said = Some(Instant::now());
+                let limit = self.limits.connections;
+                tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+            }
+            return None;
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection ended before it began");
+        }
+        let deadline = Instant::now() + self.limits.handshake;
+        let Some(tls) = &self.tls else {
+            let arrival = Arrival::new(remote, false, None);
+            return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));
+        };
+        let acceptor = TlsAcceptor::from(tls.current());
+        let (limits, refusals, wrap) = (self.limits.clone(), self.refusals.clone(), self.wrap);
+        self.handshakes.spawn(async move {
+            let why = match timeout_at(deadline, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
+                    let arrival = Arrival::new(remote, true, shown.map(|c| c.clone().into_owned()));
+                    let io = wrap(Wire::Tls(Box::new(stream)));
+                    return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it took too long".to_owned(),
+            };
+            let refused = refusals.count(Refusal::Handshake);
+            if refused.is_power_of_two() {
+                tracing::info!(%remote, why, refused, "TLS did not come about"); // who dials again does so often
+            }
+            None
+        });
+        None
+    }
+
+    fn connection(
+        &self,
+        wire: Wire,
+        arrival: Arrival,
+        deadline: Instant,
+        place: OwnedSemaphorePermit,
+    ) -> Connection<T> {
+        let (limits, refusals) = (self.limits.clone(), self.refusals.clone());
+        Connection::new((self.wrap)(wire), arrival, limits, refusals, deadline, place)
+    }
+}
+
+impl<T: Send + Unpin + 'static> Stream for Incoming<T> {
+    type Item = io::Result<Connection<T>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            match this.handshakes.poll_join_next(context) {
+                Poll::Ready(Some(Ok(Some(connection)))) => return Poll::Ready(Some(Ok(connection))),
+                Poll::Ready(Some(_)) => continue,
+                Poll::Ready(None) | Poll::Pending => {}
+            }
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(context));
+                this.pause = None;
+            }
+            match ready!(this.listener.poll_accept(context)) {
+                Ok((stream, remote)) => {
+                    if let Some(connection) = this.admit(stream, remote) {
+                        return Poll::Ready(Some(Ok(connection)));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    this.pause = Some(Box::pin(sleep(ACCEPT_RETRY)));
+                }
+            }
+        }
+    }
 }

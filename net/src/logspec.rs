@@ -8,7 +8,6 @@
 //! | `info` | how the log stands, once or whenever it changes |
 //! | `fullness` | what a full log refused, for those who ask whether there is room |
 //! | `leader` | where to send a client that should ask another |
-//! | `budget` | the memory that requests may take, taken before they come |
 //!
 //! Invariants:
 //! - nothing here blocks a thread of the runtime for longer than a look at memory takes;
@@ -16,16 +15,15 @@
 //! - a redirect names a host: who knows of none waits for a moment, then answers UNAVAILABLE.
 
 mod append;
-mod budget;
 mod fullness;
 mod info;
 mod leader;
 mod read;
 mod request;
 
-pub use budget::Budgeted;
 pub use request::AppendRequest;
 
+use crate::budget::{Budget, Budgeted};
 use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::logspec as proto;
@@ -57,8 +55,9 @@ pub struct Limits {
     pub stream_bytes_max: usize,
     /// Requests under way on one stream, default 4,096; beyond it the stream is not read.
     pub stream_requests_max: usize,
-    /// Bytes of all requests on their way in and under way, default 1 GiB; beyond it streams are not read.
-    pub memory_bytes_max: usize,
+    /// Bytes of all requests on their way in and under way; beyond it streams are not read, and are refused when that
+    /// lasts.
+    pub budget: Budget,
     /// A reply to a reader is ended at this size, default 1 MiB. A larger record goes alone.
     pub reply_bytes: usize,
     /// A reply to a reader is ended at so many records, default 8,192.
@@ -78,7 +77,7 @@ impl Default for Limits {
             proposals_max: 4 << 20,
             stream_bytes_max: 64 << 20,
             stream_requests_max: 4096,
-            memory_bytes_max: 1 << 30,
+            budget: Budget::default(),
             reply_bytes: 1 << 20,
             reply_entries: 8192,
             leader_wait: Duration::from_millis(500),
@@ -125,7 +124,7 @@ impl LogspecService {
         let server = LogServer::new(self)
             .max_decoding_message_size(limits.message_bytes_max)
             .max_encoding_message_size(usize::MAX);
-        Budgeted::new(server, &limits)
+        limits.budget.over(server, limits.message_bytes_max)
     }
 
     /// A stream that is counted while its client has it.

@@ -31,6 +31,8 @@ pub fn code_of(kind: ErrorKind) -> Code {
         | ErrorKind::Diverged
         | ErrorKind::Locked => Code::FailedPrecondition,
         ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::PermissionDenied => Code::PermissionDenied,
         _ => Code::Internal,
     }
 }
@@ -65,7 +67,8 @@ pub fn from_status(status: &Status) -> Error {
         Code::OutOfRange => ErrorKind::OutOfRange,
         Code::Unimplemented => ErrorKind::Unsupported,
         Code::DataLoss => ErrorKind::Corrupt,
-        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::InvalidArgument,
+        Code::Unauthenticated => ErrorKind::Unauthenticated,
+        Code::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     });
     let message = status.message();

@@ -150,7 +150,7 @@ async fn a_batch_of_a_session_is_in_the_log_once() {
 #[tokio::test]
 async fn a_batch_of_the_largest_size_is_taken_and_one_byte_more_is_not() {
     let options =
-        Options { batch_bytes_max: 10_000, record_bytes_max: 9_000, ..Options::with_segment_bytes(1 << 20) };
+        Options { batch_bytes_max: 10_000, record_bytes_max: 9_956, ..Options::with_segment_bytes(1 << 20) };
     let one = One::with(options, NativeOptions::default());
     let mut client = client(&one.address()).await;
     let of = |bytes: usize| request(&batch(&[&vec![7; bytes - 44]]));

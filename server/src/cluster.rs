@@ -4,20 +4,22 @@
 //! - Nothing waits for ever: a connection has [`CONNECT`], a question its own time.
 //! - A change is sent again only after an answer that says it was not made.
 
+use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
-use chiplog_net::client::ClientTls;
+use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
-use chiplog_net::status::{from_status, leader_of};
+use chiplog_net::status::{from_status, leader_of, to_status};
 use clap::Args;
 use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Status};
 
@@ -40,14 +42,51 @@ pub(crate) struct Connect {
     /// Its private key (PEM).
     #[arg(long, env = "CHIPLOG_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
+
+    /// File with the token to show, where servers want one (`chiplog token`). Without it the token itself may stand in
+    /// the environment variable CHIPLOG_TOKEN.
+    #[arg(long, env = "CHIPLOG_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// Show the token also to servers on other machines that are not spoken to over TLS: anybody on the way can read it.
+    #[arg(long, env = "CHIPLOG_TOKEN_IN_PLAIN_TEXT", value_parser = clap::builder::FalseyValueParser::new())]
+    token_in_plain_text: bool,
 }
 
+/// The token itself; a flag would show it to everybody on the machine.
+pub(crate) const TOKEN_VARIABLE: &str = "CHIPLOG_TOKEN";
+
 impl Connect {
-    /// What the files hold; None: no TLS.
+    /// The options of a client: what the files hold, and defaults.
     ///
     /// # Errors
-    /// `NotFound`, `Io`: a file cannot be read.
-    pub(crate) fn tls(&self) -> Result<Option<ClientTls>> {
+    /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: there is no token in it.
+    pub(crate) fn options(&self) -> Result<ClientOptions> {
+        let mut options = ClientOptions::default();
+        options.tls = self.tls()?;
+        options.token = self.token()?.map(Into::into);
+        options.token_in_plain_text = self.token_in_plain_text;
+        Ok(options)
+    }
+
+    fn token(&self) -> Result<Option<String>> {
+        let (text, from) = match &self.token_file {
+            Some(file) => {
+                let text = fs::read_to_string(file).map_err(|e| Failure::io("read", file, &e))?;
+                (text, file.display().to_string())
+            }
+            None => match std::env::var(TOKEN_VARIABLE) {
+                Ok(text) => (text, TOKEN_VARIABLE.to_owned()),
+                Err(_) => return Ok(None),
+            },
+        };
+        match text.trim() {
+            "" => Err(Failure::usage(format!("{from}: there is no token in it"))),
+            token => Ok(Some(token.to_owned())),
+        }
+    }
+
+    fn tls(&self) -> Result<Option<ClientTls>> {
         let read = |path: &PathBuf| fs::read(path).map_err(|e| Failure::io("read", path, &e));
         let Some(authority) = &self.tls_authority else { return Ok(None) };
         let identity = match (&self.tls_certificate, &self.tls_key) {
@@ -67,11 +106,16 @@ pub(crate) fn host_port(text: &str) -> Result<String, String> {
 #[derive(Clone)]
 pub(crate) struct Dialler {
     tls: Option<ClientTlsConfig>,
+    options: ClientOptions,
 }
+
+/// A connection over which calls show our token.
+pub(crate) type Dialled = InterceptedService<Channel, Bearer>;
 
 impl Dialler {
     /// A connection, within [`CONNECT`].
-    pub(crate) async fn dial(&self, server: &str) -> Result<Channel, Status> {
+    pub(crate) async fn dial(&self, server: &str) -> Result<Dialled, Status> {
+        let bearer = Bearer::new(&self.options, server).map_err(|e| to_status(&e, None))?;
         let refused = |e: tonic::transport::Error| {
             let mut cause: &dyn std::error::Error = &e;
             while let Some(deeper) = cause.source() {
@@ -86,7 +130,9 @@ impl Dialler {
             endpoint = endpoint.tls_config(tls.clone()).map_err(refused)?;
         }
         let late = |_| Status::unavailable("cannot connect in time");
-        tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)
+        let channel =
+            tokio::time::timeout(CONNECT, endpoint.connect()).await.map_err(late)?.map_err(refused)?;
+        Ok(Dialled::new(channel, bearer))
     }
 }
 
@@ -96,20 +142,24 @@ pub(crate) struct Asker {
     dialler: Dialler,
 }
 
+/// The service at a server, with our token.
+pub(crate) type Admin = AdminClient<Dialled>;
+
 impl Asker {
     pub(crate) fn new(connect: &Connect) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot begin: {e}")))?;
-        let tls = connect.tls()?.map(|tls| {
+        let options = connect.options()?;
+        let tls = options.tls.clone().map(|tls| {
             let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.authority));
             match tls.identity {
                 Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
                 None => config,
             }
         });
-        Ok(Self { runtime, dialler: Dialler { tls } })
+        Ok(Self { runtime, dialler: Dialler { tls, options } })
     }
 
     /// Waits for what goes on over connections.
@@ -132,7 +182,7 @@ impl Asker {
         &self,
         server: &str,
         patience: Duration,
-        question: impl FnOnce(AdminClient<Channel>) -> F,
+        question: impl FnOnce(Admin) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<T, Status>>,
@@ -144,7 +194,7 @@ impl Asker {
         &self,
         server: &str,
         patience: Duration,
-        question: impl FnOnce(AdminClient<Channel>) -> F,
+        question: impl FnOnce(Admin) -> F,
     ) -> Result<T, Status>
     where
         F: Future<Output = Result<T, Status>>,
@@ -186,6 +236,8 @@ impl Asker {
                         let leader = status.members.iter().find(leads).map(|m| m.client_address.clone());
                         ask.extend(leader.filter(|a| !a.is_empty()));
                     }
+                    // A token that is not good enough does not become so by waiting.
+                    Err(failure) if failure.exit() == Exit::Usage => return Err(failure),
                     Err(failure) => last = failure,
                 }
             }
@@ -201,7 +253,7 @@ impl Asker {
         &self,
         servers: &[String],
         patience: Duration,
-        mut question: impl FnMut(AdminClient<Channel>) -> F,
+        mut question: impl FnMut(Admin) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<T, Status>>,

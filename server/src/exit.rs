@@ -10,7 +10,7 @@ pub(crate) enum Exit {
     Ok = 0,
     /// The system, or the disk, refused something.
     Failure = 1,
-    /// The command line or the input is wrong: trying again changes nothing.
+    /// The command line, the input or the token is wrong: trying again changes nothing.
     Usage = 2,
     /// Stored bytes are wrong.
     Corrupt = 3,
@@ -30,7 +30,10 @@ impl Exit {
     /// The code that an error of the library leads to.
     pub(crate) fn of(kind: ErrorKind) -> Self {
         match kind {
-            ErrorKind::InvalidArgument | ErrorKind::TooLarge => Self::Usage,
+            ErrorKind::InvalidArgument
+            | ErrorKind::TooLarge
+            | ErrorKind::Unauthenticated
+            | ErrorKind::PermissionDenied => Self::Usage,
             ErrorKind::Corrupt => Self::Corrupt,
             ErrorKind::NotFound | ErrorKind::Discarded | ErrorKind::OutOfRange => Self::NotFound,
             ErrorKind::Poisoned => Self::Unknown,
@@ -52,7 +55,7 @@ pub(crate) const TABLE: &str = "\
 Exit status:
     0  success
     1  the system or the disk refused something
-    2  the command line or the input is wrong
+    2  the command line, the input or the token is wrong
     3  corruption was found
     4  there is no such log, segment or record
     5  locked, full, busy or out of time: the same command can work later

@@ -5,7 +5,7 @@
 use crate::cluster::Connect;
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
-use chiplog_net::client::{Client, ClientOptions, RemoteInfo};
+use chiplog_net::client::{Client, RemoteInfo};
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -26,9 +26,8 @@ impl Remote {
     /// # Errors
     /// `Unavailable`: no server answered in time; the files of the options.
     pub(crate) fn connect(servers: &[String], connect: &Connect) -> Result<Self> {
-        let mut options = ClientOptions::default();
+        let mut options = connect.options()?;
         options.timeout = PATIENCE;
-        options.tls = connect.tls()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -68,6 +67,7 @@ impl Remote {
 pub(crate) fn failure(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Full => "; `chiplog discard` makes room",
+        ErrorKind::Unauthenticated => "; --token-file, or CHIPLOG_TOKEN",
         ErrorKind::Corrupt => "; `chiplog status` tells what the replicas know of damage",
         _ => "",
     };

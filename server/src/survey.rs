@@ -6,7 +6,7 @@
 //!
 //! Must not know: how anything is shown.
 
-use crate::cluster::Dialler;
+use crate::cluster::{Dialled, Dialler};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::admin_client::AdminClient;
@@ -15,13 +15,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Status;
-use tonic::transport::Channel;
 
 /// What is asked, and whom. Keeps connections from one round to the next.
 pub(crate) struct Survey {
     dialler: Dialler,
     seeds: Vec<String>,
-    channels: HashMap<String, Channel>,
+    channels: HashMap<String, Dialled>,
     /// As the last round that was answered told.
     members: BTreeMap<u64, Member>,
 }
@@ -141,8 +140,8 @@ impl Survey {
 async fn status(
     dialler: &Dialler,
     server: &str,
-    channel: Option<Channel>,
-) -> Result<(Channel, StatusResponse), Status> {
+    channel: Option<Dialled>,
+) -> Result<(Dialled, StatusResponse), Status> {
     let channel = match channel {
         Some(channel) => channel,
         None => dialler.dial(server).await?,

@@ -2,18 +2,18 @@
 //! begun anew when somebody asks it again. Each has its own deadline.
 
 use super::deadline::within;
+use super::servers::Avoid;
 use super::{Client, ReadFrom};
 use crate::proto::v1::{InfoRequest, ReadRequest, ReadResponse};
 use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, Result};
-use std::collections::BTreeSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
 
 /// Whom to open a stream at, and when.
 pub(super) struct Wanted {
     pub(super) from: ReadFrom,
-    pub(super) avoid: BTreeSet<String>,
+    pub(super) avoid: Avoid,
     pub(super) request: ReadRequest,
     pub(super) not_before: Instant,
     pub(super) deadline: Instant,

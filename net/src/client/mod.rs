@@ -23,6 +23,7 @@ mod reader;
 pub(crate) mod servers;
 mod stale;
 mod tls;
+pub(crate) mod token;
 mod watch;
 
 pub use class::ErrorClass;
@@ -31,6 +32,8 @@ pub use outcome::Delivery;
 pub use producer::{Producer, ProducerOptions};
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
+pub(crate) use token::Shown;
+pub use token::{Bearer, Secret};
 pub use watch::{RemoteInfo, Watch};
 
 use crate::address::check_host_port;
@@ -44,7 +47,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// Deadlines and limits of a [`Client`].
@@ -78,6 +80,10 @@ pub struct ClientOptions {
     pub window_bytes: u32,
     /// TLS; default: none.
     pub tls: Option<ClientTls>,
+    /// The token that is shown with every call, where servers want one; default: none.
+    pub token: Option<Secret>,
+    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
+    pub token_in_plain_text: bool,
 }
 
 impl Default for ClientOptions {
@@ -93,6 +99,8 @@ impl Default for ClientOptions {
             keep_alive: Duration::from_secs(5),
             window_bytes: 4 << 20,
             tls: None,
+            token: None,
+            token_in_plain_text: false,
         }
     }
 }
@@ -135,9 +143,9 @@ impl Client {
     /// leader or not; the others are learnt from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unavailable`, `Timeout`: none
-    /// answered within `options.timeout`. `NotFound`: they have no log of that name. `Unsupported`: they speak another
-    /// revision.
+    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unauthenticated`,
+    /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`. `NotFound`: they
+    /// have no log of that name. `Unsupported`: they speak another revision.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,
         options: ClientOptions,
@@ -259,7 +267,7 @@ impl Client {
     async fn at_leader<Q: Clone, A>(
         &self,
         request: Q,
-        call: impl Fn(LogClient<Channel>, Q) -> Call<A>,
+        call: impl Fn(LogClient<Shown>, Q) -> Call<A>,
     ) -> Result<A> {
         let deadline = self.deadline();
         let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);

@@ -9,12 +9,13 @@
 use super::backoff::Backoff;
 use super::deadline::{after, within};
 use super::errands::{self, Opened, Wanted};
+use super::servers::Avoid;
 use super::{Client, ErrorClass, RemoteInfo};
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
 use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -113,7 +114,7 @@ pub struct RemoteReader {
     current: Option<(RecordBatch, u32)>,
     backoff: Backoff,
     /// Failed lately.
-    avoid: BTreeSet<String>,
+    avoid: Avoid,
     /// Since when nothing has worked.
     failing: Option<Instant>,
     /// When the next stream may be opened.
@@ -169,7 +170,7 @@ impl RemoteReader {
             waiting: VecDeque::new(),
             current: None,
             backoff,
-            avoid: BTreeSet::new(),
+            avoid: Avoid::default(),
             failing: None,
             not_before: Instant::now(),
             errand: JoinSet::new(),
@@ -485,7 +486,7 @@ impl RemoteReader {
         let first_failure = self.failing.replace(self.failing.unwrap_or(now)).is_none();
         let wait = self.backoff.next();
         if class == ErrorClass::Fatal || now + wait >= self.deadline() {
-            (self.failing, self.avoid) = (None, BTreeSet::new());
+            (self.failing, self.avoid) = (None, Avoid::default());
             return Some(error);
         }
         // The first one is left at once: another replica is there.

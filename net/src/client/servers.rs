@@ -11,6 +11,7 @@
 
 use super::backoff::Backoff;
 use super::deadline::FAR;
+use super::token::{Bearer, Shown};
 use super::{ClientOptions, ReadFrom};
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
@@ -21,7 +22,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::transport::{Channel, Endpoint};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Endpoint;
 
 /// Room for one reply and its frame.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
@@ -30,7 +32,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX + (2 << 20);
 const FRAME_BYTES: u32 = 256 << 10;
 
 /// The service on a connection.
-pub(crate) type Stub = LogClient<Channel>;
+pub(crate) type Stub = LogClient<Shown>;
 
 /// The limits that a server told.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +79,38 @@ struct Known {
     doubted: Option<String>,
     limits: Option<Limits>,
     /// For calls; streams have their own connections, so that none has to wait for another.
-    channels: HashMap<String, Channel>,
+    channels: HashMap<String, Shown>,
+}
+
+/// Whether asking again changes nothing.
+fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::{NotFound, PermissionDenied, Unauthenticated, Unsupported};
+    matches!(kind, Unsupported | NotFound | Unauthenticated | PermissionDenied)
+}
+
+/// Servers that failed lately, in the order in which they did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Avoid(Vec<String>);
+
+impl Avoid {
+    /// It failed just now.
+    pub(super) fn insert(&mut self, server: String) {
+        self.0.retain(|other| *other != server);
+        self.0.push(server);
+    }
+
+    pub(super) fn contains(&self, server: &str) -> bool {
+        self.rank(server) > 0
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// 0: it did not fail; else the lower, the longer ago. When all have failed each gets its turn.
+    fn rank(&self, server: &str) -> usize {
+        self.0.iter().position(|other| other == server).map_or(0, |n| n + 1)
+    }
 }
 
 /// What one server said, or why not.
@@ -140,8 +173,7 @@ impl Servers {
                 return Ok(found);
             }
             let wait = backoff.next();
-            let useless = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound);
-            if useless || Instant::now() + wait >= deadline {
+            if is_final(error.kind()) || Instant::now() + wait >= deadline {
                 return Err(error);
             }
             sleep(wait).await;
@@ -195,7 +227,7 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::found`].
-    pub(super) async fn leader_or_any(&self, avoid: &BTreeSet<String>, deadline: Instant) -> Result<String> {
+    pub(super) async fn leader_or_any(&self, avoid: &Avoid, deadline: Instant) -> Result<String> {
         self.found(deadline).await?;
         let _ = timeout_at(deadline, self.ask(false)).await;
         let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
@@ -228,12 +260,7 @@ impl Servers {
     ///
     /// # Errors
     /// As [`Self::found`]; from the leader, as [`Self::leader`].
-    pub(super) async fn pick(
-        &self,
-        from: &ReadFrom,
-        avoid: &BTreeSet<String>,
-        deadline: Instant,
-    ) -> Result<String> {
+    pub(super) async fn pick(&self, from: &ReadFrom, avoid: &Avoid, deadline: Instant) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
             return self.leader(deadline).await;
@@ -252,8 +279,7 @@ impl Servers {
         }
         fastrand::shuffle(&mut all);
         let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best =
-            all.iter().min_by_key(|(address, zone, copy)| (avoid.contains(*address), *copy, far(zone)));
+        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.rank(address), *copy, far(zone)));
         best.map(|(address, ..)| (*address).to_owned())
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
     }
@@ -406,7 +432,7 @@ impl Servers {
         let channel = match known {
             Some(channel) => channel,
             None => {
-                let channel = self.endpoint(address)?.connect_lazy();
+                let channel = self.channel(address)?;
                 let mut known = self.known();
                 // Servers come and go: what is named no more is not kept.
                 let named: BTreeSet<_> = known.servers.iter().map(|s| s.address.clone()).collect();
@@ -431,8 +457,9 @@ impl Servers {
     ///
     /// # Errors
     /// `InvalidArgument`: no address.
-    pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
-        Ok(self.endpoint(address)?.connect_lazy())
+    pub(crate) fn channel(&self, address: &str) -> Result<Shown> {
+        let bearer = Bearer::new(&self.options, address)?;
+        Ok(InterceptedService::new(self.endpoint(address)?.connect_lazy(), bearer))
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {

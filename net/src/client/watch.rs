@@ -7,11 +7,11 @@
 
 use super::backoff::Backoff;
 use super::deadline::{after, within};
+use super::servers::Avoid;
 use super::{Client, ErrorClass};
 use crate::proto::v1::{InfoResponse, WatchRequest, WatchResponse};
 use crate::status::{from_status, leader_of};
 use chiplog::{Error, ErrorKind, Index, LogId, NodeId, Result};
-use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -85,7 +85,7 @@ pub struct Watch {
     opening: JoinSet<Opened>,
     backoff: Backoff,
     /// Failed lately.
-    avoid: BTreeSet<String>,
+    avoid: Avoid,
     /// What was told last.
     told: Option<RemoteInfo>,
     /// Since when nothing has worked.
@@ -131,7 +131,7 @@ impl Watch {
             stream: None,
             opening: JoinSet::new(),
             backoff,
-            avoid: BTreeSet::new(),
+            avoid: Avoid::default(),
             told: None,
             failing: None,
             not_before: Instant::now(),
@@ -252,7 +252,7 @@ impl Watch {
 
 async fn open(
     client: Client,
-    avoid: BTreeSet<String>,
+    avoid: Avoid,
     interval: Duration,
     not_before: Instant,
     deadline: Instant,
@@ -275,7 +275,7 @@ async fn open(
 }
 
 /// Whether another server than this replica leads.
-async fn leader_elsewhere(client: Client, avoid: BTreeSet<String>, server: String) -> bool {
+async fn leader_elsewhere(client: Client, avoid: Avoid, server: String) -> bool {
     let servers = client.servers();
     servers.depose(&server);
     let soon = within(client.options().probe_timeout);

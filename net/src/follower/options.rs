@@ -1,6 +1,6 @@
 //! Options of a follower: times, limits, whom it prefers.
 
-use crate::client::{ClientOptions, ClientTls};
+use crate::client::{ClientOptions, ClientTls, Secret};
 use chiplog::{Error, ErrorKind, Options, Result};
 use std::time::Duration;
 
@@ -26,6 +26,10 @@ pub struct FollowerOptions {
     pub zone: String,
     /// TLS towards servers; default: none.
     pub tls: Option<ClientTls>,
+    /// The token that is shown to servers, where they want one; default: none.
+    pub token: Option<Secret>,
+    /// Whether the token may go to other machines without TLS; default: no, such a server is not asked.
+    pub token_in_plain_text: bool,
     /// How long opening an empty directory waits for a server, default 30 s. One that holds a copy needs none.
     pub open_timeout: Duration,
     /// How often an idle server says that it is there, default 3 s. One that is silent for three times as long is left.
@@ -56,6 +60,8 @@ impl Default for FollowerOptions {
             log: String::new(),
             zone: String::new(),
             tls: None,
+            token: None,
+            token_in_plain_text: false,
             open_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(3),
             compare_interval: Duration::from_secs(10),
@@ -102,6 +108,8 @@ impl FollowerOptions {
             keep_alive: self.keep_alive,
             window_bytes: self.window_bytes,
             tls: self.tls.clone(),
+            token: self.token.clone(),
+            token_in_plain_text: self.token_in_plain_text,
             ..ClientOptions::default()
         }
     }

@@ -13,6 +13,7 @@
 //! Must not know: what is sent, files.
 
 use crate::client::ClientOptions;
+use crate::client::Shown;
 use crate::client::servers::{Answer, Servers};
 use crate::follow::FEATURE;
 use crate::ids::from_hex;
@@ -24,7 +25,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::transport::Channel;
 
 /// The first good answer does not decide alone: others that come within this time are heard too, so that not all followers
 /// hang on the quickest server.
@@ -234,7 +234,7 @@ impl Sources {
     ///
     /// # Errors
     /// `InvalidArgument`: no address, or no certificates.
-    pub(super) fn channel(&self, server: &str) -> Result<Channel> {
+    pub(super) fn channel(&self, server: &str) -> Result<Shown> {
         Servers::new(Vec::new(), self.options.clone()).channel(server)
     }
 

@@ -13,7 +13,8 @@
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
 
 use super::leader::{Answered, leads};
-use super::{AppendRequest, LogspecService, Replies, budget, within};
+use super::{AppendRequest, LogspecService, Replies, within};
+use crate::budget;
 use crate::proto::logspec::AppendReply;
 use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
 use chiplog::{Error, ErrorKind, Log, Ticket};
@@ -32,7 +33,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A request that was taken, as it stands in line.
 enum Turn {
     /// All of it is under way.
-    Appended { sequence: u64, count: usize, tickets: Vec<Ticket>, _room: OwnedSemaphorePermit },
+    Appended {
+        sequence: u64,
+        count: usize,
+        tickets: Vec<Ticket>,
+        _room: (OwnedSemaphorePermit, budget::Held),
+    },
     /// Nothing to append: is there a leader, is there room?
     Probe { sequence: u64 },
     /// The log refused.
@@ -127,7 +133,7 @@ impl Taker {
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
         // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
-        drop(held);
+        let room = (room, held.queued());
         Ok(Turn::Appended { sequence, count: request.count() as usize, tickets, _room: room })
     }
 

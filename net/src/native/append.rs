@@ -8,6 +8,7 @@
 //! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
 
 use super::NativeOptions;
+use crate::budget::{Held, Ledger};
 use crate::host::Host;
 use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
@@ -15,7 +16,7 @@ use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
@@ -26,6 +27,8 @@ type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub struct AppendStream {
     host: Arc<Host>,
     requests: Streaming<AppendRequest>,
+    /// The requests' shares of what may be under way.
+    shares: Ledger,
     /// Named by the first request.
     log: Option<Log>,
     pending: VecDeque<Pending>,
@@ -40,29 +43,39 @@ pub struct AppendStream {
     ended: Option<Option<Status>>,
     /// The server is about to end.
     drained: Waiting<()>,
+    /// Who hears of that.
+    told: Option<Waker>,
 }
 
 enum Pending {
-    Submitted { ticket: Ticket, bytes: usize },
+    Submitted { ticket: Ticket, bytes: usize, _held: Held },
     Answered(AppendResponse),
 }
 
 struct Stalled {
     bytes: usize,
+    held: Held,
     /// None: it waited for too long.
     ticket: Waiting<Option<chiplog::Result<Ticket>>>,
 }
 
 impl AppendStream {
-    pub(super) fn new(host: Arc<Host>, options: &NativeOptions, requests: Streaming<AppendRequest>) -> Self {
+    pub(super) fn new(
+        host: Arc<Host>,
+        options: &NativeOptions,
+        requests: Streaming<AppendRequest>,
+        shares: Ledger,
+    ) -> Self {
         let drained = {
             let host = host.clone();
             Box::pin(async move { host.drained().await })
         };
         Self {
             drained,
+            told: None,
             host,
             requests,
+            shares,
             log: None,
             pending: VecDeque::new(),
             bytes: 0,
@@ -76,16 +89,17 @@ impl AppendStream {
 
     /// Takes in what there is, up to the bounds.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
-        if self.ended.is_none() && self.drained.as_mut().poll(context).is_ready() {
+        if self.ended.is_none() && self.is_drained(context) {
             let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
             self.ended = Some(Some(self.host.status_of(&error)));
         }
         while self.ended.is_none() {
-            if let Some(stalled) = &mut self.stalled {
-                let Poll::Ready(ticket) = stalled.ticket.as_mut().poll(context) else { return };
-                let bytes = stalled.bytes;
-                self.stalled = None;
-                self.submitted(ticket, bytes);
+            if let Some(mut stalled) = self.stalled.take() {
+                let Poll::Ready(ticket) = stalled.ticket.as_mut().poll(context) else {
+                    self.stalled = Some(stalled);
+                    return;
+                };
+                self.submitted(ticket, stalled.bytes, stalled.held);
             }
             if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
                 return;
@@ -99,7 +113,19 @@ impl AppendStream {
         }
     }
 
+    /// Whether the server is about to end; if not, the task is woken when it is. Asking for that at every request would
+    /// cost about as much as submitting a small batch, so it is done once a task.
+    fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
+        let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
+        if is_told && !self.host.is_draining() {
+            return false;
+        }
+        self.told = Some(context.waker().clone());
+        self.drained.as_mut().poll(context).is_ready()
+    }
+
     fn take(&mut self, request: AppendRequest) {
+        let held = self.shares.claim();
         if self.log.is_none() {
             match self.host.log(&request.log) {
                 Ok(log) => self.log = Some(log.clone()),
@@ -114,11 +140,11 @@ impl AppendStream {
         }
         match Batch::decode(request.batch) {
             Err(error) => self.refuse(&error, false),
-            Ok(batch) => self.submit(batch),
+            Ok(batch) => self.submit(batch, held),
         }
     }
 
-    fn submit(&mut self, batch: Batch) {
+    fn submit(&mut self, batch: Batch, held: Held) {
         let Some(log) = &self.log else { return };
         let bytes = batch.as_bytes().len();
         match log.try_submit_batch(&batch) {
@@ -127,18 +153,18 @@ impl AppendStream {
                 let room = async move {
                     tokio::time::timeout(patience, log.submit_batch_when_room(&batch)).await.ok()
                 };
-                self.stalled = Some(Stalled { bytes, ticket: Box::pin(room) });
+                self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(room) });
             }
-            done => self.submitted(Some(done), bytes),
+            done => self.submitted(Some(done), bytes, held),
         }
     }
 
     /// None: there was no room in time.
-    fn submitted(&mut self, ticket: Option<chiplog::Result<Ticket>>, bytes: usize) {
+    fn submitted(&mut self, ticket: Option<chiplog::Result<Ticket>>, bytes: usize, held: Held) {
         match ticket {
             Some(Ok(ticket)) => {
                 self.bytes += bytes;
-                self.pending.push_back(Pending::Submitted { ticket, bytes });
+                self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held.queued() });
             }
             Some(Err(error)) => self.refuse(&error, false),
             None => {

@@ -19,6 +19,7 @@ mod read;
 mod service;
 mod verbatim;
 
+use crate::budget::{Budget, Ledger};
 use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::v1::log_server::Log as Service;
@@ -57,6 +58,9 @@ pub struct NativeOptions {
     pub room_timeout: Duration,
     /// The largest message that is taken, default 33 MiB: a batch and its frame.
     pub message_bytes_max: usize,
+    /// Bytes of all messages on their way in and under way; beyond it streams are not read, and are refused when that
+    /// lasts.
+    pub budget: Budget,
     /// How many bytes of batches go into one reply of a read, default 1 MiB. The last one can go over it.
     pub reply_bytes: usize,
     /// How long a linearizable `Info` waits for a majority, default 5 s.
@@ -72,6 +76,7 @@ impl Default for NativeOptions {
             append_inflight_max: 1024,
             room_timeout: Duration::from_secs(5),
             message_bytes_max: 33 << 20,
+            budget: Budget::default(),
             reply_bytes: 1 << 20,
             barrier_timeout: Duration::from_secs(5),
             calls_max: 256,
@@ -173,7 +178,9 @@ impl Service for Native {
         &self,
         request: Request<Streaming<AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let stream = AppendStream::new(self.host.clone(), &self.options, request.into_inner());
+        let (_, extensions, requests) = request.into_parts();
+        let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
+        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held);
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 

@@ -2,9 +2,11 @@
 //! in the log.
 
 use super::Native;
+use crate::budget::Budgeted;
 use crate::proto::v1::ReadRequest;
 use crate::proto::v1::log_server::{LogServer, SERVICE_NAME};
 use crate::verbatim::respond;
+use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +30,7 @@ const READ: &str = "/chiplog.v1.Log/Read";
 #[derive(Clone, Debug)]
 pub struct NativeServer {
     native: Arc<Native>,
-    others: LogServer<Native>,
+    others: Budgeted<LogServer<Native>>,
 }
 
 impl NativeServer {
@@ -36,6 +38,7 @@ impl NativeServer {
         let bytes = native.options.message_bytes_max;
         let native = Arc::new(native);
         let others = LogServer::from_arc(native.clone()).max_decoding_message_size(bytes);
+        let others = native.options.budget.over(others, bytes);
         Self { native, others }
     }
 }
@@ -46,7 +49,7 @@ impl NamedService for NativeServer {
 
 impl<B> Service<Request<B>> for NativeServer
 where
-    B: http_body::Body + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<Body>;
@@ -59,7 +62,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().path() != READ {
-            return self.others.call(request);
+            return self.others.call(request.map(Body::new));
         }
         let native = self.native.clone();
         Box::pin(async move { Ok(respond(request, |request: &ReadRequest| native.replies(request)).await) })

@@ -122,7 +122,9 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
 fn say(link: &Link, status: &Status) {
     let (node, address, why) = (link.node, &link.address, status.message());
     match status.code() {
-        Code::FailedPrecondition => tracing::warn!(%node, address, why, "a peer refuses this replica"),
+        Code::FailedPrecondition | Code::PermissionDenied => {
+            tracing::warn!(%node, address, why, "a peer refuses this replica")
+        }
         _ => tracing::info!(%node, address, why, "no connection to a peer"),
     }
 }
@@ -144,8 +146,12 @@ async fn connect(shared: &Shared, link: &Link) -> Result<Streaming<PeerHello>, S
         from_address: shared.address.clone(),
     };
     let unavailable = |e: tonic::transport::Error| Status::unavailable(causes(&e));
-    let channel =
-        shared.endpoint(&link.address).map_err(unavailable)?.connect().await.map_err(unavailable)?;
+    let channel = shared
+        .endpoint(link.node, &link.address)
+        .map_err(unavailable)?
+        .connect()
+        .await
+        .map_err(unavailable)?;
     let mut client = PeerClient::new(channel)
         .max_decoding_message_size(64 << 10) // Hellos are all that comes back
         .max_encoding_message_size(MESSAGE_BYTES_MAX);

@@ -12,6 +12,7 @@
 //!   node meant, its directory, and the sender's directory, if the membership knows one.
 //! - All of it runs on one thread of its own: what clients do does not delay elections.
 //! - A silent connection is given up after about an election time-out.
+//! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
 //!
 //! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
 //! is no member is reached where its last Hello said, and such a link ends when it is idle.
@@ -26,8 +27,10 @@ mod traffic;
 pub use traffic::PeerTraffic;
 
 use crate::address::{Address, check_host_port};
+use crate::refusals::Refusals;
+use crate::tls::{self, ServerTls, node_name};
 use chiplog::transport::{Envelope, Inbox, Transport};
-use chiplog::{DirectoryId, LogId, MEMBERS_MAX, Member, NodeId};
+use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId};
 use link::Link;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +42,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
 /// The revision of the peers' protocol.
@@ -90,8 +93,16 @@ impl PeerOptions {
     }
 }
 
-/// Mutual TLS between replicas, all in PEM. A peer's certificate has to name the host of its address.
-#[derive(Clone)]
+/// Mutual TLS between replicas, all in PEM. A replica's certificate has to name it: among its alternative names is
+/// [`node_name`], such as `node-3`. The host is not looked at. The authority is that of one cluster.
+///
+/// ```
+/// # fn read(_: &str) -> Vec<u8> { Vec::new() }
+/// use chiplog_net::peer::PeerTls;
+/// let tls = PeerTls { certificate: read("node-3.pem"), key: read("node-3.key"), authority: read("peers.pem") };
+/// # drop(tls);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
 pub struct PeerTls {
     /// This replica's certificate, with those between it and the authority.
     pub certificate: Vec<u8>,
@@ -99,6 +110,13 @@ pub struct PeerTls {
     pub key: Vec<u8>,
     /// Who has to have signed the others' certificates.
     pub authority: Vec<u8>,
+}
+
+impl PeerTls {
+    fn identity(&self) -> tls::Identity {
+        let Self { certificate, key, authority } = self.clone();
+        tls::Identity { certificate, key, authority: Some(authority) }
+    }
 }
 
 impl fmt::Debug for PeerTls {
@@ -121,7 +139,8 @@ pub(crate) struct Shared {
     address: String,
     election_timeout: Duration,
     queue_bytes_max: usize,
-    tls: Option<PeerTls>,
+    tls: Option<Secured>,
+    refusals: Arc<Refusals>,
     runtime: Handle,
     closing: watch::Sender<bool>,
     /// Links that are not gone yet.
@@ -129,6 +148,13 @@ pub(crate) struct Shared {
     state: RwLock<State>,
     /// Messages for nodes that nobody knows how to reach.
     nowhere: AtomicU64,
+}
+
+/// TLS of the transport, in both directions.
+struct Secured {
+    server: Arc<ServerTls>,
+    /// For connections to others.
+    own: RwLock<PeerTls>,
 }
 
 /// Which copy of which log this replica has.
@@ -168,6 +194,11 @@ impl PeerTransport {
     /// The listener cannot be used, the certificates are none, or there is no thread to be had.
     pub fn start(options: PeerOptions) -> io::Result<Arc<Self>> {
         let PeerOptions { node, listener, address, election_timeout, queue_bytes_max, tls } = options;
+        let secured = |own: PeerTls| {
+            let server = ServerTls::new(&own.identity()).map_err(io::Error::other)?;
+            Ok::<_, io::Error>(Secured { server, own: RwLock::new(own) })
+        };
+        let tls = tls.map(secured).transpose()?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -177,6 +208,7 @@ impl PeerTransport {
             election_timeout,
             queue_bytes_max,
             tls,
+            refusals: Arc::default(),
             runtime: runtime.handle().clone(),
             closing: watch::Sender::new(false),
             links: AtomicUsize::new(0),
@@ -187,8 +219,7 @@ impl PeerTransport {
             let _in = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let server = service::server(&shared).map_err(io::Error::other)?;
-        let serving = service::serve(shared.clone(), server, listener);
+        let serving = service::serve(shared.clone(), listener);
         let thread = std::thread::Builder::new().name("chiplog-peer".into()).spawn(move || {
             runtime.block_on(serving);
         })?;
@@ -216,6 +247,25 @@ impl PeerTransport {
     /// Messages dropped because nobody knew where their receiver is.
     pub fn dropped_nowhere(&self) -> u64 {
         self.shared.nowhere.load(Ordering::Relaxed)
+    }
+
+    /// What the listener refused.
+    pub fn refusals(&self) -> &Arc<Refusals> {
+        &self.shared.refusals
+    }
+
+    /// Uses these for connections that come about from now on, in both directions.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: they cannot be used, or the transport was started without TLS. Then nothing has changed.
+    pub fn replace_tls(&self, tls: PeerTls) -> chiplog::Result<()> {
+        let Some(secured) = &self.shared.tls else {
+            let what = "the way between replicas was started without TLS";
+            return Err(chiplog::Error::new(ErrorKind::InvalidArgument, what));
+        };
+        secured.server.replace(&tls.identity())?;
+        *secured.own.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        Ok(())
     }
 
     /// Ends all streams and the thread, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
@@ -376,8 +426,8 @@ impl Shared {
         self.read().members.contains_key(&node)
     }
 
-    /// How to reach a peer.
-    fn endpoint(&self, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    /// How to reach a peer, and only that one.
+    fn endpoint(&self, node: NodeId, address: &str) -> Result<Endpoint, tonic::transport::Error> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
             .connect_timeout(self.election_timeout)
@@ -387,10 +437,12 @@ impl Shared {
             .keep_alive_while_idle(true)
             .initial_connection_window_size(WINDOW_BYTES)
             .initial_stream_window_size(WINDOW_BYTES);
-        if let Some(tls) = &self.tls {
+        if let Some(secured) = &self.tls {
+            let own = secured.own.read().unwrap_or_else(PoisonError::into_inner).clone();
             let config = ClientTlsConfig::new()
-                .identity(Identity::from_pem(&tls.certificate, &tls.key))
-                .ca_certificate(Certificate::from_pem(&tls.authority));
+                .identity(Identity::from_pem(&own.certificate, &own.key))
+                .ca_certificate(Certificate::from_pem(&own.authority))
+                .domain_name(node_name(node));
             endpoint = endpoint.tls_config(config)?;
         }
         Ok(endpoint)
@@ -399,14 +451,6 @@ impl Shared {
     /// How long a peer may leave a ping without an answer.
     fn silence(&self) -> Duration {
         self.election_timeout.max(Duration::from_millis(500))
-    }
-
-    fn server_tls(&self) -> Option<ServerTlsConfig> {
-        let tls = self.tls.as_ref()?;
-        let config = ServerTlsConfig::new()
-            .identity(Identity::from_pem(&tls.certificate, &tls.key))
-            .client_ca_root(Certificate::from_pem(&tls.authority));
-        Some(config)
     }
 }
 

@@ -2,44 +2,46 @@
 
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::{IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use crate::arrival::Arrival;
 use crate::ids;
-use crate::listener;
+use crate::listener::{self, Settings};
 use crate::proto::v1::peer_server::{Peer, PeerServer};
 use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use crate::refusals::Refusal;
+use crate::status::to_status;
+use crate::tls::node_name;
 use chiplog::transport::{Envelope, Inbox};
-use chiplog::{DirectoryId, LogId, MEMBERS_MAX, NodeId};
+use chiplog::{DirectoryId, Error, ErrorKind, LogId, MEMBERS_MAX, NodeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A server with the options that all streams get.
-pub(super) fn server(shared: &Shared) -> Result<Server, tonic::transport::Error> {
-    let mut server = Server::builder()
-        .initial_connection_window_size(WINDOW_BYTES)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .max_concurrent_streams(8)
-        .max_frame_size(256 << 10)
-        .http2_keepalive_interval(Some(shared.election_timeout / 2))
-        .http2_keepalive_timeout(Some(2 * shared.silence()));
-    if let Some(tls) = shared.server_tls() {
-        server = server.tls_config(tls)?;
-    }
-    Ok(server)
-}
+/// The most connections of others: each replica has one, and some that it is giving up.
+const CONNECTIONS_MAX: usize = 4 * MEMBERS_MAX;
+/// The most streams of one connection.
+const STREAMS_MAX: u32 = 8;
 
 /// Takes streams until the transport is closed.
-pub(super) async fn serve(shared: Arc<Shared>, mut server: Server, listener: TcpListener) {
+pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service =
         PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut settings = Settings::default();
+    (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
+    settings.tls = shared.tls.as_ref().map(|tls| tls.server.clone());
+    settings.refusals = shared.refusals.clone();
+    let mut server = listener::server_with(&settings.limits)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .http2_keepalive_interval(Some(shared.election_timeout / 2))
+        .http2_keepalive_timeout(Some(2 * shared.silence()));
     let mut closing = shared.closing.subscribe();
     let serving = async {
-        let ended = server.add_service(service).serve_with_incoming(listener::plain(listener)).await;
-        if let Err(error) = ended {
+        let connections = listener::plain(listener, settings);
+        if let Err(error) = server.add_service(service).serve_with_incoming(connections).await {
             tracing::error!(%error, "the listener for peers ended");
         }
         // What this replica sends still goes out.
@@ -78,14 +80,16 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<PeerMessage>>,
     ) -> Result<Response<Self::MessagesStream>, Status> {
+        let arrival = request.extensions().get::<Arrival>().cloned();
         let mut incoming = request.into_inner();
         let late = |_| Status::deadline_exceeded("no Hello came");
         let first = tokio::time::timeout(IDLE, incoming.message()).await.map_err(late)??;
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
             return Err(Status::failed_precondition("a stream begins with a Hello"));
         };
-        let sender = admit(&self.shared, &hello).inspect_err(|status| {
-            tracing::debug!(from = hello.from, why = status.message(), "refused a peer")
+        let admitted = self.identify(&hello, arrival).and_then(|()| admit(&self.shared, &hello));
+        let sender = admitted.inspect_err(|status| {
+            tracing::debug!(from = hello.from, why = status.message(), "refused a peer");
         })?;
         let answer = PeerHello {
             protocol: PROTOCOL,
@@ -104,6 +108,26 @@ impl Peer for PeerService {
             let _ = answers.try_send(Err(status));
         });
         Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+}
+
+impl PeerService {
+    /// Checks that the sender is who it says: under TLS, its certificate has to say so too.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED.
+    fn identify(&self, hello: &PeerHello, arrival: Option<Arrival>) -> Result<(), Status> {
+        let node = NodeId(hello.from);
+        if self.shared.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
+            return Ok(());
+        }
+        let what =
+            format!("the certificate is not that of node {node}: it does not name {}", node_name(node));
+        let refused = self.shared.refusals.count(Refusal::PermissionDenied);
+        if refused.is_power_of_two() {
+            tracing::warn!(%node, refused, "a peer's certificate is not that of the node it says it is"); // it comes again
+        }
+        Err(to_status(&Error::new(ErrorKind::PermissionDenied, what), None))
     }
 }
 

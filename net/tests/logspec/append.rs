@@ -2,9 +2,11 @@
 
 use crate::support::{Appender, PATIENCE, info, one, small};
 use chiplog::{Index, Options, Start};
+use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::logspec::{AppendRequest, Limits};
 use chiplog_net::proto::logspec::append_reply::Reply;
 use chiplog_net::proto::logspec::{DiscardRequest, InfoRequest, ReadRequest};
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;
 
@@ -161,7 +163,8 @@ async fn a_full_log_says_so_and_has_room_after_a_discard() {
 /// Requests wait for the memory that they take; all are answered in the end.
 #[tokio::test]
 async fn memory_is_shared_by_all_streams() {
-    let limits = Limits { message_bytes_max: 1 << 20, memory_bytes_max: 1 << 20, ..Limits::default() };
+    let budget = Budget::new(BudgetLimits { bytes: 1 << 20, ..BudgetLimits::default() }, Arc::default());
+    let limits = Limits { message_bytes_max: 1 << 20, budget, ..Limits::default() };
     let server = one(Options::with_segment_bytes(4 << 20), limits).await;
     let streams: Vec<_> = (0..12usize)
         .map(|k| {

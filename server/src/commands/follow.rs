@@ -125,7 +125,9 @@ impl Follow {
             ..files
         };
         options.zone.clone_from(&self.zone);
-        options.tls = self.connect.tls()?;
+        let client = self.connect.options()?;
+        (options.tls, options.token) = (client.tls, client.token);
+        options.token_in_plain_text = client.token_in_plain_text;
         Ok(options)
     }
 

@@ -22,6 +22,7 @@ mod member;
 mod read;
 mod serve;
 mod status;
+mod token;
 mod top;
 mod verify;
 
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
     Config(config::ConfigCommand),
+    Token(token::Token),
     Demo(demo::Demo),
     Completions(completions::Completions),
     Man(man::Man),
@@ -70,6 +72,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),
         Command::Config(args) => config::run(&args, ui),
+        Command::Token(args) => token::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),
         Command::Completions(args) => completions::run(&args, ui),
         Command::Man(args) => man::run(&args, ui),

@@ -28,6 +28,9 @@ Examples:
 ///
 /// SIGTERM and Ctrl-C end it in order: it is not ready any more, takes no new calls, lets another replica lead, ends
 /// its streams and closes the log (status 0). A second signal ends it at once; nothing confirmed is lost by that.
+///
+/// SIGHUP has it read certificates and tokens anew; it also looks at them by itself. What cannot be used changes nothing,
+/// and is said in its log and its figures.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -144,7 +147,8 @@ fn unknown_variables(set: impl Iterator<Item = String>) -> Vec<String> {
     let command = crate::args::command();
     // Kubernetes sets these for a service called chiplog.
     let foreign = |name: &str| name.starts_with("CHIPLOG_PORT") || name.contains("_SERVICE_");
-    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !known(&command, n)).collect()
+    let ours = |name: &str| known(&command, name) || name == crate::cluster::TOKEN_VARIABLE;
+    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !ours(n)).collect()
 }
 
 pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
@@ -162,6 +166,8 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let server = Server::start(config, first).await?;
+        let reload = server.reload.clone();
+        signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -202,6 +208,7 @@ mod tests {
             "CHIPLOG_NODE",
             "CHIPLOG_NODES",
             "CHIPLOG_LOG",
+            "CHIPLOG_TOKEN",
             "CHIPLOG_SERVICE_HOST",
             "CHIPLOG_PORT_7411_TCP",
             "HOME",

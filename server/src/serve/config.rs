@@ -7,6 +7,7 @@
 //!
 //! Must not know: sockets, logs.
 
+use super::limits::Limits;
 use crate::failure::{Failure, Result};
 use crate::human::parse_bytes;
 use chiplog::{Bootstrap, Cluster, NodeId, Options, ReadMode};
@@ -32,11 +33,15 @@ pub(crate) struct Config {
     pub(crate) insecure: bool,
     /// How long an orderly end may take, in milliseconds.
     pub(crate) shutdown_millis: u64,
+    /// How often certificates and tokens are looked at. 0: only when told to (SIGHUP).
+    pub(crate) reload_seconds: u64,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
     pub(crate) cluster: ClusterConfig,
+    pub(crate) limits: Limits,
     pub(crate) tls: Tls,
+    pub(crate) auth: Auth,
 }
 
 /// Where it listens, each `host:port`.
@@ -121,6 +126,14 @@ pub(crate) struct Tls {
     pub(crate) peer_authority: Option<PathBuf>,
 }
 
+/// Who may call what.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    /// A file of tokens' digests and roles. None: everybody may call everything.
+    pub(crate) tokens: Option<PathBuf>,
+}
+
 /// Bytes: a number, or text such as "64MiB".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
@@ -154,11 +167,14 @@ impl Default for Config {
             zone: String::new(),
             insecure: false,
             shutdown_millis: 10_000,
+            reload_seconds: 30,
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
             cluster: ClusterConfig::default(),
+            limits: Limits::default(),
             tls: Tls::default(),
+            auth: Auth::default(),
         }
     }
 }
@@ -253,8 +269,17 @@ impl Config {
                 "tls.peer_certificate, tls.peer_key and tls.peer_authority go together",
             ));
         }
-        self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?.check()?;
-        Ok(())
+        for (key, value, max) in [
+            ("shutdown_millis", self.shutdown_millis, 3_600_000),
+            ("reload_seconds", self.reload_seconds, 86_400),
+        ] {
+            if value > max {
+                return Err(Failure::usage(format!("{key} is {value}; it has to be from 0 to {max}")));
+            }
+        }
+        let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
+        options.check()?;
+        self.limits.check(options.batch_bytes_max)
     }
 
     /// The options of this server's log. `node` may still be missing.
@@ -305,7 +330,13 @@ impl Config {
         })
     }
 
-    /// The same with every limit of the log filled in.
+    /// Bytes of the largest message that clients may send.
+    pub(crate) fn message_bytes_max(&self) -> Result<usize> {
+        let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
+        Ok(wide(Size(self.limits.message_bytes_max(options.batch_bytes_max))))
+    }
+
+    /// The same with every limit filled in.
     pub(crate) fn filled(&self) -> Result<Self> {
         let o = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         let size = |n: u64| Some(Size(n));
@@ -324,7 +355,9 @@ impl Config {
             read_mode: Some(if o.read_mode == ReadMode::Read { Reading::Read } else { Reading::Map }),
             ..self.log.clone()
         };
-        Ok(Self { log, ..self.clone() })
+        let message_bytes_max = size(self.limits.message_bytes_max(o.batch_bytes_max));
+        let limits = Limits { message_bytes_max, ..self.limits.clone() };
+        Ok(Self { log, limits, ..self.clone() })
     }
 }
 
@@ -397,9 +430,19 @@ mod tests {
             ("", Some(("", "1")), "no key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),
             ("", Some(("tls.key", "k")), "tls.certificate"),
+            ("", Some(("tls.client_authority", "k")), "tls.client_authority"),
+            ("", Some(("tls.peer_key", "k")), "tls.peer_certificate"),
+            ("", Some(("auth.token", "k")), "token"),
+            ("", Some(("limits.connection_max", "1")), "connection_max"),
+            ("", Some(("limits.message_bytes_max", "32MiB")), "message_bytes_max"),
+            ("", Some(("limits.inflight_bytes_max", "1KiB")), "inflight_bytes_max"),
+            ("", Some(("limits.idle_seconds", "-1")), "idle_seconds"),
         ] {
             let error = load(text, over.as_slice()).unwrap_err().to_string();
             assert!(error.contains(named), "{text} {over:?}: {error}");
         }
     }
 }
+
+#[cfg(test)]
+mod page;

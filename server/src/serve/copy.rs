@@ -1,8 +1,10 @@
 //! Copy: what a copy that follows serves, if it is told to listen: reads, and feeding of other copies. No administration,
 //! no peers: it takes no part in its cluster.
 
-use super::{Config, bind, client_tls, listening, router, tell_health};
+use super::reload::Reloader;
+use super::{Config, Doors, bind, doors, listening, router, tell_health};
 use crate::failure::{Failure, Result};
+use chiplog_net::access::AccessLayer;
 use chiplog_net::host::Host;
 use chiplog_net::listener;
 use std::net::SocketAddr;
@@ -31,21 +33,19 @@ impl CopyServer {
     /// The listener cannot be had, or would be open to others without TLS.
     pub(crate) fn start(config: &Config, host: &Arc<Host>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
-        let tls = client_tls(config)?;
-        if tls.is_none() && !at.ip().is_loopback() && !config.insecure {
+        let mut reloader = Reloader::default();
+        let Doors { settings, access, .. } = doors(config, &mut reloader)?;
+        if settings.tls.is_none() && !at.ip().is_loopback() && !config.insecure {
             let what = format!(
                 "--listen {at} is open to others and has no TLS: give --listen-certificate and --listen-key, or --insecure"
             );
             return Err(Failure::usage(what));
         }
         let (routes, reporter) = router::copy_routes(host)?;
-        let mut server = listener::server()
+        let mut server = listener::server_with(&settings.limits)
+            .layer(AccessLayer::new(access))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
-        let plain = tls.is_none();
-        if let Some(tls) = tls {
-            server = server.tls_config(tls).map_err(|e| Failure::usage(format!("tls: {e}")))?;
-        }
         let runtime = crate::commands::runtime()?;
         let ending = watch::Sender::new(false);
         let mut ended = ending.subscribe();
@@ -54,17 +54,15 @@ impl CopyServer {
         let listener = listening(listener)?;
         let serving = tokio::spawn(async move {
             let router = server.add_routes(routes);
-            let served = if plain {
-                router.serve_with_incoming_shutdown(listener::incoming(listener), until).await
-            } else {
-                router.serve_with_incoming_shutdown(listener::plain(listener), until).await
-            };
-            if let Err(error) = served {
+            let connections = listener::incoming_with(listener, settings);
+            if let Err(error) = router.serve_with_incoming_shutdown(connections, until).await {
                 tracing::error!(%error, "the listener ended");
             }
         });
         let names = router::COPY_HEALTH_NAMES;
         tokio::spawn(tell_health(host.clone(), reporter, names, ending.subscribe()));
+        let every = Duration::from_secs(config.reload_seconds);
+        tokio::spawn(reloader.run(Some(every), Arc::default(), ending.subscribe()));
         drop(entered);
         Ok(Self { at, host: host.clone(), runtime, ending, serving })
     }

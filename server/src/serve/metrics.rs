@@ -3,10 +3,13 @@
 //! page against a server.
 
 use super::ready::not_ready;
+use super::reload::Reloads;
 use chiplog::{Log, Role, Stats};
+use chiplog_net::budget::Budget;
 use chiplog_net::gauges::{Gauges, Open};
 use chiplog_net::host::Host;
 use chiplog_net::peer::{PeerTraffic, PeerTransport};
+use chiplog_net::refusals::{Refusal, Refusals};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -15,6 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug)]
 pub(super) struct Metrics {
@@ -24,9 +28,9 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    pub(super) fn new(host: Arc<Host>, transport: Arc<PeerTransport>) -> Self {
+    pub(super) fn new(figures: Figures) -> Self {
         let mut registry = Registry::with_prefix("chiplog");
-        registry.register_collector(Box::new(Figures { host, transport }));
+        registry.register_collector(Box::new(figures));
         Self { registry }
     }
 
@@ -37,10 +41,14 @@ impl Metrics {
     }
 }
 
+/// Where the figures are.
 #[derive(Debug)]
-struct Figures {
-    host: Arc<Host>,
-    transport: Arc<PeerTransport>,
+pub(super) struct Figures {
+    pub(super) host: Arc<Host>,
+    pub(super) transport: Arc<PeerTransport>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) budget: Budget,
+    pub(super) reloads: Arc<Reloads>,
 }
 
 impl Collector for Figures {
@@ -62,8 +70,24 @@ impl Collector for Figures {
             "peer_unaddressed",
             "messages for nodes of unknown address",
             self.transport.dropped_nowhere(),
-        )
+        )?;
+        of_doors(&mut page, self)
     }
+}
+
+fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let refused = |refusals: &Refusals| Refusal::ALL.map(|r| (r.name().to_owned(), refusals.read(r)));
+    let (clients, peers) = (refused(&figures.refusals), refused(figures.transport.refusals()));
+    let counter = MetricType::Counter;
+    page.family("refused", "what the listener for clients refused or ended", "reason", counter, &clients)?;
+    page.family("peer_refused", "the same of the listener for peers", "reason", counter, &peers)?;
+    let used = figures.budget.used_bytes() as u64;
+    page.gauge("inflight_bytes", "bytes of messages that came and are not answered", used)?;
+    let Reloads { done, failed, broken } = &*figures.reloads;
+    let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+    page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;
+    page.counter("reload_failures", "looks at files that could not be used", read(failed))?;
+    page.gauge("reload_broken", "things whose files cannot be used now: the old ones stay", read(broken))
 }
 
 fn of_clients(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {

@@ -8,6 +8,7 @@
 //!
 //! Invariants:
 //! - Nothing is listened to before all listeners are bound and, where there is a replica, its log is open.
+//! - A call goes by the limits, then by its token, before a service sees it.
 //! - The end is in order: not ready, no new calls, another leads, streams end, the log is closed. Bounded in time.
 //!
 //! Must not know: command lines, terminals.
@@ -15,8 +16,10 @@
 pub(crate) mod config;
 pub(crate) mod copy;
 mod http;
+mod limits;
 mod metrics;
 mod ready;
+mod reload;
 mod router;
 
 pub(crate) use config::Config;
@@ -24,22 +27,23 @@ pub(crate) use config::Config;
 use crate::engine;
 use crate::failure::{Failure, Result};
 use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
+use chiplog_net::access::{Access, AccessLayer};
 use chiplog_net::address::Address;
 use chiplog_net::admin::AdminService;
+use chiplog_net::budget::Budget;
 use chiplog_net::gauges;
 use chiplog_net::host::Host;
-use chiplog_net::listener;
+use chiplog_net::listener::{self, Settings};
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
-use metrics::Metrics;
+use metrics::{Figures, Metrics};
 use ready::not_ready;
-use std::fs;
+use reload::{Reloader, Reloads};
+use router::Room;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -62,9 +66,20 @@ pub(crate) struct Server {
     pub(crate) http: Option<SocketAddr>,
     founder: Founder,
     transport: Arc<PeerTransport>,
+    /// Told when certificates and tokens are to be read anew.
+    pub(crate) reload: Arc<Notify>,
+    doors: Doors,
     /// Told when streams have to end.
     ending: watch::Sender<bool>,
     services: Vec<JoinHandle<()>>,
+}
+
+/// What stands before the services.
+struct Doors {
+    settings: Settings,
+    access: Arc<Access>,
+    budget: Budget,
+    reloads: Arc<Reloads>,
 }
 
 /// How the log is opened.
@@ -106,11 +121,15 @@ impl Server {
             ("listen.peer", peer_at, tls.peer_key.is_some()),
         ] {
             if !safe && !at.ip().is_loopback() && !config.insecure {
-                let what =
-                    format!("{key} {at} is open to others and has no TLS: configure tls, or say --insecure");
+                let tokens = if config.auth.tokens.is_some() { ", and tokens would be readable" } else { "" };
+                let what = format!(
+                    "{key} {at} is open to others and has no TLS{tokens}: configure tls, or say --insecure"
+                );
                 return Err(Failure::usage(what));
             }
         }
+        let mut reloader = Reloader::default();
+        let doors = doors(&config, &mut reloader)?;
         let http = match config.listen.http.as_str() {
             "" => None,
             place => Some(bind("listen.http", place)?),
@@ -123,7 +142,11 @@ impl Server {
         )
         .map_err(|e| Failure::usage(e.to_string()))?;
 
-        let transport = start_transport(&config, &address, peer)?;
+        let peer_tls = Reloader::peers(tls)?;
+        let transport = start_transport(&config, &address, peer, peer_tls.clone())?;
+        if let Some(used) = peer_tls {
+            reloader.watch_peers(tls, used, transport.clone());
+        }
         let founder =
             Founder { config: config.clone(), address: address.to_string(), transport: transport.clone() };
         let host = Host::new();
@@ -138,9 +161,14 @@ impl Server {
             http: http.as_ref().map(|(_, at)| *at),
             founder,
             transport,
+            reload: Arc::default(),
+            doors,
             ending,
             services: Vec::new(),
         };
+        let every = server.config.reload_seconds;
+        let every = (every > 0).then(|| Duration::from_secs(every));
+        tokio::spawn(reloader.run(every, server.reload.clone(), server.ending.subscribe()));
         server.serve_clients(client)?;
         if let Some((listener, _)) = http {
             server.serve_http(listener)?;
@@ -161,39 +189,23 @@ impl Server {
         let found = Box::new(move |bootstrap| founder.open(bootstrap));
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
-        let options = self.config.options(Bootstrap::Existing, self.transport.clone(), String::new())?;
-        let (routes, reporter) = router::routes(&self.host, admin, &options)?;
-        let mut server = listener::server()
+        let Doors { settings, access, budget, .. } = &self.doors;
+        let message_bytes_max = self.config.message_bytes_max()?;
+        let room = Room { message_bytes_max, budget: budget.clone() };
+        let (routes, reporter) = router::routes(&self.host, admin, &room)?;
+        let mut server = listener::server_with(&settings.limits)
+            .layer(AccessLayer::new(access.clone()))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
-        let tls = client_tls(&self.config)?;
-        let secret = tls.is_some();
-        if let Some(tls) = tls {
-            server = server.tls_config(tls).map_err(|e| Failure::usage(format!("tls: {e}")))?;
-        }
+        let settings = settings.clone();
         let listener = listening(listener)?;
         let mut ending = self.ending.subscribe();
         let until = async move { _ = ending.wait_for(|e| *e).await };
         let gauges = self.host.gauges().clone();
         self.services.push(tokio::spawn(async move {
             let router = server.add_routes(routes);
-            let served = if secret {
-                // Names are mended in plain bytes only.
-                router
-                    .serve_with_incoming_shutdown(
-                        gauges::connections(listener::plain(listener), gauges),
-                        until,
-                    )
-                    .await
-            } else {
-                router
-                    .serve_with_incoming_shutdown(
-                        gauges::connections(listener::incoming(listener), gauges),
-                        until,
-                    )
-                    .await
-            };
-            if let Err(error) = served {
+            let connections = gauges::connections(listener::incoming_with(listener, settings), gauges);
+            if let Err(error) = router.serve_with_incoming_shutdown(connections, until).await {
                 tracing::error!(%error, "the listener for clients ended");
             }
         }));
@@ -203,7 +215,13 @@ impl Server {
     }
 
     fn serve_http(&mut self, listener: TcpListener) -> Result<()> {
-        let metrics = Arc::new(Metrics::new(self.host.clone(), self.transport.clone()));
+        let metrics = Arc::new(Metrics::new(Figures {
+            host: self.host.clone(),
+            transport: self.transport.clone(),
+            refusals: self.doors.settings.refusals.clone(),
+            budget: self.doors.budget.clone(),
+            reloads: self.doors.reloads.clone(),
+        }));
         let router = http::router(self.host.clone(), metrics);
         let listener = listening(listener)?;
         // Until the process ends: it says that the server is about to.
@@ -331,36 +349,32 @@ async fn tell_health(
         }
     }
     // Who watches hears it before the streams end.
-    for name in router::HEALTH_NAMES {
-        reporter.set_service_status(name, ServingStatus::NotServing).await;
+    for name in names {
+        reporter.set_service_status(*name, ServingStatus::NotServing).await;
     }
 }
 
-fn start_transport(config: &Config, address: &Address, listener: TcpListener) -> Result<Arc<PeerTransport>> {
+fn start_transport(
+    config: &Config,
+    address: &Address,
+    listener: TcpListener,
+    tls: Option<PeerTls>,
+) -> Result<Arc<PeerTransport>> {
     let mut peer = PeerOptions::new(NodeId(config.node), listener, address.to_string());
     peer.election_timeout = Duration::from_millis(config.cluster.election_timeout_millis);
     peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
-    let tls = &config.tls;
-    if let (Some(certificate), Some(key), Some(authority)) =
-        (&tls.peer_certificate, &tls.peer_key, &tls.peer_authority)
-    {
-        peer.tls =
-            Some(PeerTls { certificate: read(certificate)?, key: read(key)?, authority: read(authority)? });
-    }
+    peer.tls = tls;
     PeerTransport::start(peer).map_err(|e| Failure::usage(format!("cannot listen for peers: {e}")))
 }
 
-fn client_tls(config: &Config) -> Result<Option<ServerTlsConfig>> {
-    let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) else { return Ok(None) };
-    let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(read(certificate)?, read(key)?));
-    if let Some(authority) = &config.tls.client_authority {
-        tls = tls.client_ca_root(Certificate::from_pem(read(authority)?));
-    }
-    Ok(Some(tls))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|e| Failure::io("read", path, &e))
+/// What stands before the services, as the configuration says.
+fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
+    let mut settings = Settings::default();
+    settings.limits = config.limits.connection();
+    settings.tls = reloader.clients(&config.tls)?;
+    let access = reloader.access(&config.auth, settings.refusals.clone())?;
+    let budget = Budget::new(config.limits.budget(), settings.refusals.clone());
+    Ok(Doors { settings, access, budget, reloads: reloader.reloads().clone() })
 }
 
 /// A listener at the first address that the place stands for.

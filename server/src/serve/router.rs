@@ -1,8 +1,10 @@
-//! Router: what clients can call. **Services are added here, and nowhere else.**
+//! Router: what clients can call. **Services are added here, and nowhere else**; which role their methods need stands in
+//! [`chiplog_net::access::METHODS`].
 
 use crate::failure::{Failure, Result};
-use chiplog::{ErrorKind, Options};
+use chiplog::ErrorKind;
 use chiplog_net::admin::AdminService;
+use chiplog_net::budget::Budget;
 use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::logspec::{Limits, LogspecService};
@@ -13,27 +15,31 @@ use std::sync::Arc;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
-/// What a message takes besides what it carries, generously.
-const FRAME_BYTES: usize = 1 << 20;
-
 /// The names under which the health service knows the log's services; "" is the server as a whole.
 pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", "chiplog.v1.Follow"];
 /// Those of a copy that follows.
 pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
-/// All services of the listener for clients. They take whatever the log's options allow.
+/// What the services may take.
+pub(super) struct Room {
+    pub(super) message_bytes_max: usize,
+    pub(super) budget: Budget,
+}
+
+/// All services of the listener for clients.
 pub(super) fn routes(
     host: &Arc<Host>,
     admin: AdminServer<AdminService>,
-    options: &Options,
+    room: &Room,
 ) -> Result<(Routes, HealthReporter)> {
     let (routes, reporter) = common_routes()?;
-    let (mut limits, mut native) = (Limits::default(), NativeOptions::default());
-    limits.message_bytes_max = limits.message_bytes_max.max(options.record_bytes_max as usize + FRAME_BYTES);
-    native.message_bytes_max = options.batch_bytes_max as usize + FRAME_BYTES;
+    let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
+    let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+    let mut options = NativeOptions::default();
+    (options.message_bytes_max, options.budget) = (message_bytes_max, budget);
     let logspec = LogspecService::new(host.clone(), limits).into_server();
     let routes = routes.add_service(admin).add_service(logspec);
-    Ok((native_services(routes, host, native), reporter))
+    Ok((native_services(routes, host, options), reporter))
 }
 
 /// The services of a copy that follows: it is read, and feeds others.
@@ -62,4 +68,33 @@ fn native_services(routes: Routes, host: &Arc<Host>, options: NativeOptions) -> 
     routes
         .add_service(Native::with(host.clone(), options).into_service())
         .add_service(Follow::new(host.clone()).into_service())
+}
+
+#[cfg(test)]
+mod tests {
+    use chiplog_net::access::METHODS;
+    use prost::Message as _;
+    use std::collections::BTreeSet;
+
+    /// What the reflection tells of, and the reflection itself: each method has a role, and no other method has one.
+    #[test]
+    fn every_method_that_is_served_has_its_role() {
+        let mut served = BTreeSet::new();
+        for bytes in [
+            chiplog_net::proto::DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            for file in prost_types::FileDescriptorSet::decode(bytes).unwrap().file {
+                for service in &file.service {
+                    let name = |method: &str| format!("/{}.{}/{method}", file.package(), service.name());
+                    served.extend(service.method.iter().map(|m| name(m.name())));
+                }
+            }
+        }
+        assert!(served.remove("/chiplog.v1.Peer/Messages"), "it has a listener of its own");
+        let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
+        assert_eq!(named, served);
+    }
 }

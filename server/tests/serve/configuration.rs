@@ -1,5 +1,6 @@
 //! What a server is told.
 
+use crate::certificates::Authority;
 use crate::harness::{Server, chiplog, run};
 use std::fs;
 
@@ -40,14 +41,38 @@ fn a_file_is_checked_and_shown() {
 fn an_open_door_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::new(1, dir.path());
-    let refused = |more: &[&str], word: &str| {
+    let refused_with = |code: i32, more: &[&str], word: &str| {
         let output = server.command().args(more).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains(word), "{said}");
+        assert!(output.status.code() == Some(code) && said.contains(word), "{said}");
     };
+    let refused = |more: &[&str], word: &str| refused_with(2, more, word);
     refused(&["--listen-client", "0.0.0.0:0"], "--insecure");
     refused(&["--listen-peer", "0.0.0.0:0"], "--insecure");
     refused(&["--listen-client", "0.0.0.0:0", "--insecure"], "advertise.client");
+    let tokens = dir.path().join("tokens");
+    let setting = format!("auth.tokens={}", tokens.display());
+    refused_with(4, &["--set", &setting], "tokens"); // there is no such file
+    fs::write(&tokens, "").unwrap();
+    refused(&["--set", &setting], "no token");
+    fs::write(&tokens, run(&["token", "--json"]).ok().json()["line"].as_str().unwrap()).unwrap();
+    refused(&["--set", &setting, "--listen-client", "0.0.0.0:0"], "tokens would be readable");
+    let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
+    ours.sign(1);
+    other.sign(1);
+    let tls = |certificate: String, key: String, authority: String| {
+        let keys = [("certificate", certificate), ("key", key), ("client_authority", authority)];
+        keys.map(|(key, file)| format!("--set=tls.{key}={file}"))
+    };
+    let (pem, key, authority) = (ours.file("1.pem"), ours.file("1.key"), ours.file("authority.pem"));
+    for (settings, word) in [
+        (tls(pem.clone(), other.file("1.key"), authority.clone()), "together"),
+        (tls(pem.clone(), pem.clone(), authority), "private key"),
+        (tls(key.clone(), key.clone(), pem.clone()), "certificate"),
+        (tls(pem, key.clone(), key), "authority"),
+    ] {
+        refused(&settings.each_ref().map(String::as_str), word);
+    }
     refused(&["--node", "0"], "--node N");
     refused(&["--set", "cluster.heart=1"], "heart");
 }

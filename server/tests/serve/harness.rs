@@ -152,6 +152,11 @@ impl Server {
         self.child.take().unwrap().wait().unwrap();
     }
 
+    /// SIGHUP: certificates and tokens are read anew.
+    pub(crate) fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     /// SIGTERM; the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);

@@ -73,6 +73,7 @@ fn the_page_and_a_server_tell_of_the_same() {
         let plain = [
             "ready",
             "connections",
+            "reload_broken",
             "streams",
             "segments",
             "sessions",

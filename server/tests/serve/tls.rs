@@ -1,64 +1,10 @@
 //! TLS: servers and clients that know each other by certificates, and those that do not.
 
+use crate::certificates::Authority;
 use crate::harness::{Server, chiplog, run, wait};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-
-/// An authority, and what it signs for 127.0.0.1.
-struct Authority {
-    dir: PathBuf,
-}
-
-impl Authority {
-    fn new(dir: &Path, name: &str) -> Self {
-        let dir = dir.join(name);
-        fs::create_dir(&dir).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).unwrap();
-        fs::write(dir.join("authority.pem"), certificate.pem()).unwrap();
-        let leaf_key = KeyPair::generate().unwrap();
-        let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let leaf = leaf.signed_by(&leaf_key, &Issuer::new(params, key)).unwrap();
-        fs::write(dir.join("leaf.pem"), leaf.pem()).unwrap();
-        fs::write(dir.join("leaf.key"), leaf_key.serialize_pem()).unwrap();
-        Self { dir }
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.dir.join(name).to_str().unwrap().to_owned()
-    }
-
-    /// What a server says to use its certificates for clients, and those of `peers` between replicas.
-    fn settings(&self, peers: &Self) -> Vec<String> {
-        let keys = [
-            ("tls.certificate", self.file("leaf.pem")),
-            ("tls.key", self.file("leaf.key")),
-            ("tls.client_authority", self.file("authority.pem")),
-            ("tls.peer_certificate", peers.file("leaf.pem")),
-            ("tls.peer_key", peers.file("leaf.key")),
-            ("tls.peer_authority", peers.file("authority.pem")),
-        ];
-        keys.iter().flat_map(|(key, file)| ["--set".to_owned(), format!("{key}={file}")]).collect()
-    }
-
-    /// What a client says.
-    fn client(&self) -> [String; 6] {
-        let flag = |flag: &str| flag.to_owned();
-        [
-            flag("--tls-authority"),
-            self.file("authority.pem"),
-            flag("--tls-certificate"),
-            self.file("leaf.pem"),
-            flag("--tls-key"),
-            self.file("leaf.key"),
-        ]
-    }
-}
 
 /// A copy that runs until it is dropped.
 struct Copy(Child);
@@ -84,6 +30,7 @@ fn copy(dir: &str, cluster: &str, authority: &Authority, more: &[String]) -> (Co
 fn only_those_with_certificates_get_in() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
+    (1..=3).for_each(|node| _ = (ours.sign(node), other.sign(node)));
     let with = |authority: &Authority, args: &[&str]| {
         let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).chain(authority.client()).collect();
         run(&args.iter().map(String::as_str).collect::<Vec<_>>())
@@ -91,7 +38,7 @@ fn only_those_with_certificates_get_in() {
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
     for (n, server) in servers.iter_mut().enumerate() {
         // Of the third, the other replicas do not trust the certificate.
-        let settings = ours.settings(if n == 2 { &other } else { &ours });
+        let settings = ours.settings(n as u64 + 1, if n == 2 { &other } else { &ours });
         server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
         wait("the server answers", || {
             let shown = with(&ours, &["status", &server.client, "--json"]).json();
@@ -106,17 +53,17 @@ fn only_those_with_certificates_get_in() {
 
     // So do the commands that work on a directory as well.
     let cluster = format!("{},{}", first.client, second.client);
-    with(&ours, &["append", &cluster, "--lines", &ours.file("leaf.pem")]).ok();
+    with(&ours, &["append", &cluster, "--lines", &ours.file("1.pem")]).ok();
     let read = with(&ours, &["read", &cluster]).ok();
-    assert_eq!(read.out, fs::read_to_string(ours.file("leaf.pem")).unwrap());
+    assert_eq!(read.out, fs::read_to_string(ours.file("1.pem")).unwrap());
     assert_eq!(run(&["info", &cluster]).code, 5, "without certificates");
 
     // And so does a copy, in both directions: it is fed, and feeds another one.
     let copies = [dir.path().join("copy"), dir.path().join("second")].map(|p| p.to_str().unwrap().to_owned());
     let listening = [
         ["--listen", "127.0.0.1:0"].map(str::to_owned),
-        ["--listen-certificate".to_owned(), ours.file("leaf.pem")],
-        ["--listen-key".to_owned(), ours.file("leaf.key")],
+        ["--listen-certificate".to_owned(), ours.file("1.pem")],
+        ["--listen-key".to_owned(), ours.file("1.key")],
         ["--listen-authority".to_owned(), ours.file("authority.pem")],
     ];
     let (first_copy, at) = copy(&copies[0], &cluster, &ours, listening.as_flattened());
@@ -143,4 +90,55 @@ fn only_those_with_certificates_get_in() {
     assert_eq!(refused.code, 5, "{}", refused.err);
     let shown = with(&ours, &["status", &third.client, "--json"]).json();
     assert_eq!(shown["replicas"][0]["last_raft"], 0, "{shown}");
+}
+
+/// A server whose peer certificate is another node's is taken for nobody; with its own it gets everything, without a new
+/// start.
+#[test]
+fn a_server_is_the_node_that_its_certificate_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    (1..=3).for_each(|node| ours.sign(node));
+    let with = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).chain(ours.client()).collect();
+        run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    // The second one is given the certificate of the third.
+    let own = (ours.file("2.pem"), ours.file("2.key"));
+    let keep = (fs::read(&own.0).unwrap(), fs::read(&own.1).unwrap());
+    fs::copy(ours.file("3.pem"), &own.0).unwrap();
+    fs::copy(ours.file("3.key"), &own.1).unwrap();
+    let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
+    for server in &mut servers {
+        let settings = ours.settings(server.node, &ours);
+        server.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+        wait("the server answers", || {
+            let shown = with(&["status", &server.client, "--json"]).json();
+            (shown["replicas"][0]["role"] == "waiting").then_some(())
+        });
+    }
+    let [first, second] = &servers[..] else { unreachable!() };
+    with(&["member", "init", &first.client]).ok();
+    with(&["member", "add", &second.client, "--cluster", &first.client]).ok();
+    let refused = with(&["member", "promote", "2", "--cluster", &first.client, "--timeout", "2"]);
+    assert_eq!(refused.code, 5, "{}", refused.err);
+    let last = |server: &Server| {
+        with(&["status", &server.client, "--json"]).json()["replicas"][0]["last_raft"].clone()
+    };
+    assert_eq!(last(second), 0);
+
+    // The key is there, its certificate is not yet: that is said, and changes nothing.
+    fs::write(&own.1, keep.1).unwrap();
+    second.hang_up();
+    wait("it says so", || second.said().contains("CANNOT BE READ ANEW").then_some(()));
+    // The same files serve clients and replicas.
+    let broken = |things: u64| {
+        let line = format!("\nchiplog_reload_broken {things}");
+        wait("the figures say so", || second.page("/metrics").1.contains(&line).then_some(()));
+    };
+    broken(2);
+    fs::write(&own.0, keep.0).unwrap();
+    second.hang_up();
+    with(&["member", "promote", "2", "--cluster", &first.client]).ok();
+    broken(0);
 }

@@ -116,9 +116,8 @@ pub(super) fn run(
     connect: &Connect,
     ui: &Ui,
 ) -> Result<()> {
-    let mut options = ClientOptions::default();
+    let mut options = connect.options()?;
     options.timeout = PATIENCE;
-    options.tls = connect.tls()?;
     let cases = load.cases(quick);
     if cases.is_empty() {
         return Err(Failure::usage("every row would have more connections than appenders"));

@@ -1,0 +1,483 @@
+//! Access: who may call what. Bearer tokens, each with a role; one table that says which role each method needs.
+//!
+//! Invariants:
+//! - With tokens, a method that the table does not name is refused, whoever asks.
+//! - Only digests of tokens are held. A token is compared by its digest, in constant time, with all that are known.
+//!
+//! **A new method gets its line in [`METHODS`], and nowhere else.**
+//!
+//! Must not know: files, connections.
+
+use crate::refusals::{Refusal, Refusals};
+use crate::status::to_status;
+use chiplog::{Error, ErrorKind, Result};
+use futures_util::future::Either;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Request, Response};
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use std::fmt;
+use std::future::{Ready, ready};
+use std::str::FromStr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tower_layer::Layer;
+
+/// What a token allows. Each includes those before it.
+///
+/// ```
+/// use chiplog_net::access::Role;
+/// assert!(Role::Admin > Role::Append && Role::Append > Role::Read);
+/// assert_eq!("append".parse::<Role>().unwrap(), Role::Append);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Read records and positions, and see how the cluster stands.
+    Read = 1,
+    /// Append, in sessions or without.
+    Append = 2,
+    /// Discard records; change the cluster.
+    Admin = 3,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Append, Self::Admin];
+
+    /// As files of tokens write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Append => "append",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|role| role.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no role: read, append or admin"))
+    }
+}
+
+/// What a method needs.
+///
+/// ```
+/// use chiplog_net::access::{METHODS, Needs, Role};
+/// let needs = |method: &str| METHODS.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs);
+/// assert_eq!(needs("/logspec.Log/Append"), Some(Needs::Role(Role::Append)));
+/// assert_eq!(needs("/grpc.health.v1.Health/Check"), Some(Needs::Nothing));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// No token: those who ask have none, and learn nothing but whether the server is well.
+    Nothing,
+    /// A token of this role.
+    Role(Role),
+}
+
+const READ: Needs = Needs::Role(Role::Read);
+const APPEND: Needs = Needs::Role(Role::Append);
+const ADMIN: Needs = Needs::Role(Role::Admin);
+
+/// Which role each method needs. Discarding destroys what others rely on: it takes more than appending.
+pub const METHODS: &[(&str, Needs)] = &[
+    ("/logspec.Log/Append", APPEND),
+    ("/logspec.Log/Discard", ADMIN),
+    ("/logspec.Log/Read", READ),
+    ("/logspec.Log/Info", READ),
+    ("/logspec.Log/InfoStream", READ),
+    ("/chiplog.v1.Log/Append", APPEND),
+    ("/chiplog.v1.Log/Read", READ),
+    ("/chiplog.v1.Log/Discard", ADMIN),
+    ("/chiplog.v1.Log/Info", READ),
+    ("/chiplog.v1.Log/Watch", READ),
+    ("/chiplog.v1.Log/OpenSession", APPEND),
+    ("/chiplog.v1.Log/CloseSession", APPEND),
+    ("/chiplog.v1.Log/ServerInfo", READ),
+    ("/chiplog.v1.Follow/Follow", READ),
+    ("/chiplog.v1.Admin/Status", READ),
+    ("/chiplog.v1.Admin/Init", ADMIN),
+    ("/chiplog.v1.Admin/Join", ADMIN),
+    ("/chiplog.v1.Admin/ChangeMembers", ADMIN),
+    ("/chiplog.v1.Admin/TransferLeader", ADMIN),
+    ("/chiplog.v1.Admin/Scrub", ADMIN),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", READ),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", READ),
+    ("/grpc.health.v1.Health/Check", Needs::Nothing),
+    ("/grpc.health.v1.Health/Watch", Needs::Nothing),
+];
+
+/// A new token: 256 random bits as text.
+///
+/// # Errors
+/// `Io`: the system gives no random numbers.
+///
+/// ```
+/// let token = chiplog_net::access::new_token()?;
+/// assert!(token.starts_with("chiplog-") && token.len() == 72);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+pub fn new_token() -> Result<String> {
+    let mut bits = [0; 32];
+    let filled = SystemRandom::new().fill(&mut bits);
+    filled.map_err(|_| Error::new(ErrorKind::Io, "the system gives no random numbers"))?;
+    Ok(format!("chiplog-{}", to_hex(&bits)))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A token's digest, by which a server knows it: SHA-256, in hexadecimal.
+///
+/// ```
+/// let digest = chiplog_net::access::digest_of("secret");
+/// assert!(digest.starts_with("2bb80d537b1da3e3"));
+/// ```
+pub fn digest_of(token: &str) -> String {
+    to_hex(digest(&SHA256, token.as_bytes()).as_ref())
+}
+
+/// The tokens that a server knows, by their digests. `Send + Sync`.
+///
+/// ```
+/// use chiplog_net::access::{Role, Tokens, digest_of};
+/// let tokens: Tokens = format!("# whom for\nread:{}\n", digest_of("secret")).parse()?;
+/// assert_eq!(tokens.role_of("secret"), Some(Role::Read));
+/// assert_eq!(tokens.role_of("Secret"), None);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tokens {
+    known: Vec<(Role, [u8; SHA256_OUTPUT_LEN])>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("count", &self.known.len()).finish()
+    }
+}
+
+impl Tokens {
+    /// How many there are; at least one.
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The role of a token; None: it is not known. Takes as long for any token of the same length.
+    pub fn role_of(&self, token: &str) -> Option<Role> {
+        let shown = digest(&SHA256, token.as_bytes());
+        let mut found = 0_u8;
+        for (role, known) in &self.known {
+            let same = shown.as_ref().ct_eq(known);
+            found = u8::conditional_select(&found, &found.max(*role as u8), same);
+        }
+        Role::ALL.into_iter().find(|role| *role as u8 == found)
+    }
+}
+
+impl FromStr for Tokens {
+    type Err = Error;
+
+    /// One token a line: `role:digest`, the digest in 64 hexadecimal digits. Empty lines, and all from `#` on, say nothing.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut known = Vec::new();
+        for (n, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            // What stands there is not repeated: it may be a token that got there by mistake.
+            let wrong =
+                |what: String| Error::new(ErrorKind::InvalidArgument, format!("line {}: {what}", n + 1));
+            let Some((role, digits)) = line.split_once(':') else {
+                return Err(wrong("it is not role:digest".into()));
+            };
+            let role =
+                role.trim().parse().map_err(|_| wrong("the role is not read, append or admin".into()))?;
+            let digest = from_hex(digits.trim()).ok_or_else(|| {
+                wrong("a digest has 64 hexadecimal digits: `chiplog token` makes one".into())
+            })?;
+            known.push((role, digest));
+        }
+        if known.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "there is no token in it: nobody would get in",
+            ));
+        }
+        Ok(Self { known })
+    }
+}
+
+fn from_hex(digits: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
+    let mut bytes = [0; SHA256_OUTPUT_LEN];
+    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Who may call what on a listener. Its tokens can be replaced while it runs. `Send + Sync`.
+///
+/// ```
+/// use chiplog_net::access::{Access, AccessLayer};
+/// let access = std::sync::Arc::new(Access::default()); // no tokens: everybody may call everything
+/// let server = chiplog_net::listener::server().layer(AccessLayer::new(access));
+/// # drop(server);
+/// ```
+#[derive(Debug, Default)]
+pub struct Access {
+    tokens: RwLock<Option<Arc<Tokens>>>,
+    refusals: Arc<Refusals>,
+}
+
+impl Access {
+    /// With these tokens; None: everybody may call everything.
+    pub fn new(tokens: Option<Tokens>, refusals: Arc<Refusals>) -> Self {
+        Self { tokens: RwLock::new(tokens.map(Arc::new)), refusals }
+    }
+
+    /// From now on these are the tokens. Calls that are open go on.
+    pub fn replace(&self, tokens: Tokens) {
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tokens));
+    }
+
+    /// Whether a call may be made.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED, PERMISSION_DENIED.
+    pub fn check(&self, path: &str, headers: &HeaderMap) -> std::result::Result<(), Status> {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(tokens) = tokens else { return Ok(()) };
+        let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
+        if needs == Some(Needs::Nothing) {
+            return Ok(());
+        }
+        let role = match bearer(headers).map(|token| tokens.role_of(token)) {
+            Some(Some(role)) => role,
+            Some(None) => return Err(self.unauthenticated("the token is not known here")),
+            None => {
+                return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
+            }
+        };
+        match needs {
+            Some(Needs::Role(needed)) if role >= needed => Ok(()),
+            Some(Needs::Role(needed)) => {
+                Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
+            }
+            _ => Err(self.denied(format!("{path} is in no role's reach"))),
+        }
+    }
+
+    fn unauthenticated(&self, what: &str) -> Status {
+        self.refusals.count(Refusal::Unauthenticated);
+        to_status(&Error::new(ErrorKind::Unauthenticated, what), None)
+    }
+
+    fn denied(&self, what: String) -> Status {
+        self.refusals.count(Refusal::PermissionDenied);
+        to_status(&Error::new(ErrorKind::PermissionDenied, what), None)
+    }
+}
+
+/// The one token that a call shows.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (shown.next(), shown.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Refuses calls before any service sees them.
+///
+/// ```
+/// use chiplog_net::access::{Access, AccessLayer};
+/// let layer = AccessLayer::new(std::sync::Arc::new(Access::default()));
+/// # drop(layer);
+/// ```
+#[derive(Clone, Debug)]
+pub struct AccessLayer {
+    access: Arc<Access>,
+}
+
+impl AccessLayer {
+    /// Refuses what `access` does.
+    pub fn new(access: Arc<Access>) -> Self {
+        Self { access }
+    }
+}
+
+impl<S> Layer<S> for AccessLayer {
+    type Service = Accessed<S>;
+
+    fn layer(&self, inner: S) -> Accessed<S> {
+        Accessed { inner, access: self.access.clone() }
+    }
+}
+
+/// What [`AccessLayer`] makes of a service.
+///
+/// ```
+/// use chiplog_net::access::{Accessed, AccessLayer};
+/// use tower_layer::Layer;
+/// let accessed: Accessed<&str> = AccessLayer::new(Default::default()).layer("a service");
+/// # drop(accessed);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Accessed<S> {
+    inner: S,
+    access: Arc<Access>,
+}
+
+impl<S> Service<Request<Body>> for Accessed<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Either<Ready<std::result::Result<Response<Body>, S::Error>>, S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.access.check(request.uri().path(), request.headers()) {
+            Ok(()) => Either::Right(self.inner.call(request)),
+            Err(status) => Either::Left(ready(Ok(status.into_http()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+    use std::collections::BTreeSet;
+
+    /// All methods of what is compiled in, but for those between replicas, which have a listener of their own.
+    #[test]
+    fn the_table_names_every_method_and_no_other() {
+        let protos = prost_types::FileDescriptorSet::decode(crate::proto::DESCRIPTORS).unwrap();
+        let mut methods = BTreeSet::new();
+        for file in &protos.file {
+            for service in &file.service {
+                for method in &service.method {
+                    methods.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+                }
+            }
+        }
+        assert!(methods.remove("/chiplog.v1.Peer/Messages"));
+        assert!(methods.len() > 15);
+        let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
+        assert_eq!(named.len(), METHODS.len(), "one stands there twice");
+        let foreign = |method: &&String| method.starts_with("/grpc.");
+        let ours: BTreeSet<String> = named.iter().filter(|m| !foreign(m)).cloned().collect();
+        assert_eq!(ours, methods);
+    }
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        values.iter().for_each(|v| _ = headers.append(AUTHORIZATION, v.parse().unwrap()));
+        headers
+    }
+
+    fn access() -> Access {
+        let line = |role: Role| format!("{role}:{}\n", digest_of(&format!("token of {role}")));
+        let text: String = Role::ALL.into_iter().map(line).collect();
+        Access::new(Some(text.parse().unwrap()), Arc::default())
+    }
+
+    /// Every role at every method: those up to what is needed are refused, the others get in.
+    #[test]
+    fn each_role_reaches_what_it_should() {
+        let access = access();
+        for (method, needs) in METHODS {
+            for role in Role::ALL {
+                let may = match needs {
+                    Needs::Nothing => true,
+                    Needs::Role(needed) => role >= *needed,
+                };
+                let checked = access.check(method, &headers(&[&format!("Bearer token of {role}")]));
+                assert_eq!(checked.is_ok(), may, "{role} at {method}");
+                if let Err(status) = checked {
+                    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+                    assert_eq!(crate::status::from_status(&status).kind(), ErrorKind::PermissionDenied);
+                }
+            }
+        }
+        let denied = access.refusals.read(Refusal::PermissionDenied);
+        let unreached =
+            |role: &Role| METHODS.iter().filter(|(_, n)| matches!(n, Needs::Role(r) if r > role)).count();
+        assert_eq!(denied, Role::ALL.iter().map(unreached).sum::<usize>() as u64);
+    }
+
+    #[test]
+    fn who_shows_no_token_or_another_does_not_get_in() {
+        let access = access();
+        for shown in [
+            &[][..],
+            &["Bearer token of Admin"],
+            &["Bearer "],
+            &["Bearer"],
+            &["Basic token of admin"],
+            &["token of admin"],
+            &["Bearer token of admin", "Bearer token of admin"],
+        ] {
+            let status = access.check("/chiplog.v1.Log/Info", &headers(shown)).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::Unauthenticated, "{shown:?}");
+            assert_eq!(crate::status::from_status(&status).kind(), ErrorKind::Unauthenticated);
+        }
+        assert_eq!(access.refusals.read(Refusal::Unauthenticated), 7);
+        access.check("/chiplog.v1.Log/Info", &headers(&["bearer token of read"])).unwrap();
+        // No role reaches what the table does not name; who has no token does not even learn that.
+        let nowhere = "/chiplog.v1.Log/Nothing";
+        let code = |shown: &[&str]| access.check(nowhere, &headers(shown)).unwrap_err().code();
+        assert_eq!(code(&["Bearer token of admin"]), tonic::Code::PermissionDenied);
+        assert_eq!(code(&[]), tonic::Code::Unauthenticated);
+        assert!(
+            Access::default().check(nowhere, &headers(&[])).is_ok(),
+            "without tokens, the router answers"
+        );
+    }
+
+    #[test]
+    fn a_file_of_tokens_is_checked_and_its_lines_are_not_repeated() {
+        let digest = digest_of("t");
+        let good: Tokens =
+            format!("\n# people\n read : {digest} # Ann\nadmin:{}\n", digest.to_uppercase()).parse().unwrap();
+        assert_eq!((good.len(), good.role_of("t")), (2, Some(Role::Admin)), "the highest counts");
+        for (bad, word) in [
+            (String::new(), "no token"),
+            ("# nothing".into(), "no token"),
+            (digest.clone(), "role:digest"),
+            (format!("\nroot:{digest}"), "line 2: the role"),
+            ("read:secret".into(), "64"),
+            (format!("read:{digest}0"), "64"),
+            (format!("read:{}", "+1".repeat(32)), "64"),
+        ] {
+            let error = bad.parse::<Tokens>().unwrap_err().to_string();
+            assert!(error.contains(word) && !error.contains("secret"), "{bad}: {error}");
+        }
+    }
+}

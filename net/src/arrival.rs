@@ -1,0 +1,143 @@
+//! Arrival: what services know of the connection that a call came on.
+//!
+//! Every call on a [`Connection`](crate::connection::Connection) has it among its request's extensions, from TLS or from
+//! plain bytes alike.
+
+use crate::calls::Calls;
+use crate::tls::names_node;
+use chiplog::NodeId;
+use http::{Request, Response};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use tokio::sync::Semaphore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tower_layer::Layer;
+
+/// A connection, as those see it that are called over it. Cheap to clone.
+///
+/// ```
+/// use chiplog_net::arrival::Arrival;
+/// fn who<T>(request: &tonic::Request<T>) -> Option<std::net::SocketAddr> {
+///     request.extensions().get::<Arrival>().map(Arrival::remote)
+/// }
+/// assert_eq!(who(&tonic::Request::new(())), None, "not of a listener of ours");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    remote: SocketAddr,
+    secret: bool,
+    certificate: Option<CertificateDer<'static>>,
+    calls: Arc<Calls>,
+    share: OnceLock<Arc<Semaphore>>,
+}
+
+impl Arrival {
+    /// `secret`: over TLS. `certificate`: that of the client, checked.
+    pub(crate) fn new(
+        remote: SocketAddr,
+        secret: bool,
+        certificate: Option<CertificateDer<'static>>,
+    ) -> Self {
+        let inner = Inner { remote, secret, certificate, calls: Calls::new(), share: OnceLock::new() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Where it comes from.
+    pub fn remote(&self) -> SocketAddr {
+        self.inner.remote
+    }
+
+    /// Whether it is over TLS.
+    pub fn is_secret(&self) -> bool {
+        self.inner.secret
+    }
+
+    /// The client's certificate (DER), signed by the listener's authority; None: it showed none.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.inner.certificate.as_deref()
+    }
+
+    /// Whether the client's certificate is that of this replica: it names
+    /// [`node_name`](crate::tls::node_name).
+    pub fn is_node(&self, node: NodeId) -> bool {
+        self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
+    }
+
+    pub(crate) fn calls(&self) -> &Arc<Calls> {
+        &self.inner.calls
+    }
+
+    /// The connection's share of a budget; made of `permits` when it is first asked for.
+    pub(crate) fn share(&self, permits: usize) -> &Arc<Semaphore> {
+        self.inner.share.get_or_init(|| Arc::new(Semaphore::new(permits)))
+    }
+}
+
+/// Lets connections know of the calls on them: without it, idle connections and slow readers are not told from busy
+/// ones. The outermost layer of a server; part of [`listener::server`](crate::listener::server).
+///
+/// ```
+/// use chiplog_net::arrival::CallLayer;
+/// let server = tonic::transport::Server::builder().layer(CallLayer);
+/// # drop(server);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallLayer;
+
+impl<S> Layer<S> for CallLayer {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner }
+    }
+}
+
+/// What [`CallLayer`] makes of a service.
+///
+/// ```
+/// use chiplog_net::arrival::{CallLayer, Counted};
+/// use tower_layer::Layer;
+/// let counted: Counted<&str> = CallLayer.layer("a service");
+/// # drop(counted);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Counted<S> {
+    inner: S,
+}
+
+type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answering<S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let call = request.extensions().get::<Arrival>().map(|arrival| arrival.calls().begin());
+        let answering = self.inner.call(request);
+        Box::pin(async move {
+            let response = answering.await?;
+            Ok(match call {
+                Some(call) => response.map(|body| call.answer(body)),
+                None => response,
+            })
+        })
+    }
+}

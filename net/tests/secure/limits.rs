@@ -1,0 +1,391 @@
+//! The limits of a listener, each where it begins to hold.
+
+use crate::pki::Authority;
+use crate::support::{MESSAGE_BYTES_MAX, PATIENCE, Served};
+use bytes::Bytes;
+use chiplog::BatchBuilder;
+use chiplog_net::budget::{Budget, BudgetLimits};
+use chiplog_net::listener::Settings;
+use chiplog_net::logspec::AppendRequest;
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};
+use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::proto::v1::read_request::Start;
+use chiplog_net::proto::v1::{AppendRequest as NativeAppend, ReadRequest};
+use chiplog_net::refusals::Refusal;
+use chiplog_net::status::from_status;
+use chiplog_net::tls::ServerTls;
+use http_body::Body as _;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+async fn info(channel: &Channel) -> Result<(), Status> {
+    let mut client = LogClient::new(channel.clone());
+    let asked = client.info(InfoRequest { allow_stale: true });
+    tokio::time::timeout(PATIENCE, asked).await.expect("no answer").map(drop)
+}
+
+/// Reads to the end of a connection, which has to come.
+async fn ends(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    let mut sink = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut sink)).await.expect("it stays open");
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn connections() {
+    let mut settings = Settings::default();
+    settings.limits.connections = 3;
+    let server = Served::start(settings).await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let channel = server.plain().await;
+        info(&channel).await.unwrap();
+        open.push(channel);
+    }
+    server.refused(Refusal::Connections, 0).await;
+    assert!(server.ask_plainly().await.is_err());
+    // A client may try more than once; those that are in go on.
+    assert!(server.refusals.read(Refusal::Connections) >= 1);
+    for channel in &open {
+        info(channel).await.unwrap();
+    }
+    open.pop();
+    let begun = Instant::now();
+    while server.ask_plainly().await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "its place is not given to another");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn streams_of_a_connection() {
+    let mut settings = Settings::default();
+    settings.limits.streams = 2;
+    let server = Served::start(settings).await;
+    let channel = server.plain().await;
+    info(&channel).await.unwrap(); // the server's settings have come
+    let follow = || async {
+        let mut client = LogClient::new(channel.clone());
+        client.info_stream(InfoRequest { allow_stale: true }).await.unwrap().into_inner()
+    };
+    let first = follow().await;
+    info(&channel).await.unwrap();
+    let second = follow().await;
+    // One more waits at the client, until one of them ends; other connections do not care.
+    let mut client = LogClient::new(channel.clone());
+    let third = client.info(InfoRequest { allow_stale: true });
+    tokio::pin!(third);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut third).await.is_err());
+    info(&server.plain().await).await.unwrap();
+    drop(second);
+    tokio::time::timeout(PATIENCE, third).await.expect("it still waits").unwrap();
+    drop(first);
+}
+
+#[tokio::test]
+async fn header_bytes() {
+    let mut settings = Settings::default();
+    settings.limits.header_bytes = 2000;
+    let server = Served::start(settings).await;
+    let channel = server.plain().await;
+    let ask = |padding: usize| {
+        let mut client = LogClient::new(channel.clone());
+        async move {
+            let mut request = Request::new(InfoRequest { allow_stale: true });
+            request.metadata_mut().insert("x", "p".repeat(padding).parse().unwrap());
+            tokio::time::timeout(PATIENCE, client.info(request)).await.expect("no answer").map(drop)
+        }
+    };
+    // The other headers take some hundred bytes, the same with each call: the edge is sharp, and lies below the limit.
+    let (mut good, mut bad) = (0, 2000);
+    ask(good).await.unwrap();
+    ask(bad).await.unwrap_err();
+    while bad - good > 1 {
+        let middle = usize::midpoint(good, bad);
+        if ask(middle).await.is_ok() { good = middle } else { bad = middle }
+    }
+    println!("{good} bytes in one header are let in, {bad} are not");
+    assert!((1000..2000 - 33).contains(&good), "{good}");
+    ask(good).await.unwrap();
+    ask(bad).await.unwrap_err();
+    info(&channel).await.unwrap();
+}
+
+#[tokio::test]
+async fn handshake_time() {
+    let mut settings = Settings::default();
+    settings.limits.handshake = Duration::from_millis(300);
+    let mut plain = Served::start(settings.clone()).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    // All but one byte of it is not enough.
+    for (n, said) in [(1, &b""[..]), (2, &preface[..23])] {
+        let mut stream = TcpStream::connect(&plain.address).await.unwrap();
+        stream.write_all(said).await.unwrap();
+        assert!(ends(&mut stream).await >= Duration::from_millis(250));
+        plain.refused(Refusal::Handshake, n).await;
+    }
+    // All of it is; also much later the connection is there.
+    let mut stream = TcpStream::connect(&plain.address).await.unwrap();
+    stream.write_all(preface).await.unwrap();
+    let reading = async {
+        let mut sink = [0; 100];
+        while stream.read(&mut sink).await.unwrap() > 0 {}
+    };
+    assert!(tokio::time::timeout(Duration::from_millis(900), reading).await.is_err(), "it was closed");
+    plain.refused(Refusal::Handshake, 2).await;
+
+    let ours = Authority::new();
+    settings.tls = Some(ServerTls::new(&ours.leaf(&["a"]).identity(None)).unwrap());
+    settings.refusals = Default::default();
+    plain = Served::start(settings).await;
+    let mut stream = TcpStream::connect(&plain.address).await.unwrap();
+    stream.write_all(&[22, 3, 1]).await.unwrap(); // how TLS begins
+    assert!(ends(&mut stream).await >= Duration::from_millis(250));
+    plain.refused(Refusal::Handshake, 1).await;
+}
+
+#[tokio::test]
+async fn idle_time() {
+    let mut settings = Settings::default();
+    settings.limits.idle = Some(Duration::from_millis(400));
+    let server = Served::start(settings).await;
+    let busy = server.plain().await;
+    let mut client = LogClient::new(busy.clone());
+    let stream = client.info_stream(InfoRequest { allow_stale: true }).await.unwrap();
+    let idle = server.plain().await;
+    info(&idle).await.unwrap();
+    server.refused(Refusal::Idle, 1).await;
+    // It is made again when it is needed; a call that is open holds the other one.
+    info(&idle).await.unwrap();
+    server.refused(Refusal::Idle, 2).await;
+    info(&busy).await.unwrap();
+    drop(stream);
+    server.refused(Refusal::Idle, 3).await;
+}
+
+fn batch(record: &[u8]) -> Bytes {
+    BatchBuilder::new().push(record).unwrap().build().unwrap().as_bytes().clone()
+}
+
+async fn fill(server: &Served, bytes: usize) {
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || {
+        let record = vec![7; 64 << 10];
+        for _ in 0..bytes / record.len() {
+            log.append(&record).unwrap();
+        }
+    })
+    .await
+    .unwrap();
+}
+
+/// A client that opens a read and takes nothing of it is told, and holds nothing; one that goes on reading is not.
+#[tokio::test]
+async fn slow_readers() {
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = Some(Duration::from_millis(500));
+    let server = Served::start(settings).await;
+    fill(&server, 8 << 20).await;
+    let channel =
+        || async { server.endpoint().initial_stream_window_size(128 << 10).connect().await.unwrap() };
+    let (of_logspec, of_native) = (channel().await, channel().await);
+    let mut logspec = LogClient::new(of_logspec.clone()).max_decoding_message_size(64 << 20);
+    let mut first = logspec.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
+    let mut native = NativeClient::new(of_native.clone()).max_decoding_message_size(64 << 20);
+    let all = ReadRequest { start: Some(Start::Oldest(true)), ..ReadRequest::default() };
+    let mut second = native.read(all.clone()).await.unwrap().into_inner();
+    server.refused(Refusal::SlowReader, 2).await;
+    // What was on its way comes; then the end, by name.
+    async fn last<T>(stream: &mut tonic::Streaming<T>) -> Status {
+        loop {
+            match tokio::time::timeout(PATIENCE, stream.message()).await.expect("no end") {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("all of it came"),
+                Err(status) => return status,
+            }
+        }
+    }
+    for status in [last(&mut first).await, last(&mut second).await] {
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        assert!(status.message().starts_with("slow reader"), "{status}");
+        assert_eq!(from_status(&status).kind(), chiplog::ErrorKind::Timeout);
+    }
+    // Who takes something now and then is none, however long the whole of it takes.
+    let mut native = NativeClient::new(channel().await).max_decoding_message_size(64 << 20);
+    let mut third = native.read(all).await.unwrap().into_inner();
+    let (begun, mut records) = (Instant::now(), 0);
+    while let Some(message) = third.message().await.unwrap() {
+        records += message.batches.len();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("{records} batches in {:?}", begun.elapsed());
+    assert_eq!(records, 128);
+    server.refused(Refusal::SlowReader, 2).await;
+}
+
+/// A client that takes nothing at all, not even the end, loses its connection.
+#[tokio::test]
+async fn a_reader_that_hangs_loses_its_connection() {
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = Some(Duration::from_millis(300));
+    let server = Served::start(settings).await;
+    fill(&server, 8 << 20).await;
+    let channel = server.endpoint().initial_stream_window_size(128 << 10).connect().await.unwrap();
+    let mut client = LogClient::new(channel).max_decoding_message_size(64 << 20);
+    let mut hanging = client.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
+    server.refused(Refusal::SlowReader, 1).await;
+    let begun = Instant::now();
+    // The connection ends under it: what is left of the stream is an error of the transport.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let status = loop {
+        match tokio::time::timeout(PATIENCE, hanging.message()).await.expect("it hangs") {
+            Ok(message) => assert!(message.is_some()),
+            Err(status) => break status,
+        }
+    };
+    println!("after {:?}: {status}", begun.elapsed());
+    assert!(!status.message().starts_with("slow reader"), "{status}");
+}
+
+/// A body that announces a message of so many bytes, and sends none of them; until it is to end.
+struct Announced(Option<Bytes>, oneshot::Receiver<()>);
+
+impl http_body::Body for Announced {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        match self.0.take() {
+            Some(head) => Poll::Ready(Some(Ok(http_body::Frame::data(head)))),
+            None => Pin::new(&mut self.1).poll(context).map(|_| None),
+        }
+    }
+}
+
+/// Begins an append whose first message has so many bytes, and lets the server wait for it, until what is returned is
+/// dropped.
+fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()> {
+    let (stop, stopped) = oneshot::channel();
+    let head = [&[0], &length.to_be_bytes()[..]].concat();
+    let mut request = http::Request::new(Body::new(Announced(Some(head.into()), stopped)));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = format!("http://a/{service}/Append").parse().unwrap();
+    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    let mut channel = channel.clone();
+    tokio::spawn(async move {
+        poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+        let mut answer = channel.call(request).await.unwrap().into_body();
+        while poll_fn(|context| Pin::new(&mut answer).poll_frame(context)).await.is_some() {}
+    });
+    stop
+}
+
+/// Messages hold their room from when they are announced until they are answered: up to the limit of their connection,
+/// and of all; one more waits, and is refused by name. Both services share it.
+#[tokio::test]
+async fn inflight_bytes() {
+    const LIMIT: u32 = 32 << 10;
+    let limits = BudgetLimits {
+        bytes: 2 * LIMIT as usize,
+        connection_bytes: LIMIT as usize,
+        wait: Duration::from_millis(400),
+    };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
+    let holds = async |bytes: u32| {
+        let begun = Instant::now();
+        while budget.used_bytes() != bytes as usize {
+            assert!(begun.elapsed() < PATIENCE, "{} of {bytes}", budget.used_bytes());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let append = async |channel: &Channel| {
+        let (requests, stream) = mpsc::channel(1);
+        requests.send(NativeAppend { log: String::new(), batch: batch(b"x") }).await.unwrap();
+        let mut answers =
+            NativeClient::new(channel.clone()).append(ReceiverStream::new(stream)).await?.into_inner();
+        let answer =
+            tokio::time::timeout(PATIENCE, answers.message()).await.expect("neither answer nor refusal");
+        answer.map(|answer| assert!(answer.is_some_and(|a| a.result.is_some())))
+    };
+    let (first, second, third) = (server.plain().await, server.plain().await, server.plain().await);
+
+    // The connection's: all but one piece is taken, so the last one still goes; then it is full.
+    let held = announce(&first, "logspec.Log", LIMIT - 1024);
+    holds(LIMIT - 1024).await;
+    append(&first).await.unwrap();
+    holds(LIMIT - 1024).await;
+    let more = announce(&first, "chiplog.v1.Log", 1);
+    holds(LIMIT).await;
+    let status = append(&first).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("of this connection"), "{status}");
+    assert_eq!(from_status(&status).kind(), chiplog::ErrorKind::Busy);
+
+    // All connections': the same.
+    let others = announce(&second, "chiplog.v1.Log", LIMIT - 1024);
+    holds(2 * LIMIT - 1024).await;
+    append(&third).await.unwrap();
+    let last = announce(&second, "logspec.Log", 1);
+    holds(2 * LIMIT).await;
+    let status = append(&third).await.unwrap_err();
+    assert!(status.message().contains("of all connections"), "{status}");
+    server.refused(Refusal::InflightBytes, 2).await;
+
+    // Who goes away makes room.
+    drop((held, more, others, last));
+    holds(0).await;
+    append(&first).await.unwrap();
+    append(&third).await.unwrap();
+}
+
+/// One message of the largest size is taken, one of a byte more refused; by both services, and by their names.
+#[tokio::test]
+async fn message_bytes() {
+    let server = Served::start(Settings::default()).await;
+    let channel = server.plain().await;
+    for service in ["logspec.Log", "chiplog.v1.Log"] {
+        let budget = server.budget.clone();
+        let held = announce(&channel, service, MESSAGE_BYTES_MAX as u32);
+        let begun = Instant::now();
+        while budget.used_bytes() < MESSAGE_BYTES_MAX {
+            assert!(begun.elapsed() < PATIENCE, "{service} does not take it");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(held);
+        while budget.used_bytes() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let too_large = vec![1; MESSAGE_BYTES_MAX];
+    let mut logspec = LogClient::new(channel.clone());
+    let requests = tokio_stream::iter([AppendRequest::new(1, [too_large.clone()])]);
+    let mut answers = logspec.append(requests).await.unwrap().into_inner();
+    let first = answers.message().await.unwrap_err();
+    let mut native = NativeClient::new(channel.clone());
+    let requests = tokio_stream::iter([NativeAppend { log: String::new(), batch: too_large.into() }]);
+    let mut answers = native.append(requests).await.unwrap().into_inner();
+    let second = answers.message().await.unwrap_err();
+    for status in [first, second] {
+        assert_eq!(status.code(), Code::OutOfRange, "{status}");
+        assert_eq!(from_status(&status).kind(), chiplog::ErrorKind::TooLarge);
+    }
+    server.refused(Refusal::MessageBytes, 2).await;
+}

@@ -1,0 +1,9 @@
+//! A listener's doors: certificates, tokens, limits, each at its boundary.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+mod certificates;
+mod limits;
+mod peers;
+mod pki;
+mod support;
+mod tokens;

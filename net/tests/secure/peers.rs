@@ -1,0 +1,152 @@
+//! Replicas are who their certificates say, in both directions.
+
+use crate::pki::{Authority, Leaf};
+use crate::support::PATIENCE;
+use bytes::Bytes;
+use chiplog::{Bootstrap, Change, Cluster, Index, Log, NodeId, Options, Role};
+use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
+use chiplog_net::proto::v1::peer_client::PeerClient;
+use chiplog_net::proto::v1::{PeerHello, PeerMessage, peer_message};
+use chiplog_net::refusals::Refusal;
+use chiplog_net::status::from_status;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
+
+fn peer_tls(authority: &Authority, leaf: &Leaf) -> PeerTls {
+    PeerTls {
+        certificate: leaf.certificate.clone().into_bytes(),
+        key: leaf.key.clone().into_bytes(),
+        authority: authority.pem.clone().into_bytes(),
+    }
+}
+
+struct Replica {
+    log: Log,
+    transport: Arc<PeerTransport>,
+    address: String,
+}
+
+impl Replica {
+    fn start(node: u64, dir: &Path, bootstrap: Bootstrap, tls: PeerTls) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let address = format!("{at} {at}");
+        let mut peer = PeerOptions::new(NodeId(node), listener, address.clone());
+        peer.election_timeout = Duration::from_millis(400);
+        peer.tls = Some(tls);
+        let transport = PeerTransport::start(peer).unwrap();
+        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
+        (cluster.heartbeat, cluster.election_timeout) =
+            (Duration::from_millis(50), Duration::from_millis(400));
+        cluster.address = address;
+        let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(1 << 20) };
+        let log = Log::open(dir.join(node.to_string()), options).unwrap();
+        let info = log.info();
+        transport.identify(info.log_id, info.directory);
+        Self { log, transport, address: at.to_string() }
+    }
+
+    fn led(dir: &Path, tls: PeerTls) -> Self {
+        let first = Self::start(1, dir, Bootstrap::Init, tls);
+        wait("it leads itself", || first.log.status().role == Role::Leader);
+        first
+    }
+
+    fn add(&self, node: u64, other: &Self) {
+        let directory = other.log.info().directory;
+        let address = format!("{0} {0}", other.address);
+        self.log
+            .change_members(&[Change::AddLearner { node: NodeId(node), directory, address }], PATIENCE)
+            .unwrap();
+    }
+}
+
+#[track_caller]
+fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What a replica answers to somebody who says to be node `from` and shows this certificate.
+fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Result<PeerHello, Status> {
+    let info = replica.log.info();
+    let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
+    let hello = PeerHello {
+        protocol: 1,
+        log_id: bytes(info.log_id.get()),
+        from,
+        from_directory: bytes(77),
+        to: 1,
+        to_directory: bytes(info.directory.get()),
+        from_address: "127.0.0.1:9 127.0.0.1:9".into(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&authority.pem))
+            .identity(Identity::from_pem(&leaf.certificate, &leaf.key))
+            .domain_name("node-1");
+        let endpoint = Endpoint::from_shared(format!("https://{}", replica.address)).unwrap();
+        let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
+        let message = PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
+        let answers = PeerClient::new(channel).messages(tokio_stream::iter([message])).await;
+        answers?.into_inner().message().await.map(|hello| hello.expect("a Hello or an error"))
+    })
+}
+
+#[test]
+fn a_certificate_of_node_2_does_not_speak_as_node_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
+    let second = ours.leaf(&["node-2", "log2.example"]);
+    assert_eq!(greet(&replica, &ours, &second, 2).unwrap().from, 1);
+    for (leaf, from) in
+        [(&second, 3), (&ours.leaf(&["127.0.0.1", "log2.example"]), 2), (&ours.leaf(&["node-22"]), 2)]
+    {
+        let refused = greet(&replica, &ours, leaf, from).unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        assert_eq!(from_status(&refused).kind(), chiplog::ErrorKind::PermissionDenied);
+        assert!(refused.message().contains(&format!("node-{from}")), "{refused}");
+    }
+    assert_eq!(replica.transport.refusals().read(Refusal::PermissionDenied), 3);
+    // Of another authority, or expired: not even a Hello is heard.
+    for leaf in [foreign.leaf(&["node-2"]), ours.expired(&["node-2"])] {
+        assert!(greet(&replica, &ours, &leaf, 2).is_err());
+    }
+    assert_eq!(replica.transport.refusals().read(Refusal::PermissionDenied), 3);
+    wait("both are counted", || replica.transport.refusals().read(Refusal::Handshake) >= 2);
+}
+
+/// A leader gives its log to nobody but the node it means; as soon as that shows its own certificate, it does.
+#[test]
+fn a_replica_gives_the_log_to_the_node_it_means_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new();
+    let first = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
+    let log = first.log.info().log_id;
+    let third = ours.leaf(&["node-3", "127.0.0.1"]);
+    let second = Replica::start(2, dir.path(), Bootstrap::Join(log), peer_tls(&ours, &third));
+    first.add(2, &second);
+    first.log.append(b"x").unwrap();
+    wait("it is dialled, and refused", || second.transport.refusals().read(Refusal::Handshake) >= 3);
+    assert!(first.transport.traffic().iter().all(|t| !t.connected));
+    assert_eq!(second.log.info().last, Index(0));
+
+    second.transport.replace_tls(peer_tls(&ours, &ours.leaf(&["node-2"]))).unwrap();
+    wait("it has the log", || second.log.info().last == Index(1));
+
+    // What is broken is refused, and changes nothing.
+    let mut broken = peer_tls(&ours, &ours.leaf(&["node-2"]));
+    broken.key.clear();
+    assert!(second.transport.replace_tls(broken).is_err());
+    first.log.append(b"y").unwrap();
+    wait("it goes on", || second.log.info().last == Index(2));
+}

@@ -1,0 +1,126 @@
+//! A log behind a listener with settings, and clients of it.
+
+use crate::pki::{Authority, Leaf};
+use chiplog::{Log, Options};
+use chiplog_net::access::{Access, AccessLayer, Tokens};
+use chiplog_net::budget::{Budget, BudgetLimits};
+use chiplog_net::host::Host;
+use chiplog_net::listener::{self, Settings};
+use chiplog_net::logspec::{Limits, LogspecService};
+use chiplog_net::native::{Native, NativeOptions};
+use chiplog_net::proto::logspec::InfoRequest;
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::refusals::{Refusal, Refusals};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The largest message of the services.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+pub(crate) struct Served {
+    pub(crate) address: String,
+    pub(crate) log: Log,
+    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) budget: Budget,
+    serving: JoinHandle<()>,
+    _dir: TempDir,
+}
+
+impl Served {
+    pub(crate) async fn start(settings: Settings) -> Self {
+        Self::with_tokens(settings, None).await
+    }
+
+    pub(crate) async fn with_tokens(settings: Settings, tokens: Option<Tokens>) -> Self {
+        let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
+        Self::with(settings, tokens, budget).await
+    }
+
+    pub(crate) async fn with_budget(settings: Settings, budget: Budget) -> Self {
+        Self::with(settings, None, budget).await
+    }
+
+    async fn with(settings: Settings, tokens: Option<Tokens>, budget: Budget) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let host = Host::new();
+        host.open(log.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let refusals = settings.refusals.clone();
+        let limits =
+            Limits { message_bytes_max: MESSAGE_BYTES_MAX, budget: budget.clone(), ..Limits::default() };
+        let mut options = NativeOptions::default();
+        (options.message_bytes_max, options.budget) = (MESSAGE_BYTES_MAX, budget.clone());
+        let access = Arc::new(Access::new(tokens, refusals.clone()));
+        let router = listener::server_with(&settings.limits)
+            .layer(AccessLayer::new(access.clone()))
+            .add_service(LogspecService::new(host.clone(), limits).into_server())
+            .add_service(Native::with(host, options).into_service());
+        let serving = tokio::spawn(async move {
+            router.serve_with_incoming(listener::incoming_with(listener, settings)).await.unwrap();
+        });
+        Self { address, log, refusals, access, budget, serving, _dir: dir }
+    }
+
+    /// Waits until so many were refused for this.
+    pub(crate) async fn refused(&self, refusal: Refusal, count: u64) {
+        let begun = Instant::now();
+        while self.refusals.read(refusal) < count {
+            assert!(begun.elapsed() < PATIENCE, "{refusal:?}: {}", self.refusals.read(refusal));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(self.refusals.read(refusal), count, "{refusal:?}");
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::from_shared(format!("http://{}", self.address)).unwrap()
+    }
+
+    pub(crate) async fn plain(&self) -> Channel {
+        self.endpoint().connect().await.unwrap()
+    }
+
+    /// Whether a client without TLS gets an answer.
+    pub(crate) async fn ask_plainly(&self) -> Result<(), String> {
+        let mut client = LogClient::new(self.endpoint().connect().await.map_err(|e| format!("{e:?}"))?);
+        let info = client.info(InfoRequest { allow_stale: true });
+        let answer = tokio::time::timeout(PATIENCE, info).await.expect("no answer and no refusal");
+        answer.map(drop).map_err(|e| format!("{e:?}"))
+    }
+
+    /// Whether a client gets an answer: one that trusts `authority`, reaches the server as `host`, and shows a
+    /// certificate. Else why not.
+    pub(crate) async fn ask(
+        &self,
+        authority: &Authority,
+        host: &str,
+        shown: Option<&Leaf>,
+    ) -> Result<(), String> {
+        let mut tls =
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&authority.pem)).domain_name(host);
+        if let Some(leaf) = shown {
+            tls = tls.identity(Identity::from_pem(&leaf.certificate, &leaf.key));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://{}", self.address)).unwrap();
+        let channel = endpoint.tls_config(tls).unwrap().connect().await.map_err(|e| format!("{e:?}"))?;
+        let mut client = LogClient::new(channel);
+        let info = client.info(InfoRequest { allow_stale: true });
+        let answer = tokio::time::timeout(PATIENCE, info).await.expect("no answer and no refusal");
+        answer.map(drop).map_err(|e| format!("{e:?}"))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

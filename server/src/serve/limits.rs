@@ -1,0 +1,110 @@
+//! Limits: what clients may take of a server, as its configuration says.
+//!
+//! Must not know: sockets.
+
+use super::config::Size;
+use crate::failure::{Failure, Result};
+use chiplog_net::budget::BudgetLimits;
+use chiplog_net::connection::ConnectionLimits;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The table `[limits]`. What each does at its bound stands in docs/configuration.md.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    pub(crate) connections_max: u64,
+    /// Calls open on one connection.
+    pub(crate) streams_max: u64,
+    pub(crate) header_bytes_max: Size,
+    /// None: what the log's batches need, 64 MiB at least.
+    pub(crate) message_bytes_max: Option<Size>,
+    /// Messages that came and are not answered, of one connection.
+    pub(crate) inflight_connection_bytes_max: Size,
+    /// The same of all.
+    pub(crate) inflight_bytes_max: Size,
+    pub(crate) inflight_wait_millis: u64,
+    pub(crate) handshake_millis: u64,
+    /// 0: for ever.
+    pub(crate) idle_seconds: u64,
+    /// 0: for ever.
+    pub(crate) slow_reader_millis: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let (connection, budget) = (ConnectionLimits::default(), BudgetLimits::default());
+        let size = |bytes: usize| Size(bytes as u64);
+        Self {
+            connections_max: connection.connections as u64,
+            streams_max: connection.streams.into(),
+            header_bytes_max: Size(connection.header_bytes.into()),
+            message_bytes_max: None,
+            inflight_connection_bytes_max: size(budget.connection_bytes),
+            inflight_bytes_max: size(budget.bytes),
+            inflight_wait_millis: budget.wait.as_millis() as u64,
+            handshake_millis: connection.handshake.as_millis() as u64,
+            idle_seconds: connection.idle.map_or(0, |t| t.as_secs()),
+            slow_reader_millis: connection.slow_reader.map_or(0, |t| t.as_millis() as u64),
+        }
+    }
+}
+
+/// What a message takes besides the batch that it carries, generously.
+const FRAME_BYTES: u64 = 1 << 20;
+/// Clients of `logspec.Log` send requests of many records, whatever a batch may be.
+const MESSAGE_BYTES: u64 = 64 << 20;
+
+/// The longest time that can be told, in milliseconds and seconds.
+const MILLIS_MAX: u64 = 3_600_000;
+const SECONDS_MAX: u64 = 30 * 86_400;
+
+impl Limits {
+    /// Checks every bound. `batch_bytes_max`: that of the log, whose batches have to fit a message.
+    pub(super) fn check(&self, batch_bytes_max: u32) -> Result<()> {
+        let message = self.message_bytes_max(batch_bytes_max);
+        within("connections_max", self.connections_max, 1, 1 << 20)?;
+        within("streams_max", self.streams_max, 1, 1 << 20)?;
+        within("header_bytes_max", self.header_bytes_max.0, 1 << 10, 64 << 10)?;
+        within("message_bytes_max", message, u64::from(batch_bytes_max) + FRAME_BYTES, 1 << 30)?;
+        within("inflight_connection_bytes_max", self.inflight_connection_bytes_max.0, 1 << 20, 1 << 38)?;
+        within("inflight_bytes_max", self.inflight_bytes_max.0, 1 << 20, 1 << 38)?;
+        within("inflight_wait_millis", self.inflight_wait_millis, 0, MILLIS_MAX)?;
+        within("handshake_millis", self.handshake_millis, 100, MILLIS_MAX)?;
+        within("idle_seconds", self.idle_seconds, 0, SECONDS_MAX)?;
+        within("slow_reader_millis", self.slow_reader_millis, 0, MILLIS_MAX)
+    }
+
+    /// Bytes of the largest message; with `batch_bytes_max` of the log.
+    pub(super) fn message_bytes_max(&self, batch_bytes_max: u32) -> u64 {
+        let needed = u64::from(batch_bytes_max) + FRAME_BYTES;
+        self.message_bytes_max.map_or(needed.max(MESSAGE_BYTES), |size| size.0)
+    }
+
+    pub(super) fn connection(&self) -> ConnectionLimits {
+        let some = |time: Duration| (!time.is_zero()).then_some(time);
+        let mut limits = ConnectionLimits::default();
+        limits.connections = self.connections_max as usize;
+        limits.streams = self.streams_max as u32; // bounded
+        limits.header_bytes = self.header_bytes_max.0 as u32; // bounded
+        limits.handshake = Duration::from_millis(self.handshake_millis);
+        limits.idle = some(Duration::from_secs(self.idle_seconds));
+        limits.slow_reader = some(Duration::from_millis(self.slow_reader_millis));
+        limits
+    }
+
+    pub(super) fn budget(&self) -> BudgetLimits {
+        BudgetLimits {
+            bytes: self.inflight_bytes_max.0 as usize,
+            connection_bytes: self.inflight_connection_bytes_max.0 as usize,
+            wait: Duration::from_millis(self.inflight_wait_millis),
+        }
+    }
+}
+
+fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("limits.{name} is {value}; it has to be from {min} to {max}")))
+}

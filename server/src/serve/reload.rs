@@ -1,0 +1,272 @@
+//! Reload: certificates and tokens, read anew while the server runs: now and then, and when it is told to (SIGHUP).
+//!
+//! Invariants:
+//! - What cannot be used changes nothing: what was in use stays, and that is said in the log and in the figures until it
+//!   is mended.
+//! - Files that belong together are used together, or not at all: a certificate that came before its key waits for it.
+//!
+//! Must not know: what TLS is made of.
+
+use super::config::{Auth, Tls};
+use crate::failure::{Failure, Result};
+use chiplog_net::access::{Access, Tokens};
+use chiplog_net::peer::{PeerTls, PeerTransport};
+use chiplog_net::tls::{Identity, ServerTls};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// What metrics tell. Relaxed everywhere: it orders nothing.
+#[derive(Debug, Default)]
+pub(super) struct Reloads {
+    /// Things that were exchanged.
+    pub(super) done: AtomicU64,
+    /// Looks that found something of no use.
+    pub(super) failed: AtomicU64,
+    /// Things that are of no use now: what was in use before still is.
+    pub(super) broken: AtomicU64,
+}
+
+/// One thing that is made of files.
+trait Reloadable: Send {
+    /// Looks whether its files have changed, and uses them. `aloud`: says also what was said before.
+    fn look(&mut self, aloud: bool, reloads: &Reloads);
+    fn is_broken(&self) -> bool;
+}
+
+type Load<T> = dyn Fn() -> Result<T> + Send;
+type Apply<T> = dyn Fn(&T) -> chiplog::Result<()> + Send;
+
+struct Watched<T> {
+    name: &'static str,
+    load: Box<Load<T>>,
+    apply: Box<Apply<T>>,
+    used: T,
+    /// What is wrong with the files.
+    trouble: Option<String>,
+}
+
+impl<T: PartialEq + Send> Reloadable for Watched<T> {
+    fn look(&mut self, aloud: bool, reloads: &Reloads) {
+        let name = self.name;
+        let applied = match (self.load)() {
+            Ok(new) if new == self.used => {
+                if self.trouble.take().is_some() {
+                    tracing::info!(name, "the files are again those that are in use");
+                }
+                return;
+            }
+            Ok(new) => (self.apply)(&new).map(|()| new).map_err(|e| e.to_string()),
+            Err(failure) => Err(failure.to_string()),
+        };
+        match applied {
+            Ok(new) => {
+                (self.used, self.trouble) = (new, None);
+                reloads.done.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(name, "read anew; new connections and calls go by it");
+            }
+            Err(why) => {
+                reloads.failed.fetch_add(1, Ordering::Relaxed);
+                if aloud || self.trouble.as_ref() != Some(&why) {
+                    tracing::error!(name, why, "CANNOT BE READ ANEW: what was in use before stays in use");
+                }
+                self.trouble = Some(why);
+            }
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        self.trouble.is_some()
+    }
+}
+
+/// All that can be read anew.
+#[derive(Default)]
+pub(super) struct Reloader {
+    things: Vec<Box<dyn Reloadable>>,
+    reloads: Arc<Reloads>,
+}
+
+impl Reloader {
+    pub(super) fn reloads(&self) -> &Arc<Reloads> {
+        &self.reloads
+    }
+
+    /// The TLS of the listener for clients, if there is to be one.
+    pub(super) fn clients(&mut self, tls: &Tls) -> Result<Option<Arc<ServerTls>>> {
+        let (Some(certificate), Some(key)) = (tls.certificate.clone(), tls.key.clone()) else {
+            return Ok(None);
+        };
+        let authority = tls.client_authority.clone();
+        let load = move || {
+            let authority = authority.as_deref().map(read).transpose()?;
+            Ok(Identity { certificate: read(&certificate)?, key: read(&key)?, authority })
+        };
+        let used = load()?;
+        let server = ServerTls::new(&used).map_err(|e| Failure::usage(format!("tls for clients: {e}")))?;
+        let apply = {
+            let server = server.clone();
+            move |new: &Identity| server.replace(new)
+        };
+        self.watch("tls for clients", load, apply, used);
+        Ok(Some(server))
+    }
+
+    /// The certificates of the way between replicas, if there are to be any.
+    pub(super) fn peers(tls: &Tls) -> Result<Option<PeerTls>> {
+        load_peers(tls).transpose()
+    }
+
+    /// Once there is a transport that uses them.
+    pub(super) fn watch_peers(&mut self, tls: &Tls, used: PeerTls, transport: Arc<PeerTransport>) {
+        let tls = tls.clone();
+        let gone = || Failure::usage("tls between replicas is not configured");
+        let load = move || load_peers(&tls).unwrap_or_else(|| Err(gone()));
+        self.watch(
+            "tls between replicas",
+            load,
+            move |new: &PeerTls| transport.replace_tls(new.clone()),
+            used,
+        );
+    }
+
+    /// Who may call what.
+    pub(super) fn access(
+        &mut self,
+        auth: &Auth,
+        refusals: Arc<chiplog_net::refusals::Refusals>,
+    ) -> Result<Arc<Access>> {
+        let Some(file) = auth.tokens.clone() else { return Ok(Arc::new(Access::new(None, refusals))) };
+        let load = move || {
+            let text = fs::read_to_string(&file).map_err(|e| Failure::io("read", &file, &e))?;
+            text.parse::<Tokens>().map_err(|e| Failure::usage(format!("{}: {e}", file.display())))
+        };
+        let used = load()?;
+        let access = Arc::new(Access::new(Some(used.clone()), refusals));
+        let apply = {
+            let access = access.clone();
+            move |new: &Tokens| {
+                access.replace(new.clone());
+                Ok(())
+            }
+        };
+        self.watch("tokens", load, apply, used);
+        Ok(access)
+    }
+
+    fn watch<T: PartialEq + Send + 'static>(
+        &mut self,
+        name: &'static str,
+        load: impl Fn() -> Result<T> + Send + 'static,
+        apply: impl Fn(&T) -> chiplog::Result<()> + Send + 'static,
+        used: T,
+    ) {
+        let (load, apply) = (Box::new(load), Box::new(apply));
+        self.things.push(Box::new(Watched { name, load, apply, used, trouble: None }));
+    }
+
+    fn look(&mut self, aloud: bool) {
+        self.things.iter_mut().for_each(|thing| thing.look(aloud, &self.reloads));
+        let broken = self.things.iter().filter(|thing| thing.is_broken()).count();
+        self.reloads.broken.store(broken as u64, Ordering::Relaxed);
+    }
+
+    /// Looks at the files every so often, and when it is told to, until the server ends.
+    pub(super) async fn run(
+        mut self,
+        every: Option<Duration>,
+        told: Arc<Notify>,
+        mut ending: watch::Receiver<bool>,
+    ) {
+        loop {
+            let due = async {
+                match every {
+                    Some(time) => tokio::time::sleep(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let aloud = tokio::select! {
+                () = due => false,
+                () = told.notified() => true,
+                _ = ending.wait_for(|e| *e) => return,
+            };
+            if aloud {
+                tracing::info!(things = self.things.len(), "told to read certificates and tokens anew");
+            }
+            let looking = tokio::task::spawn_blocking(move || {
+                self.look(aloud);
+                self
+            });
+            match looking.await {
+                Ok(this) => self = this,
+                Err(_) => {
+                    tracing::error!("reading anew panicked: certificates and tokens stay as they are");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn load_peers(tls: &Tls) -> Option<Result<PeerTls>> {
+    let (certificate, key, authority) =
+        (tls.peer_certificate.as_ref()?, tls.peer_key.as_ref()?, tls.peer_authority.as_ref()?);
+    let all =
+        || Ok(PeerTls { certificate: read(certificate)?, key: read(key)?, authority: read(authority)? });
+    Some(all())
+}
+
+fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    fs::read(path).map_err(|e| Failure::io("read", path, &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn what_cannot_be_used_is_counted_until_it_is_mended_and_changes_nothing() {
+        let (file, applied) = (Arc::new(Mutex::new(Some(1))), Arc::new(Mutex::new(Vec::new())));
+        let mut reloader = Reloader::default();
+        let load = {
+            let file = file.clone();
+            move || file.lock().unwrap().ok_or_else(|| Failure::usage("unreadable"))
+        };
+        let apply = {
+            let applied = applied.clone();
+            move |new: &i32| {
+                if *new < 0 {
+                    return Err(chiplog::Error::new(chiplog::ErrorKind::InvalidArgument, "negative"));
+                }
+                applied.lock().unwrap().push(*new);
+                Ok(())
+            }
+        };
+        reloader.watch("a number", load, apply, 1);
+        let reloads = reloader.reloads().clone();
+        for (found, done, failed, broken) in [
+            (Some(1), 0, 0, 0),
+            (Some(2), 1, 0, 0),
+            (Some(2), 1, 0, 0),
+            (None, 1, 1, 1),
+            (Some(-1), 1, 2, 1),
+            (Some(2), 1, 2, 0), // as it was
+            (Some(-1), 1, 3, 1),
+            (Some(3), 2, 3, 0),
+        ] {
+            *file.lock().unwrap() = found;
+            reloader.look(false);
+            let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+            assert_eq!(
+                (read(&reloads.done), read(&reloads.failed), read(&reloads.broken)),
+                (done, failed, broken)
+            );
+        }
+        assert_eq!(*applied.lock().unwrap(), [2, 3]);
+    }
+}

@@ -1,0 +1,63 @@
+//! An authority, and what it signs: a certificate a node, for servers and for clients alike.
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) struct Authority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
+        let dir = dir.join(name);
+        fs::create_dir(&dir).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(dir.join("authority.pem"), certificate.pem()).unwrap();
+        Self { dir, issuer: Issuer::new(params, key) }
+    }
+
+    /// Makes the files of a node: `1.pem`, `1.key`.
+    pub(crate) fn sign(&self, node: u64) {
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["127.0.0.1".to_owned(), format!("node-{node}")];
+        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        fs::write(self.dir.join(format!("{node}.pem")), leaf.pem()).unwrap();
+        fs::write(self.dir.join(format!("{node}.key")), key.serialize_pem()).unwrap();
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// What a server says to use its certificates for clients, and those of `peers` between replicas.
+    pub(crate) fn settings(&self, node: u64, peers: &Self) -> Vec<String> {
+        let (pem, key) = (format!("{node}.pem"), format!("{node}.key"));
+        let keys = [
+            ("tls.certificate", self.file(&pem)),
+            ("tls.key", self.file(&key)),
+            ("tls.client_authority", self.file("authority.pem")),
+            ("tls.peer_certificate", peers.file(&pem)),
+            ("tls.peer_key", peers.file(&key)),
+            ("tls.peer_authority", peers.file("authority.pem")),
+        ];
+        keys.iter().flat_map(|(key, file)| ["--set".to_owned(), format!("{key}={file}")]).collect()
+    }
+
+    /// What a client says.
+    pub(crate) fn client(&self) -> [String; 6] {
+        let flag = |flag: &str| flag.to_owned();
+        [
+            flag("--tls-authority"),
+            self.file("authority.pem"),
+            flag("--tls-certificate"),
+            self.file("1.pem"),
+            flag("--tls-key"),
+            self.file("1.key"),
+        ]
+    }
+}

@@ -1,0 +1,114 @@
+//! Tokens and limits of a server as a process.
+
+use crate::harness::{Server, chiplog, run, wait};
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+/// Makes a token; its line, and the file that it is in.
+fn token(dir: &Path, role: &str) -> (String, PathBuf) {
+    let made = run(&["token", "--role", role, "--json"]).ok().json();
+    let file = dir.join(format!("{role}.token"));
+    fs::write(&file, made["token"].as_str().unwrap()).unwrap();
+    (made["line"].as_str().unwrap().to_owned(), file)
+}
+
+#[test]
+fn a_token_has_two_halves() {
+    let text = run(&["token", "--role", "append"]).ok().out;
+    let half = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
+    let (token, line) = (half("token"), half("line"));
+    assert!(line.starts_with("append:") && !line.contains(&token));
+    assert_ne!(run(&["token"]).ok().out, run(&["token"]).ok().out);
+    assert_eq!(run(&["token", "--role", "root"]).code, 2);
+}
+
+#[test]
+fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens");
+    let all = ["read", "append", "admin"].map(|role| token(dir.path(), role));
+    let lines: String = all.iter().map(|(line, _)| format!("{line} # a comment\n")).collect();
+    fs::write(&tokens, &lines).unwrap();
+    let mut server = Server::new(1, dir.path());
+    let setting = format!("auth.tokens={}", tokens.display());
+    server.spawn(&["--init", "--set", &setting]);
+    let [read, append, admin] = all.map(|(_, file)| file.to_str().unwrap().to_owned());
+    let with = |token: &str, args: &[&str]| {
+        let args: Vec<&str> = args.iter().copied().chain(["--token-file", token]).collect();
+        run(&args)
+    };
+    wait("it leads", || {
+        (with(&read, &["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
+    });
+    // Health is told to everybody, nothing else is.
+    assert_eq!(server.page("/readyz").0, 200);
+    let records = dir.path().join("records");
+    fs::write(&records, "one\ntwo\n").unwrap();
+    let records = records.to_str().unwrap();
+    let bare = run(&["info", &server.client]);
+    assert_eq!((bare.code, bare.err.contains("CHIPLOG_TOKEN")), (2, true), "{}", bare.err);
+    let shown = run(&["status", &server.client, "--json"]).json();
+    assert!(shown["replicas"][0]["error"].as_str().unwrap().contains("token"), "{shown}");
+
+    let refused = with(&read, &["append", &server.client, "--lines", records]);
+    assert_eq!((refused.code, refused.err.contains("role append")), (2, true), "{}", refused.err);
+    with(&append, &["append", &server.client, "--lines", records]).ok();
+    assert_eq!(with(&read, &["read", &server.client]).ok().out, "one\ntwo\n");
+    let refused = with(&append, &["discard", &server.client, "2"]);
+    assert_eq!((refused.code, refused.err.contains("role admin")), (2, true), "{}", refused.err);
+    with(&admin, &["discard", &server.client, "2"]).ok();
+    // The variable does as well as the file.
+    let output = chiplog()
+        .args(["info", &server.client])
+        .env("CHIPLOG_TOKEN", fs::read_to_string(&read).unwrap())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // One is taken away; what is no file of tokens changes nothing.
+    let left: String = lines.lines().filter(|l| !l.starts_with("read:")).map(|l| format!("{l}\n")).collect();
+    fs::write(&tokens, "nonsense").unwrap();
+    server.hang_up();
+    wait("it says so", || server.said().contains("CANNOT BE READ ANEW").then_some(()));
+    assert!(!server.said().contains("nonsense"), "it might have been a token");
+    with(&read, &["info", &server.client]).ok();
+    fs::write(&tokens, left).unwrap();
+    server.hang_up();
+    wait("it is not let in any more", || (with(&read, &["info", &server.client]).code == 2).then_some(()));
+    with(&append, &["info", &server.client]).ok();
+
+    let figures = server.page("/metrics").1;
+    let counted = |what: &str| {
+        let line =
+            figures.lines().find(|l| l.starts_with(what)).unwrap_or_else(|| panic!("{what}: {figures}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(counted("chiplog_refused_total{reason=\"unauthenticated\"}") >= 2.0);
+    assert!(counted("chiplog_refused_total{reason=\"permission_denied\"}") >= 2.0);
+    assert_eq!(counted("chiplog_reload_broken"), 0.0);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn limits_are_the_configuration_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.connections_max=2", "--set", "limits.idle_seconds=1"]);
+    let first = TcpStream::connect(&server.client).unwrap();
+    let second = TcpStream::connect(&server.client).unwrap();
+    let count = |reason: &str| {
+        let wanted = format!("chiplog_refused_total{{reason=\"{reason}\"}} ");
+        let figures = server.page("/metrics").1;
+        figures.lines().find_map(|l| l.strip_prefix(&wanted)).unwrap().parse::<f64>().unwrap()
+    };
+    wait("one is too many", || {
+        drop(TcpStream::connect(&server.client).unwrap());
+        (count("connections") >= 1.0).then_some(())
+    });
+    assert!(server.said().contains("too many connections"));
+    drop((first, second));
+    wait("there is room again", || {
+        (run(&["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
+    });
+}
