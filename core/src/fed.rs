@@ -12,7 +12,8 @@
 //! | 24 | 8 | the source's last committed entry |
 //! | 32 | 4 | number of headers: of a state 1 |
 //! | 36 | 4 | 0 |
-//! | 40 | 64 each | block headers as in the files, checksummed under the salt 0, with `durable upto` 0 |
+//! | 40 | 8 | the first record that the source's log has not discarded; 0: not told |
+//! | 48 | 64 each | block headers as in the files, checksummed under the salt 0, with `durable upto` 0 |
 //!
 //! A state's header and body are those of an opening block: positions, membership, sessions.
 //!
@@ -27,8 +28,10 @@ use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::BLOCKS_MAX;
+use crate::gather::Command;
 use crate::membership::Membership;
 use crate::raft_codec::{Pieces, body_bytes};
+use crate::sequence::parse_command;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::layout::Opening;
 use crate::store::segment::Base;
@@ -36,13 +39,14 @@ use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 /// Bytes of a head without its headers.
-pub(crate) const HEAD_BYTES: usize = 40;
+pub(crate) const HEAD_BYTES: usize = 48;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;
 /// The salt of headers on their way.
 const NO_SEGMENT: SegmentId = SegmentId(0);
 /// No log is so long: positions are added to.
 const POSITION_MAX: u64 = 1 << 62;
+const BEYOND: Malformed = "a position beyond any log";
 
 /// Where a feed begins.
 ///
@@ -105,6 +109,7 @@ pub enum Fed {
 pub struct FedState {
     pub(crate) log: LogId,
     pub(crate) committed: RaftIndex,
+    pub(crate) kept: Index,
     pub(crate) header: BlockHeader,
     /// An opening block's.
     pub(crate) body: Bytes,
@@ -126,6 +131,7 @@ pub struct FedState {
 pub struct FedEntries {
     pub(crate) log: LogId,
     pub(crate) committed: RaftIndex,
+    pub(crate) kept: Index,
     pub(crate) entries: Vec<FedEntry>,
 }
 
@@ -275,6 +281,16 @@ impl Fed {
         }
     }
 
+    /// The first record that the source's log had not discarded when this was made: what lies before it a follower need
+    /// not keep, though the discard is still to come. `None` if the source is a follower itself: it can keep less.
+    pub fn kept(&self) -> Option<Index> {
+        let kept = match self {
+            Self::State(state) => state.kept,
+            Self::Entries(entries) => entries.kept,
+        };
+        Some(kept).filter(|kept| *kept > Index(0))
+    }
+
     /// Bytes of the bodies.
     pub fn bytes(&self) -> usize {
         match self {
@@ -299,6 +315,7 @@ impl Fed {
         head.extend_from_slice(&self.committed().0.to_le_bytes());
         head.extend_from_slice(&(headers.len() as u32).to_le_bytes());
         head.extend_from_slice(&[0; 4]);
+        head.extend_from_slice(&self.kept().unwrap_or_default().0.to_le_bytes());
         for header in headers {
             head.extend_from_slice(&BlockHeader { durable_upto: 0, ..*header }.encode(NO_SEGMENT));
         }
@@ -324,7 +341,7 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
     if crc32c(&head[4..]) != u32_at(fixed, 0) {
         return Err("head's checksum does not match");
     }
-    if fixed[5..8] != [0; 3] || fixed[36..] != [0; 4] {
+    if fixed[5..8] != [0; 3] || fixed[36..40] != [0; 4] {
         return Err("head has fields of a newer version");
     }
     let count = u32_at(fixed, 32) as usize;
@@ -334,12 +351,16 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
     let mut log = [0; 16];
     log.copy_from_slice(&fixed[8..24]);
     let (log, committed) = (LogId(u128::from_le_bytes(log)), RaftIndex(u64_at(fixed, 24)));
+    let kept = Index(u64_at(fixed, 40));
+    if kept.0 > POSITION_MAX {
+        return Err(BEYOND);
+    }
     let mut pieces = Pieces::new(pieces.into_iter().filter(|p| !p.is_empty()).collect());
     let mut entries: Vec<FedEntry> = Vec::with_capacity(count);
     for bytes in headers.chunks_exact(BLOCK_HEADER_BYTES) {
         let header = BlockHeader::parse(bytes, NO_SEGMENT)?;
         if header.durable_upto != 0 || header.raft_index.0 > POSITION_MAX || header.first.0 > POSITION_MAX {
-            return Err("an entry beyond any log");
+            return Err(BEYOND);
         }
         let follows = entries.last().is_none_or(|FedEntry { header: before, .. }| {
             header.raft_index == before.raft_index.next()
@@ -350,6 +371,12 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
             return Err("entries do not follow each other");
         }
         let body = pieces.take(&header)?;
+        if header.kind == Kind::Command
+            && let Command::Discard { first } = parse_command(&body.concat())?
+            && first.0 > POSITION_MAX
+        {
+            return Err(BEYOND);
+        }
         entries.push(FedEntry { header, body });
     }
     if !pieces.is_empty() {
@@ -357,7 +384,7 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
     }
     match fixed[4] {
         ENTRIES if entries.iter().all(|e| e.header.kind.is_entry()) => {
-            Ok(Fed::Entries(FedEntries { log, committed, entries }))
+            Ok(Fed::Entries(FedEntries { log, committed, kept, entries }))
         }
         STATE if count == 1 => {
             let Some(FedEntry { header, body }) = entries.pop() else {
@@ -366,11 +393,12 @@ fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
             let body = Bytes::from(body.concat());
             let opening = Opening::parse(&body)?;
             let base = (opening.base_raft, opening.base_term);
-            if header.kind != Kind::Opening || base != (header.raft_index, header.term) {
+            let begins = opening.log_first <= header.first;
+            if header.kind != Kind::Opening || base != (header.raft_index, header.term) || !begins {
                 return Err("a state that contradicts itself");
             }
             Membership::decode(&opening.configuration)?;
-            Ok(Fed::State(FedState { log, committed, header, body }))
+            Ok(Fed::State(FedState { log, committed, kept, header, body }))
         }
         _ => Err("neither entries nor a state"),
     }
@@ -398,6 +426,10 @@ mod tests {
         }
     }
 
+    fn discard(first: u64) -> Vec<u8> {
+        [1, first].iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
+    }
+
     fn entries() -> Fed {
         let batches: Vec<_> = [&b"one"[..], b"another"]
             .iter()
@@ -411,13 +443,13 @@ mod tests {
             ..header(3, Kind::Data, &body.concat())
         };
         let no_op = BlockHeader { first: Index(9), ..header(4, Kind::NoOp, b"") };
-        let command = BlockHeader { first: Index(9), ..header(5, Kind::Command, &[1; 16]) };
+        let command = BlockHeader { first: Index(9), ..header(5, Kind::Command, &discard(8)) };
         let entries = vec![
             FedEntry { header: data, body },
             FedEntry { header: no_op, body: Vec::new() },
-            FedEntry { header: command, body: vec![Bytes::from_static(&[1; 16])] },
+            FedEntry { header: command, body: vec![discard(8).into()] },
         ];
-        Fed::Entries(FedEntries { log: LogId(77), committed: RaftIndex(9), entries })
+        Fed::Entries(FedEntries { log: LogId(77), committed: RaftIndex(9), kept: Index(4), entries })
     }
 
     fn state() -> Fed {
@@ -430,7 +462,7 @@ mod tests {
         };
         let body = Bytes::from(opening.encode());
         let header = header(4, Kind::Opening, &body);
-        Fed::State(FedState { log: LogId(77), committed: RaftIndex(9), header, body })
+        Fed::State(FedState { log: LogId(77), committed: RaftIndex(9), kept: Index(0), header, body })
     }
 
     /// However the pieces are cut.
@@ -474,6 +506,23 @@ mod tests {
             let more = [pieces, vec![Bytes::from_static(b"x")]].concat();
             assert!(Fed::decode(head, more).is_err());
         }
+    }
+
+    /// Its checksums are right, and it would hide all records for ever.
+    #[test]
+    fn a_position_beyond_any_log_is_refused() {
+        let Fed::Entries(mut far) = entries() else { unreachable!() };
+        let body = discard(u64::MAX / 2);
+        far.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };
+        far.entries[2].body = vec![body.into()];
+        let (head, pieces) = Fed::Entries(far).encode();
+        assert!(Fed::decode(head, pieces).is_err());
+        let Fed::State(good) = state() else { unreachable!() };
+        let opening = Opening { log_first: Index(8), ..Opening::parse(&good.body).unwrap() };
+        let body = Bytes::from(opening.encode());
+        let header = header(4, Kind::Opening, &body);
+        let (head, pieces) = Fed::State(FedState { header, body, ..good }).encode();
+        assert!(Fed::decode(head, pieces).is_err());
     }
 
     #[test]

@@ -165,6 +165,11 @@ impl Feed {
         self.shelf.positions.entry()
     }
 
+    /// The first record that the log has not discarded; 0 if this copy of it can begin later.
+    fn kept(&self) -> Index {
+        if self.me == Me::Follower { Index(0) } else { self.shelf.positions.first() }
+    }
+
     /// Whether the follower has more than this source: nothing comes until it has caught up. Another one may be
     /// further.
     pub fn is_behind(&self) -> bool {
@@ -280,16 +285,16 @@ impl Feed {
         }
         let opening = replayed.sequencer.opening();
         let body = Bytes::from(opening.body.concat());
-        let (log, committed) = (self.log, self.committed());
-        Ok(Some(FedState { log, committed, header: header_of(&opening), body }))
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        Ok(Some(FedState { log, committed, kept, header: header_of(&opening), body }))
     }
 
     /// What the follower wants is gone: it has to go on where this log begins.
     fn jump(&mut self) -> Result<Fed> {
         let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
-        let (log, committed) = (self.log, self.committed());
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
         let header = BlockHeader { durable_upto: 0, ..header };
-        Ok(self.hand_out_state(FedState { log, committed, header, body }))
+        Ok(self.hand_out_state(FedState { log, committed, kept, header, body }))
     }
 
     fn hand_out_state(&mut self, state: FedState) -> Fed {
@@ -304,7 +309,8 @@ impl Feed {
         if let Some(last) = entries.last() {
             self.standing = Standing::Behind(last.raft(), last.term());
         }
-        Fed::Entries(FedEntries { log: self.log, committed: self.committed(), entries })
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        Fed::Entries(FedEntries { log, committed, kept, entries })
     }
 
     /// Entries from `next` on, which is committed. None at all: it is gone.

@@ -265,7 +265,8 @@ impl Followed {
     /// `Diverged`: it is another log's, or does not fit what is here: none of it may be taken, nor asked for again at
     /// the same source. `Full`: there was no room for all of it; what had room was taken, and [`Self::want`] says where
     /// to go on once there is room. `TooLarge`: `segment_bytes` is too small for the source's blocks.
-    /// `InvalidArgument`: entries that do not begin where the log ends. `Poisoned`: a write or a sync has failed; close it
+    /// `InvalidArgument`: entries that do not begin where the log ends. `Io`, `Corrupt`, but not poisoned: a file could
+    /// not be prepared, or one that is here not be read; nothing was written, and it may pass. `Poisoned`: a write or a sync has failed; close it
     /// and open it again. `Closed`, `Forked`.
     pub fn take(&self, fed: Fed) -> Result<Option<Jumped>> {
         match fed {
@@ -300,7 +301,7 @@ impl Followed {
 
     /// The log, to be read, looked at and fed from as any other. What would write to it is refused as `NotLeader`:
     /// appends, discards, sessions, questions to the cluster. Callbacks of its readers and feeds run on the thread that
-    /// calls [`Self::take`].
+    /// calls [`Self::take`], or on the log's own: when it is closed, and when it lets go of what is too old.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -319,12 +320,15 @@ impl Followed {
         let shared = &self.shared;
         let (outcome, wake) = {
             let mut state = shared.lock()?;
-            let written = f(&mut state.following).and_then(|outcome| {
-                if state.following.unsynced() > UNSYNCED_BYTES_MAX {
-                    state.following.sync()?;
+            let following = &mut state.following;
+            let written = catch_unwind(AssertUnwindSafe(|| {
+                let outcome = f(following)?;
+                if following.unsynced() > UNSYNCED_BYTES_MAX {
+                    following.sync()?;
                 }
                 Ok(outcome)
-            });
+            }));
+            let written = written.unwrap_or_else(|_| Err(panicked()));
             (written.unwrap_or_else(|cause| Err(shared.poison(&cause))), state.has_written(Instant::now()))
         };
         if wake {
@@ -387,10 +391,7 @@ impl Shared {
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         let state = match self.state.lock() {
             Ok(state) => state,
-            Err(_) => {
-                let cause = Error::new(ErrorKind::Poisoned, "a thread panicked while it wrote to the log");
-                return Err(self.poison(&cause));
-            }
+            Err(_) => return Err(self.poison(&panicked())),
         };
         match self.published.poison.get() {
             Some(poison) => Err(poison.clone()),
@@ -401,6 +402,7 @@ impl Shared {
 
     /// The log was closed.
     fn end(&self) {
+        self.preparer.wind_up(); // who writes may wait for a file
         match self.state.lock() {
             Ok(mut state) => state.ending = true,
             Err(broken) => broken.into_inner().ending = true,
@@ -421,8 +423,7 @@ impl Shared {
     /// The thread's life: until the handle is closed, or the log is poisoned.
     fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
-        let panicked = || Err(Error::new(ErrorKind::Poisoned, "the thread of the follower's log panicked"));
-        if let Err(cause) = outcome.unwrap_or_else(|_| panicked()) {
+        if let Err(cause) = outcome.unwrap_or_else(|_| Err(panicked())) {
             self.poison(&cause);
         }
         self.preparer.settle();
@@ -435,7 +436,7 @@ impl Shared {
             let began = Instant::now();
             job.run()?;
             self.published.counters.synced(began.elapsed());
-            let Ok(mut state) = self.state.lock() else { return Ok(()) };
+            let mut state = self.state.lock().map_err(|_| panicked())?;
             state.following.end_sync(&job);
             state.unsynced_since = (!state.following.is_settled()).then(Instant::now);
         }
@@ -444,7 +445,7 @@ impl Shared {
 
     /// Waits for something to sync, and does all else meanwhile. `None`: the end.
     fn next_sync(&self) -> Result<Option<Arc<Fsync>>> {
-        let Ok(mut state) = self.state.lock() else { return Ok(None) };
+        let mut state = self.state.lock().map_err(|_| panicked())?;
         loop {
             if self.published.poison.get().is_some() {
                 return Ok(None);
@@ -470,16 +471,13 @@ impl Shared {
                     }
                     drop(state);
                     self.positions.wake();
-                    let Ok(again) = self.state.lock() else { return Ok(None) };
-                    state = again;
+                    state = self.state.lock().map_err(|_| panicked())?;
                 }
                 Next::Wait(None) => {
-                    let Ok(woken) = self.work.wait(state) else { return Ok(None) };
-                    state = woken;
+                    state = self.work.wait(state).map_err(|_| panicked())?;
                 }
                 Next::Wait(Some(left)) => {
-                    let Ok((woken, _)) = self.work.wait_timeout(state, left) else { return Ok(None) };
-                    state = woken;
+                    state = self.work.wait_timeout(state, left).map_err(|_| panicked())?.0;
                 }
             }
         }
@@ -498,6 +496,11 @@ fn check(options: &Options) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     options.check()
+}
+
+/// What the log dies of when a thread panics that writes to it.
+fn panicked() -> Error {
+    Error::new(ErrorKind::Poisoned, "a thread panicked while it wrote to the follower's log")
 }
 
 /// What everything gets that would write to the log.

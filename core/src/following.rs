@@ -38,6 +38,7 @@ use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
 use crate::types::{Index, LogId, NodeId, RaftIndex, Timestamp};
 use crate::writing::{Fsync, Writing, Written};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -52,7 +53,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Jumped {
-    /// The record that would have come next.
+    /// The record that would have come next. The same as `to` if nothing but entries without records was passed over.
     pub from: Index,
     /// The record that comes next now: those before it are not here, neither those from `from` on nor those that were.
     pub to: Index,
@@ -70,8 +71,8 @@ pub(crate) struct Following {
     published: Arc<Published>,
     /// How many marks were planned: behind a block that says where the log begins.
     marks: u64,
-    /// Once this mark is durable the log begins here on the disk as well.
-    to_drop: Option<(u64, Index)>,
+    /// Once these marks are durable the log begins here on the disk as well; in order.
+    to_drop: VecDeque<(u64, Index)>,
     /// Bytes of entries planned and not written.
     planned: u64,
     /// Bytes written and not synced, but for those that the sync under way covers.
@@ -98,7 +99,7 @@ impl Following {
             positions,
             published,
             marks: 0,
-            to_drop: None,
+            to_drop: VecDeque::new(),
             planned: 0,
             unsynced: 0,
         };
@@ -116,6 +117,7 @@ impl Following {
 
     /// Writes what follows. Of an inner error, what stands before the entry that it names was taken.
     pub(crate) fn take(&mut self, fed: FedEntries) -> Result<Result<()>> {
+        let kept = fed.kept;
         let fresh = match self.fresh(fed) {
             Ok(fresh) => fresh,
             Err(refusal) => return Ok(Err(refusal)),
@@ -126,10 +128,7 @@ impl Following {
         let mut spoilt = false;
         for (n, entry) in fresh.into_iter().enumerate() {
             let bytes = block_bytes(entry.bytes()) as u64;
-            if self.is_beyond_capacity(bytes) && self.to_drop.is_some() {
-                self.settle()?; // what was discarded goes now
-            }
-            if let Err(refusal) = self.make_room(&entry, n < reserved) {
+            if let Err(refusal) = self.find_room(&entry, n < reserved, kept)? {
                 outcome = Err(refusal);
                 break;
             }
@@ -210,7 +209,7 @@ impl Following {
             return Ok(Err(refusal));
         }
         self.sequencer = sequencer;
-        self.to_drop = None; // all files go, once the new one has durably begun
+        self.to_drop.clear(); // all files go, once the new one has durably begun
         self.positions.discarded(base.next);
         self.carry_out()?;
         self.publish();
@@ -250,6 +249,28 @@ impl Following {
 
     // ---- room ----
 
+    /// Sees to the room for an entry. Where there is none, what was discarded goes first: here, or at the source (before
+    /// `kept`), where the discard can be far ahead of what has room.
+    fn find_room(&mut self, entry: &FedEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
+        loop {
+            let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
+            if self.to_drop.is_empty() {
+                let first = kept.min(self.sequencer.end().next);
+                if !self.frees_files(first) || self.roll_from(first, entry.bytes()).is_err() {
+                    return Ok(Err(refusal));
+                }
+            }
+            self.settle()?;
+        }
+    }
+
+    /// Whether any file goes if the log begins at `first`, and goes on in another one.
+    fn frees_files(&self, first: Index) -> bool {
+        let list = self.writing.store.segments.snapshot();
+        first > self.sequencer.committed().first
+            && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
+    }
+
     /// Sees to the room for an entry. What is `reserved` makes room itself, or comes before what does.
     fn make_room(&mut self, entry: &FedEntry, reserved: bool) -> Result<()> {
         let body = entry.bytes();
@@ -263,8 +284,8 @@ impl Following {
             if is_full {
                 let capacity = self.options.capacity_bytes.unwrap_or_default();
                 let what = format!(
-                    "the follower's log is full: its capacity is {capacity} bytes. It goes on when the source discards, or \
-                     when it is opened with another capacity_bytes, or with retention_bytes"
+                    "the follower's log is full: its capacity is {capacity} bytes. It goes on when the log that it follows \
+                     discards, or when it is opened with another capacity_bytes, or with retention_bytes"
                 );
                 return Err(Error::new(ErrorKind::Full, what));
             }
@@ -289,9 +310,9 @@ impl Following {
     /// follow. The reserve is for what makes room.
     fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
         self.writing.store.preparer.keep_one_ready()?;
-        self.sequencer.retain_from(first);
-        let opening = self.sequencer.opening();
+        let opening = self.sequencer.opening_from(first);
         self.writing.plan.roll(opening, body, Purpose::Metadata)?;
+        self.sequencer.retain_from(first);
         self.mark();
         Ok(())
     }
@@ -325,10 +346,13 @@ impl Following {
         (first > today).then_some(first)
     }
 
-    /// How long until the oldest segment is too old. `None`: it never will be.
+    /// How long until the oldest segment with records is too old. `None`: there is none that could go.
     pub(crate) fn retains_in(&self) -> Option<Duration> {
         let age = self.options.retention_age?;
-        let oldest = self.writing.store.segments.oldest_full()?;
+        let list = self.writing.store.segments.snapshot();
+        let today = self.sequencer.committed().first;
+        // What holds no record goes with those that do.
+        let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
         let due = oldest.last_timestamp().0.saturating_add(millis(age)).saturating_add(1);
         Some(Duration::from_millis(due.saturating_sub(self.options.clock.now().0)))
     }
@@ -348,7 +372,7 @@ impl Following {
     fn mark(&mut self) {
         self.marks += 1;
         self.writing.plan.ready(self.marks);
-        self.to_drop = Some((self.marks, self.sequencer.committed().first));
+        self.to_drop.push_back((self.marks, self.sequencer.committed().first));
     }
 
     // ---- the disk ----
@@ -373,6 +397,8 @@ impl Following {
         self.queue.account(0, done.bytes);
         self.unsynced += done.bytes;
         self.planned = 0;
+        // All that is here is committed: readers may look at it once the positions say so, and files may go.
+        self.writing.store.commit(self.writing.written().end.raft);
         self.positions.written(self.writing.written().end.next.previous());
     }
 
@@ -414,7 +440,11 @@ impl Following {
         }
         let synced = self.writing.synced();
         self.positions.durable_to(synced.end.next.previous());
-        if let Some((_, first)) = self.to_drop.take_if(|(mark, _)| *mark <= synced.ready) {
+        let mut durably = None;
+        while let Some((_, first)) = self.to_drop.pop_front_if(|(mark, _)| *mark <= synced.ready) {
+            durably = Some(first);
+        }
+        if let Some(first) = durably {
             self.writing.store.drop_below(first, synced.end.raft);
             self.queue.recount(self.writing.store.segments.bytes_from(first));
         }
@@ -449,7 +479,6 @@ impl Following {
     /// All that is written can be read. Wakes nobody: that is for the caller, without a lock.
     fn publish(&mut self) {
         let committed = self.sequencer.committed();
-        self.writing.store.commit(committed.raft);
         self.positions.discarded(committed.first);
         self.positions.commit_entries_to(committed.raft);
         self.positions.commit_to(committed.next.previous());

@@ -652,6 +652,15 @@ impl Sequencer {
         Ok(())
     }
 
+    /// As [`Self::opening`], of a log that is to begin at `first`: see [`Self::retain_from`].
+    pub(crate) fn opening_from(&mut self, first: Index) -> NewBlock {
+        let before = self.committed.first;
+        self.retain_from(first);
+        let opening = self.opening();
+        self.committed.first = before;
+        opening
+    }
+
     /// Records below `first` are not kept here, whatever the log says: of a follower only.
     pub(crate) fn retain_from(&mut self, first: Index) {
         debug_assert_eq!(self.me, Me::Follower, "a replica discards by command");

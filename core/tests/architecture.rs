@@ -70,9 +70,9 @@ const ORDER: &[&str] = &[
     // The replica: orders, plans, writes.
     "raft_codec",
     "fetch",
-    "fed",
     "mender",
     "sequence",
+    "fed",
     "plan",
     "writing",
     "replica::storage",

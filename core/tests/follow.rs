@@ -253,6 +253,34 @@ fn a_discard_at_the_source_is_one_here() {
     assert_same(follower.log(), &source);
 }
 
+/// As a queue is used: what comes is discarded soon. However much is fed at once, and however quickly, the files go.
+#[test]
+fn discards_make_room_while_a_follower_catches_up() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    let follower = create(&source, FeedFrom::First, b.path());
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut fed = Vec::new();
+    for round in 1..=40u64 {
+        for _ in 0..20 {
+            source.append(&[round as u8; 9000]).unwrap();
+        }
+        // It is fed before it is discarded.
+        fed.extend(std::iter::from_fn(|| feed.next(1 << 20).unwrap()));
+        source.discard(Index(round * 20 - 3)).unwrap();
+        fed.extend(std::iter::from_fn(|| feed.next(1 << 20).unwrap()));
+    }
+    let mut most = 0;
+    for fed in fed {
+        assert_eq!(follower.take(fed).unwrap(), None);
+        most = most.max(follower.log().info().segments);
+    }
+    assert!(most < 20, "{most} segments of more than 100");
+    assert_same(follower.log(), &source);
+    follower.sync().unwrap();
+    assert!(follower.log().info().segments <= 2, "{:?}", follower.log().info());
+}
+
 /// Readers never see anything but records in order, or that they were discarded.
 #[test]
 fn a_follower_that_lags_jumps() {
@@ -608,13 +636,13 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let info = follower.log().info();
     assert!(info.last > Index(100) && info.last < source.info().last, "{info:?}");
     assert_eq!(records(follower.log()), records(&source)[..info.last.get() as usize]);
-    // A discard that comes with what has no room is taken, and all before it.
+    // The source discards: that makes room, however far ahead of what has room the command stands.
     source.discard(Index(900)).unwrap();
-    let mut feed = source.feed(follower.want().unwrap()).unwrap();
-    follower.take(feed.next(10 << 20).unwrap().unwrap()).unwrap();
-    follower.sync().unwrap();
     fill().unwrap();
     assert_same(follower.log(), &source);
+    drop(follower);
+    assert_sound(b.path());
+    assert_same(Followed::open(b.path(), small()).unwrap().log(), &source);
 }
 
 #[test]

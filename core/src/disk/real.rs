@@ -3,7 +3,7 @@
 use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
 use rustix::fs::{
     Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, fcntl_getfl,
-    fcntl_setfl, flock, openat, renameat, unlinkat,
+    fcntl_setfl, flock, fstat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -98,9 +98,19 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
-        let file = self.open_at(name, OFlags::RDWR | OFlags::CREATE)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(RealLock { file }))
+        loop {
+            let file = self.open_at(name, OFlags::RDWR | OFlags::CREATE)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // Who had it meanwhile may have removed it: then somebody else can have one of the same name.
+            let held = fstat(&file)?;
+            match statat(&self.dir, name, AtFlags::empty()) {
+                Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => {
+                    return Ok(Box::new(RealLock { file }));
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 }
 

@@ -229,6 +229,9 @@ impl Preparer {
                 let what = "the thread that prepares segments has ended; close the log and open it again";
                 return Err(Error::new(ErrorKind::Closed, what));
             }
+            if state.ending {
+                return Err(Error::new(ErrorKind::Closed, "the log is being closed: no segment is prepared"));
+            }
             if let Some(error) = state.failure() {
                 return Err(error.clone());
             }
@@ -270,6 +273,12 @@ impl Preparer {
             return self.help();
         }
         self.work.notify_one();
+    }
+
+    /// The log is about to be closed: makes no more files, and nobody waits for one any more.
+    pub(crate) fn wind_up(&self) {
+        self.lock().ending = true;
+        self.done.notify_all();
     }
 
     /// Waits until nothing is left to seal or delete; prepares no more.

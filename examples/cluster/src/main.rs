@@ -51,7 +51,7 @@ struct Arguments {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mib: u64,
     /// The chiplog to run [default: the one beside this program]
-    #[arg(long)]
+    #[arg(long, overrides_with = "chiplog")]
     chiplog: Option<PathBuf>,
 }
 
