@@ -61,8 +61,9 @@ bench: ## the benchmark of the command line, on a directory below target/ (DIR=p
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
 	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
+# Through the server's program: the bars of the network start it.
 bars: ## figures beside the machine's own limits, each measured in the same run
-	$(CARGO) run --quiet --release --package chiplog-bench -- bars $(BARS_FLAGS)
+	$(CARGO) run --quiet --release --package chiplog-server -- bench bars $(BARS_FLAGS)
 
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check

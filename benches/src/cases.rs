@@ -7,6 +7,7 @@ use crate::bare::Bare;
 use crate::data::Pool;
 use crate::engine::{Blocks, Log, Options, ScratchLog};
 use crate::measure::{Latencies, Percentiles, interleave, median, ratio};
+use crate::net::process::Own;
 use crate::raw::{self, ZeroFilled};
 use crate::replicas::{DRAGONBOAT_SEEN, Dragonboat, Replicas};
 use crate::workload::{self, Outcome, Window};
@@ -25,6 +26,8 @@ pub(crate) struct Bench {
     pub(crate) rounds: usize,
     /// Size of the zero-filled file that raw writes go to, round and round.
     pub(crate) raw_bytes: u64,
+    /// How this program is started.
+    pub(crate) own: Own,
 }
 
 /// A figure and its limit, by round, and what else was seen.

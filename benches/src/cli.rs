@@ -3,10 +3,13 @@
 //! Results go to standard output, progress to standard error. No outcome of a measurement makes the process
 //! fail; only errors do.
 
-use crate::bars::{self, Bars};
+use crate::bar::Bars;
+use crate::bars;
 use crate::cases::Bench;
 use crate::data::Pool;
 use crate::machine::{Machine, WorkDir, free_bytes, is_memory};
+use crate::net::load::Streams;
+use crate::net::{appends, bare, process};
 use crate::plot;
 use crate::reads::probe;
 use crate::report::Report;
@@ -117,6 +120,19 @@ enum Command {
         #[arg(long)]
         scan: bool,
     },
+    /// Become another program, which ends with the one that called
+    #[command(hide = true)]
+    Bound {
+        /// The program and its arguments
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
+    /// Serve messages of 1 MiB over gRPC
+    #[command(hide = true)]
+    BareMessages {
+        /// Where to listen
+        address: String,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
@@ -136,6 +152,12 @@ struct Common {
     /// Thread counts of `append_threads`
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = run::THREADS)]
     threads: Vec<usize>,
+    /// Numbers of connections of the network's append bars
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = appends::CONNECTIONS)]
+    connections: Vec<usize>,
+    /// There, all appenders of a connection share one append stream; otherwise each has its own
+    #[arg(long)]
+    shared_streams: bool,
     /// Megabytes of the log that is scanned
     #[arg(long, value_name = "MIB")]
     scan_mib: Option<u64>,
@@ -148,9 +170,15 @@ struct Common {
     /// Also write the JSON to this file, whatever is printed
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
-    /// Draw the curves into this file (of `run`)
+    /// Draw into this file: the curves of `run`, the ratios of `bars`
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Draw append rates by connections into this file (of `bars`)
+    #[arg(long, value_name = "FILE")]
+    svg_connections: Option<PathBuf>,
+    /// Seconds of the overload (of `bars net_overload`)
+    #[arg(long, value_name = "S")]
+    overload_secs: Option<f64>,
 }
 
 impl Common {
@@ -172,13 +200,20 @@ impl Common {
         let (scan, open, idle) = if self.quick { (128, 512, 2) } else { (2048, 16 << 10, 5) };
         Sizes {
             threads: self.threads.clone(),
+            connections: self.connections.clone(),
+            streams: if self.shared_streams { Streams::Shared } else { Streams::Own },
             scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),
+            overload: Duration::from_secs_f64(self.overload_secs.unwrap_or(if self.quick {
+                2.0
+            } else {
+                30.0
+            })),
         }
     }
 
-    fn bench(&self, dir: &WorkDir) -> Result<Bench> {
+    fn bench(&self, dir: &WorkDir, prefix: &[&str]) -> Result<Bench> {
         let seconds = self.checked_seconds()?;
         // A log that is opened, what is prepared ahead of it, and as much again as is left in peace.
         let need =
@@ -195,7 +230,14 @@ impl Common {
         let measured = Duration::from_secs_f64(seconds);
         let window = Window { warm_up: measured / 3, measured };
         let raw_bytes = if self.quick { 16 << 20 } else { 256 << 20 };
-        Ok(Bench { dir: dir.path().to_owned(), pool: Pool::new(1), window, rounds: self.rounds(), raw_bytes })
+        Ok(Bench {
+            dir: dir.path().to_owned(),
+            pool: Pool::new(1),
+            window,
+            rounds: self.rounds(),
+            raw_bytes,
+            own: process::Own::new(prefix)?,
+        })
     }
 
     /// Prints and keeps a result.
@@ -226,13 +268,17 @@ pub fn run(args: BenchArgs, prefix: &[&str]) -> Result<()> {
     let workload = |choice: &Choice| if let Choice::Workload(w) = choice { Some(*w) } else { None };
     let workloads: Vec<Workload> = args.choices.iter().filter_map(workload).collect();
     match args.command {
-        None => run_workloads(&args.common, &workloads, &probe_command),
-        Some(Command::Run { common, workloads }) => run_workloads(&common, &workloads, &probe_command),
-        Some(Command::Bars { common, names }) => run_bars(&common, &names, &probe_command),
+        None => run_workloads(&args.common, &workloads, prefix, &probe_command),
+        Some(Command::Run { common, workloads }) => {
+            run_workloads(&common, &workloads, prefix, &probe_command)
+        }
+        Some(Command::Bars { common, names }) => run_bars(&common, &names, prefix, &probe_command),
         Some(Command::Probe { dir, scan }) => {
             println!("{}", serde_json::to_string(&probe(&dir, scan)?)?);
             Ok(())
         }
+        Some(Command::Bound { command }) => process::become_bound(&command),
+        Some(Command::BareMessages { address }) => bare::serve(&address),
     }
 }
 
@@ -245,9 +291,9 @@ fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
 }
 
-fn run_workloads(common: &Common, workloads: &[Workload], probe: &[OsString]) -> Result<()> {
+fn run_workloads(common: &Common, workloads: &[Workload], prefix: &[&str], probe: &[OsString]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir)?;
+    let bench = common.bench(&dir, prefix)?;
     let machine = Machine::look(dir.path())?;
     let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
     for which in chosen(workloads) {
@@ -261,9 +307,9 @@ fn run_workloads(common: &Common, workloads: &[Workload], probe: &[OsString]) ->
     common.put(&report.table(), &report)
 }
 
-fn run_bars(common: &Common, names: &[bars::Name], probe: &[OsString]) -> Result<()> {
+fn run_bars(common: &Common, names: &[bars::Name], prefix: &[&str], probe: &[OsString]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir)?;
+    let bench = common.bench(&dir, prefix)?;
     let machine = Machine::look(dir.path())?;
     let mut all = Bars { machine, seconds: common.seconds(), rounds: bench.rounds, bars: Vec::new() };
     for which in chosen(names) {
@@ -273,6 +319,9 @@ fn run_bars(common: &Common, names: &[bars::Name], probe: &[OsString]) -> Result
     }
     if let Some(path) = &common.svg {
         fs::write(path, plot::bars(&all)).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &common.svg_connections {
+        fs::write(path, plot::connections(&all)).with_context(|| format!("writing {}", path.display()))?;
     }
     common.put(&all.table(), &all)
 }

@@ -10,7 +10,8 @@
 //!       raw.rs      what the machine itself does
 //!       engine.rs   chiplog as it is used here
 //!       replicas.rs several of it in one cluster, and the peer they are compared with
-//!   report.rs plot.rs   table, JSON, pictures
+//!     net/        the same over the network, with servers as processes of their own
+//!   bar.rs report.rs plot.rs   tables, JSON, pictures
 //!   measure.rs data.rs machine.rs   histograms, records, the machine and the directory
 //! ```
 //!
@@ -26,6 +27,7 @@
 //!
 //! Arrows run downward only. What is absent on purpose: timings that fail a test.
 
+mod bar;
 mod bare;
 mod bars;
 mod cases;
@@ -34,6 +36,7 @@ mod data;
 mod engine;
 mod machine;
 mod measure;
+mod net;
 mod plot;
 pub mod raw;
 mod reads;

@@ -123,12 +123,20 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Reads `/proc/self/status`.
+    /// Reads `/proc`.
     ///
     /// # Errors
     /// Without `/proc`.
     pub(crate) fn now() -> Result<Self> {
-        let status = fs::read_to_string("/proc/self/status")?;
+        Self::of(std::process::id())
+    }
+
+    /// That of another process.
+    ///
+    /// # Errors
+    /// There is none of this number, or no `/proc`.
+    pub(crate) fn of(process: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let kib: Option<u64> =

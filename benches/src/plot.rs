@@ -3,7 +3,7 @@
 //! A picture is a grid of panels; a panel has axes, a few lines or bars, and a legend. Must not know: how
 //! anything was measured.
 
-use crate::bars::Bars;
+use crate::bar::Bars;
 use crate::measure::Percentiles;
 use crate::report::{Report, Row, number};
 use std::fmt::Write;
@@ -75,6 +75,35 @@ fn throughput(report: &Report) -> Option<Panel> {
         y_scale: Scale::Linear,
         lines: vec![line("chiplog", BLUE, ours), dashed("bare loop: no format, no checksum", GREY, bare)],
     })
+}
+
+/// Append rates by connections, as far as their bars were measured.
+pub(crate) fn connections(all: &Bars) -> String {
+    let panel = |title, of: &str| {
+        let curve = |name: &str| {
+            let name = format!("{name}_{of}");
+            let mut bars = all.bars.iter().filter(|bar| bar.name.starts_with(&name));
+            let points = bars.find(|bar| !bar.curve.is_empty()).map(|bar| bar.curve.clone());
+            points.unwrap_or_default().iter().map(|(x, rate)| (*x, rate / 1000.0)).collect::<Vec<_>>()
+        };
+        let lines = vec![
+            line("chiplog.v1.Log", BLUE, curve("net_native")),
+            line("logspec.Log", GREEN, curve("net_logspec")),
+            dashed("Kafka", GREY, curve("net_kafka")),
+        ];
+        let lines: Vec<Line> = lines.into_iter().filter(|line| !line.points.is_empty()).collect();
+        (!lines.is_empty()).then_some(Panel {
+            title,
+            x_label: "connections",
+            y_label: "thousand appends a second",
+            y_scale: Scale::Linear,
+            lines,
+        })
+    };
+    let one = panel("128 appenders of 2 KiB, one server", "one");
+    let three = panel("128 appenders of 2 KiB, durable on two of three", "three");
+    let panels: Vec<Panel> = one.into_iter().chain(three).collect();
+    picture("Appends over the network", &all.machine.to_string(), &panels)
 }
 
 fn percentiles(rows: &[&Row], of: fn(&Row) -> Option<Percentiles>) -> [Vec<(f64, f64)>; 3] {

@@ -4,6 +4,7 @@
 
 use crate::cases::{Bench, Versus, options};
 use crate::measure::{median, ratio};
+use crate::net::load::Streams;
 use crate::raw::{self, ZeroFilled};
 use crate::reads::{self, By, Scans};
 use crate::report::Row;
@@ -42,9 +43,15 @@ pub(crate) enum Workload {
 pub(crate) struct Sizes {
     /// Thread counts of the curve.
     pub(crate) threads: Vec<usize>,
+    /// Numbers of connections of the network's curves.
+    pub(crate) connections: Vec<usize>,
+    /// How appenders share a connection there.
+    pub(crate) streams: Streams,
     pub(crate) scan_bytes: u64,
     pub(crate) open_bytes: u64,
     pub(crate) idle: Duration,
+    /// How long a server is overloaded.
+    pub(crate) overload: Duration,
 }
 
 /// The thread counts of the curve, unless others are asked for.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use bytes::Bytes;
-use chiplog::inspect::Inspector;
+use chiplog::inspect::{Event, Inspector};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
     BatchBuilder, Bootstrap, Change, Clock, Cluster, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed,
@@ -91,8 +91,15 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 
 /// What `chiplog verify` would say of a directory.
 fn assert_sound(dir: &Path) {
-    let report = Inspector::open(dir).unwrap().walk(&mut |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(report.corrupt, 0, "{report:?}");
+    let mut faults = Vec::new();
+    let mut look = |event: Event| {
+        if let Event::Fault(fault) = event {
+            faults.push(fault.to_string());
+        }
+        ControlFlow::Continue(())
+    };
+    let report = Inspector::open(dir).unwrap().walk(&mut look).unwrap();
+    assert_eq!(report.corrupt, 0, "{report:?} {faults:#?}");
 }
 
 #[test]

@@ -32,10 +32,12 @@ async fn what_two_have_sent_is_there_once() {
     assert_eq!(send(&first, &["a", "b"]).await.unwrap(), Index(1));
     assert_eq!(send(&first, &["c"]).await.unwrap(), Index(3));
     assert_eq!(send(&first, &["d", "e", "f"]).await.unwrap(), Index(4));
-    // The first one is gone before it knows of the last two: it neither ends the session nor is it heard of again.
+    // The first one is gone, as if its process had been killed: it does not end the session.
     std::mem::forget(first);
     let second = going_on(&client, session, 2).await;
-    assert_eq!(send(&second, &["c"]).await.unwrap(), Index(3));
+    // The first one had heard of it when it sent the next: the log knows that it has it, and no longer where.
+    let known = send(&second, &["c"]).await.unwrap_err();
+    assert_eq!(known.kind(), ErrorKind::SequenceForgotten, "{known}");
     assert_eq!(send(&second, &["d", "e", "f"]).await.unwrap(), Index(4));
     assert_eq!(send(&second, &["g"]).await.unwrap(), Index(7));
     let all = read_to_end(&client, Start::First).await;

@@ -178,6 +178,14 @@ impl Producer {
         }
     }
 
+    /// See [`super::Producer::try_send`]: never waits.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_send(&self, record: &[u8]) -> Result<()> {
+        self.producer.try_send(record)
+    }
+
     /// See [`super::Producer::send_with`].
     ///
     /// # Errors

@@ -12,17 +12,16 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
-use tonic::transport::{Channel, Error};
 
 /// A connection whose answers are counted.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
-    channel: Channel,
+pub(super) struct Heard<S> {
+    channel: S,
     bytes: Arc<AtomicU64>,
 }
 
-impl Heard {
-    pub(super) fn new(channel: Channel) -> Self {
+impl<S> Heard<S> {
+    pub(super) fn new(channel: S) -> Self {
         Self { channel, bytes: Arc::default() }
     }
 
@@ -32,12 +31,16 @@ impl Heard {
     }
 }
 
-impl Service<Request<Body>> for Heard {
-    type Response = Response<Counted>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Counted>, Error>> + Send>>;
+impl<S, B> Service<Request<Body>> for Heard<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Counted<B>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Counted<B>>, S::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.channel.poll_ready(context)
     }
 
@@ -50,12 +53,12 @@ impl Service<Request<Body>> for Heard {
 
 /// The body of such an answer.
 #[derive(Debug)]
-pub(super) struct Counted {
-    body: Body,
+pub(super) struct Counted<B> {
+    body: B,
     bytes: Arc<AtomicU64>,
 }
 
-impl http_body::Body for Counted {
+impl<B: http_body::Body<Data = Bytes, Error = Status> + Unpin> http_body::Body for Counted<B> {
     type Data = Bytes;
     type Error = Status;
 

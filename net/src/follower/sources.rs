@@ -15,7 +15,6 @@
 use crate::client::ClientOptions;
 use crate::client::Shown;
 use crate::client::servers::{Answer, Servers};
-use crate::client::token::Shown;
 use crate::follow::FEATURE;
 use crate::ids::from_hex;
 use crate::native::PROTOCOL;

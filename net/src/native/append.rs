@@ -16,7 +16,7 @@ use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
@@ -43,6 +43,8 @@ pub struct AppendStream {
     ended: Option<Option<Status>>,
     /// The server is about to end.
     drained: Waiting<()>,
+    /// Who hears of that.
+    told: Option<Waker>,
 }
 
 enum Pending {
@@ -70,6 +72,7 @@ impl AppendStream {
         };
         Self {
             drained,
+            told: None,
             host,
             requests,
             shares,
@@ -86,7 +89,7 @@ impl AppendStream {
 
     /// Takes in what there is, up to the bounds.
     fn poll_requests(&mut self, context: &mut Context<'_>) {
-        if self.ended.is_none() && self.drained.as_mut().poll(context).is_ready() {
+        if self.ended.is_none() && self.is_drained(context) {
             let error = Error::new(ErrorKind::Unavailable, "this server is about to end");
             self.ended = Some(Some(self.host.status_of(&error)));
         }
@@ -108,6 +111,17 @@ impl AppendStream {
                 Poll::Ready(None) => self.ended = Some(None),
             }
         }
+    }
+
+    /// Whether the server is about to end; if not, the task is woken when it is. Asking for that at every request would
+    /// cost about as much as submitting a small batch, so it is done once a task.
+    fn is_drained(&mut self, context: &mut Context<'_>) -> bool {
+        let is_told = self.told.as_ref().is_some_and(|told| told.will_wake(context.waker()));
+        if is_told && !self.host.is_draining() {
+            return false;
+        }
+        self.told = Some(context.waker().clone());
+        self.drained.as_mut().poll(context).is_ready()
     }
 
     fn take(&mut self, request: AppendRequest) {

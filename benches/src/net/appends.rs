@@ -1,0 +1,152 @@
+//! Appends over the network: 128 appenders over few and many connections, one alone, and the peer on the same work.
+//!
+//! Must not know: which ratio would be good, how results are shown.
+
+use super::kafka::Kafka;
+use super::load::{self, Service, Shape, Streams};
+use super::servers::Servers;
+use crate::cases::Bench;
+use crate::measure::{Latencies, Percentiles, median};
+use crate::raw::{self, ZeroFilled};
+use crate::run::RECORD_BYTES;
+use crate::workload::Window;
+use anyhow::Result;
+
+/// How many appenders there are.
+pub(crate) const APPENDERS: usize = 128;
+/// Over so many connections, one after the other.
+pub(crate) const CONNECTIONS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// Its load takes seconds to begin and to end.
+const KAFKA_ROUNDS_MAX: usize = 2;
+
+/// One appender, on a connection of its own.
+const ALONE: Shape = Shape {
+    service: Service::Native,
+    streams: Streams::Own,
+    connections: 1,
+    appenders: 1,
+    record_bytes: RECORD_BYTES,
+};
+
+/// What was seen with so many connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub(crate) connections: usize,
+    /// Appends a second, by round.
+    pub(crate) rates: Vec<f64>,
+    pub(crate) latency: Percentiles,
+    /// Processor time of all servers for one append, in microseconds.
+    pub(crate) server_micros: f64,
+    /// That of the load.
+    pub(crate) client_micros: f64,
+    /// What writing and syncing blocks of the size that the leader formed would carry, by round.
+    pub(crate) disk: Vec<f64>,
+}
+
+impl Point {
+    pub(crate) fn rate(&self) -> f64 {
+        median(self.rates.iter().copied())
+    }
+}
+
+/// Appends by connections to a cluster of `nodes`. `with_disk`: each beside the disk's own rate.
+pub(crate) fn curve(
+    bench: &Bench,
+    (service, streams): (Service, Streams),
+    nodes: usize,
+    connections: &[usize],
+    with_disk: bool,
+) -> Result<Vec<Point>> {
+    let servers = Servers::start(&bench.own, &bench.dir, nodes, &[])?;
+    let leader = servers.leader()?;
+    let mut file = with_disk.then(|| ZeroFilled::create(&bench.dir, bench.raw_bytes)).transpose()?;
+    let mut seen: Vec<Seen> =
+        connections.iter().map(|_| Latencies::new().map(Seen::new)).collect::<Result<_>>()?;
+    for _ in 0..bench.rounds {
+        for (connections, seen) in connections.iter().zip(&mut seen) {
+            let (cpu, written) = (servers.cpu()?, servers.written(leader)?);
+            let shape = Shape {
+                service,
+                streams,
+                connections: *connections,
+                appenders: APPENDERS,
+                record_bytes: RECORD_BYTES,
+            };
+            let address = servers.address(leader);
+            let outcome = load::appenders(shape, address, &bench.pool, half(bench.window))?;
+            let (cpu, after) = (servers.cpu()? - cpu, servers.written(leader)?);
+            // The servers' time includes the warm-up, which goes as the rest does.
+            let total = half(bench.window).warm_up + outcome.elapsed;
+            let appends = outcome.per_second() * total.as_secs_f64();
+            seen.rates.push(outcome.per_second());
+            seen.server.push(cpu.as_secs_f64() * 1e6 / appends.max(1.0));
+            seen.client.push(outcome.cpu_micros_each());
+            seen.latencies.add(&outcome.latencies)?;
+            if let Some(file) = &mut file {
+                let bytes = after.block_bytes(&written);
+                let syncs = raw::sync_loop(file, &bench.pool, bytes, half(bench.window).measured)?;
+                seen.disk.push(syncs.per_second * appends / after.blocks(&written).max(1.0));
+            }
+        }
+    }
+    Ok(connections.iter().zip(seen).map(|(connections, seen)| seen.point(*connections)).collect())
+}
+
+struct Seen {
+    rates: Vec<f64>,
+    server: Vec<f64>,
+    client: Vec<f64>,
+    disk: Vec<f64>,
+    latencies: Latencies,
+}
+
+impl Seen {
+    fn new(latencies: Latencies) -> Self {
+        Self { rates: Vec::new(), server: Vec::new(), client: Vec::new(), disk: Vec::new(), latencies }
+    }
+
+    fn point(self, connections: usize) -> Point {
+        Point {
+            connections,
+            rates: self.rates,
+            latency: self.latencies.summary(),
+            server_micros: median(self.server),
+            client_micros: median(self.client),
+            disk: self.disk,
+        }
+    }
+}
+
+/// A curve has many points: each gets half the time.
+fn half(window: Window) -> Window {
+    Window { warm_up: window.warm_up / 2, measured: window.measured / 2 }
+}
+
+/// One appender alone: medians by round, in microseconds: its own, and those of a raw write and sync of the same bytes.
+pub(crate) fn alone(bench: &Bench, nodes: usize) -> Result<(Vec<f64>, Vec<f64>)> {
+    let servers = Servers::start(&bench.own, &bench.dir, nodes, &[])?;
+    let leader = servers.leader()?;
+    let mut file = ZeroFilled::create(&bench.dir, bench.raw_bytes)?;
+    let (mut ours, mut limits) = (Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        let syncs = raw::sync_loop(&mut file, &bench.pool, RECORD_BYTES, bench.window.measured)?;
+        limits.push(syncs.latencies.summary().p50);
+        let outcome = load::appenders(ALONE, servers.address(leader), &bench.pool, bench.window)?;
+        ours.push(outcome.latencies.summary().p50);
+    }
+    Ok((ours, limits))
+}
+
+/// The peer's appends a second by connections, if it is at hand.
+pub(crate) fn kafka(bench: &Bench, nodes: usize, connections: &[usize]) -> Result<Option<Vec<Vec<f64>>>> {
+    let Some(kafka) = Kafka::at_hand(&bench.own, &bench.dir, nodes)? else { return Ok(None) };
+    let Window { warm_up, measured } = bench.window;
+    let mut rates = vec![Vec::new(); connections.len()];
+    for _ in 0..bench.rounds.min(KAFKA_ROUNDS_MAX) {
+        for (connections, rates) in connections.iter().zip(&mut rates) {
+            rates.push(kafka.appends(*connections, measured, warm_up)?);
+        }
+    }
+    Ok(Some(rates))
+}

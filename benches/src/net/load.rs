@@ -1,0 +1,310 @@
+//! Load: appenders that each wait for the acknowledgement of one record before they send the next, spread over
+//! connections to one server. One thread drives them all.
+
+use super::wire::Wire;
+use crate::data::Pool;
+use crate::measure::{Latencies, Usage};
+use crate::workload::{Outcome, Window};
+use anyhow::{Context, Result, ensure};
+use chiplog::BatchBuilder;
+use rustix::event::epoll;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Whom the load speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// `chiplog.v1.Log`.
+    Native,
+    /// `logspec.Log`.
+    Logspec,
+}
+
+/// How appenders share a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Streams {
+    /// Each has an append stream of its own, as callers have that know nothing of each other.
+    Own,
+    /// All of a connection are on one append stream, as those of one client are: the service answers in order.
+    Shared,
+}
+
+/// What an appender does, and over how many connections there are how many of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) service: Service,
+    pub(crate) streams: Streams,
+    pub(crate) connections: usize,
+    pub(crate) appenders: usize,
+    pub(crate) record_bytes: usize,
+}
+
+/// How long nothing may come before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Different records.
+const RECORDS: u64 = 512;
+/// The first byte of an answer that says: appended. The same in both services.
+const APPENDED: u8 = 0x0a;
+
+/// Appenders of this shape, to the server at `address`.
+///
+/// # Errors
+/// A connection's, and any answer that is no acknowledgement.
+pub(crate) fn appenders(shape: Shape, address: &str, pool: &Pool, window: Window) -> Result<Outcome> {
+    let requests = Requests::new(shape.service, pool, shape.record_bytes)?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut all = Vec::with_capacity(shape.connections);
+    for n in 0..shape.connections {
+        let share =
+            shape.appenders / shape.connections + usize::from(n < shape.appenders % shape.connections);
+        let connection = Connection::open(address, shape, share)?;
+        epoll::add(&epoll, &connection.socket, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
+        all.push(connection);
+    }
+    run(&epoll, &mut all, &requests, window)
+}
+
+fn run(epoll: &OwnedFd, all: &mut [Connection], requests: &Requests, window: Window) -> Result<Outcome> {
+    let mut scratch = vec![0; 256 << 10];
+    let mut tally = Tally { counting: false, appends: 0, latencies: Latencies::new()?, last: Instant::now() };
+    for connection in all.iter_mut() {
+        connection.turn(requests, &mut tally)?;
+        connection.flush()?;
+    }
+    let begun = Instant::now();
+    let mut from = None;
+    let mut events = Vec::with_capacity(all.len());
+    loop {
+        let now = Instant::now();
+        match &from {
+            None if now - begun >= window.warm_up => {
+                from = Some((now, Usage::now()?));
+                tally.counting = true;
+            }
+            Some((start, usage)) if now - *start >= window.measured => {
+                let Tally { appends, latencies, .. } = tally;
+                let (elapsed, usage) = (now - *start, Usage::now()?.since(usage));
+                return Ok(Outcome { appends, elapsed, latencies, usage });
+            }
+            _ => ensure!(now - tally.last < PATIENCE, "no answer for {PATIENCE:?}"),
+        }
+        events.clear();
+        let tick = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for answers"),
+        }
+        for event in &events {
+            let connection = &mut all[event.data.u64() as usize];
+            connection.read(&mut scratch)?;
+            connection.turn(requests, &mut tally)?;
+            connection.flush()?;
+        }
+    }
+}
+
+struct Tally {
+    counting: bool,
+    appends: u64,
+    latencies: Latencies,
+    /// When an answer last came.
+    last: Instant,
+}
+
+struct Connection {
+    socket: TcpStream,
+    wire: Wire,
+    /// By the streams' numbers.
+    lanes: Vec<Lane>,
+}
+
+/// An append stream.
+struct Lane {
+    /// Requests sent.
+    sequence: u64,
+    appenders: usize,
+    /// When those under way were sent, in order.
+    under_way: VecDeque<Instant>,
+}
+
+impl Connection {
+    fn open(address: &str, shape: Shape, appenders: usize) -> Result<Self> {
+        let socket = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let path = match shape.service {
+            Service::Native => "/chiplog.v1.Log/Append",
+            Service::Logspec => "/logspec.Log/Append",
+        };
+        let (lanes, each) = match shape.streams {
+            Streams::Own => (appenders, 1),
+            Streams::Shared => (1, appenders),
+        };
+        let mut wire = Wire::new();
+        (0..lanes).for_each(|_| _ = wire.open(path));
+        let lane = || Lane { sequence: 0, appenders: each, under_way: VecDeque::with_capacity(each) };
+        Ok(Self { socket, wire, lanes: (0..lanes).map(|_| lane()).collect() })
+    }
+
+    fn read(&mut self, scratch: &mut [u8]) -> Result<()> {
+        loop {
+            match self.socket.read(scratch) {
+                Ok(0) => anyhow::bail!("the server closed a connection"),
+                Ok(n) => {
+                    self.wire.received(&scratch[..n]);
+                    if n < scratch.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("reading answers"),
+            }
+        }
+    }
+
+    /// Takes the answers that came; all appenders that wait for none send.
+    fn turn(&mut self, requests: &Requests, tally: &mut Tally) -> Result<()> {
+        let now = Instant::now();
+        while let Some(answer) = self.wire.next()? {
+            let body = self.wire.body(answer);
+            ensure!(body.first() == Some(&APPENDED), "not appended: {:?}", String::from_utf8_lossy(body));
+            let sent = self.lanes[answer.stream].under_way.pop_front().context("an answer to no request")?;
+            tally.last = now;
+            if tally.counting {
+                tally.appends += 1;
+                tally.latencies.record(now - sent);
+            }
+        }
+        for (stream, lane) in self.lanes.iter_mut().enumerate() {
+            while lane.under_way.len() < lane.appenders
+                && requests.send(&mut self.wire, stream, lane.sequence + 1)
+            {
+                lane.sequence += 1;
+                lane.under_way.push_back(now);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let mut written = 0;
+        while written < self.wire.out.len() {
+            match self.socket.write(&self.wire.out[written..]) {
+                Ok(n) => written += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("writing requests"),
+            }
+        }
+        self.wire.out.drain(..written);
+        if !self.wire.out.is_empty() {
+            // Rare: the kernel takes some megabytes. Waiting is simpler than another event.
+            self.socket.set_nonblocking(false)?;
+            self.socket.write_all(&self.wire.out).context("writing requests")?;
+            self.socket.set_nonblocking(true)?;
+            self.wire.out.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Requests as they go over the wire.
+struct Requests {
+    service: Service,
+    /// For the native service whole messages, for the other one proposals.
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Requests {
+    fn new(service: Service, pool: &Pool, record_bytes: usize) -> Result<Self> {
+        let body = |n| {
+            let record = pool.record(n, record_bytes);
+            let payload = match service {
+                Service::Native => BatchBuilder::new().push(record)?.build()?.as_bytes().to_vec(),
+                Service::Logspec => record.to_vec(),
+            };
+            let mut body = vec![0x12]; // the field of the batch, and of a proposal
+            varint(payload.len() as u64, &mut body);
+            body.extend_from_slice(&payload);
+            Ok(body)
+        };
+        Ok(Self { service, bodies: (0..RECORDS).map(body).collect::<Result<_>>()? })
+    }
+
+    fn send(&self, wire: &mut Wire, stream: usize, sequence: u64) -> bool {
+        let body = &self.bodies[(sequence % RECORDS) as usize];
+        match self.service {
+            Service::Native => wire.send(stream, &[body]),
+            Service::Logspec => {
+                let mut head = Vec::with_capacity(11);
+                head.push(0x08); // the field of the sequence
+                varint(sequence, &mut head);
+                wire.send(stream, &[&head, body])
+            }
+        }
+    }
+}
+
+fn varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chiplog_net::{host::Host, listener, logspec, native::Native};
+
+    #[test]
+    fn appenders_of_all_shapes_append() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(4 << 20)).unwrap();
+        let host = Host::new();
+        host.open(log.clone());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let serving = std::thread::spawn(move || {
+            super::super::block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                let logspec = logspec::LogspecService::new(host.clone(), logspec::Limits::default());
+                let serve = listener::server()
+                    .add_service(Native::new(host.clone()).into_service())
+                    .add_service(logspec.into_server())
+                    .serve_with_incoming(listener::incoming(listener));
+                tokio::select! {
+                    ended = serve => ended?,
+                    ended = stopped => ended?,
+                }
+                Ok(())
+            })
+        });
+        let window = Window { warm_up: Duration::from_millis(10), measured: Duration::from_millis(300) };
+        for service in [Service::Native, Service::Logspec] {
+            for streams in [Streams::Own, Streams::Shared] {
+                let before = log.info().last;
+                let shape = Shape { service, streams, connections: 2, appenders: 5, record_bytes: 100 };
+                let outcome = appenders(shape, &address, &Pool::new(1), window).unwrap();
+                let appended = log.info().last.get() - before.get();
+                assert!(appended >= outcome.appends, "{shape:?}: {appended}");
+                assert_eq!(outcome.latencies.count(), outcome.appends);
+            }
+        }
+        let begun = Instant::now();
+        while log.info().last.get() == 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing was appended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(log.reader(chiplog::Start::First).unwrap().next_record().unwrap().unwrap().data.len() == 100);
+        stop.send(()).unwrap();
+        serving.join().unwrap().unwrap();
+    }
+}
