@@ -398,11 +398,13 @@ fn a_full_disk_poisons_nobody() {
     assert_eq!(again.log().info().last, source.info().last);
 }
 
+type Call = Box<dyn Fn() + Send>;
+
 /// A disk that calls somebody before an opening block is written.
 #[derive(Clone)]
 struct Watched {
     disk: SimDisk,
-    before_opening: Arc<Mutex<Option<Box<dyn Fn() + Send>>>>,
+    before_opening: Arc<Mutex<Option<Call>>>,
 }
 
 struct WatchedFile {
