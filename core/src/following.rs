@@ -133,12 +133,12 @@ impl Following {
                 break;
             }
             self.planned += bytes;
-            let first = self.sequencer.committed().first;
+            let (first, end) = (self.sequencer.committed().first, self.sequencer.end().raft);
             let FedEntry { header, body } = entry;
             match self.sequencer.follow(&header, body) {
                 Ok(block) => self.writing.plan.push(block),
                 Err(why) => {
-                    outcome = Err(self.does_not_follow(header.raft_index, why));
+                    outcome = Err(does_not_follow(end, header.raft_index, why));
                     spoilt = true;
                     break;
                 }
@@ -171,7 +171,7 @@ impl Following {
             };
             if here.is_some_and(|term| term != last.term()) {
                 let why = "the entry here is of another term";
-                return Err(self.does_not_follow(last.raft(), why));
+                return Err(does_not_follow(end.raft, last.raft(), why));
             }
         }
         drop(entries.drain(..known));
@@ -197,7 +197,7 @@ impl Following {
         let forward = base.raft > end.raft && base.term >= end.term && base.next >= end.next;
         if !forward || state.timestamp() < self.sequencer.last_timestamp() {
             let why = "the state lies before the end of the log, or contradicts it";
-            return Ok(Err(self.does_not_follow(base.raft, why)));
+            return Ok(Err(does_not_follow(end.raft, base.raft, why)));
         }
         let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), &self.options);
         if let Err(why) = sequencer.begin_at(&state.header, &state.body, &self.options) {
@@ -225,16 +225,6 @@ impl Following {
         Err(Error::new(ErrorKind::Diverged, what))
     }
 
-    fn does_not_follow(&self, raft: RaftIndex, why: Malformed) -> Error {
-        let end = self.sequencer.end();
-        let what = format!(
-            "what was fed is not what follows entry {} here: entry {raft}: {why}; it was not taken. Another source can have \
-             the right one; if none has, reset this follower",
-            end.raft
-        );
-        Error::new(ErrorKind::Diverged, what)
-    }
-
     /// The state may have been half changed by an entry that was refused: it is learnt again from the files.
     fn learn_again(&mut self) -> Result<()> {
         let end = self.writing.written().end.raft;
@@ -249,12 +239,12 @@ impl Following {
 
     // ---- room ----
 
-    /// Sees to the room for an entry. Where there is none, what was discarded goes first: here, or at the source (before
-    /// `kept`), where the discard can be far ahead of what has room.
+    /// Sees to the room for an entry. Where there is none, what was discarded or jumped over goes first: here, once that
+    /// is durable; or at the source (before `kept`), where the discard can be far ahead of what has room.
     fn find_room(&mut self, entry: &FedEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
         loop {
             let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
-            if self.to_drop.is_empty() {
+            if self.to_drop.is_empty() && self.is_settled() {
                 let first = kept.min(self.sequencer.end().next);
                 if !self.frees_files(first) || self.roll_from(first, entry.bytes()).is_err() {
                     return Ok(Err(refusal));
@@ -504,6 +494,15 @@ impl Following {
             peers: Vec::new(),
         }
     }
+}
+
+/// The log ends with entry `end`.
+fn does_not_follow(end: RaftIndex, raft: RaftIndex, why: Malformed) -> Error {
+    let what = format!(
+        "what was fed is not what follows entry {end} here: entry {raft}: {why}; it was not taken. Another source can have \
+         the right one; if none has, reset this follower"
+    );
+    Error::new(ErrorKind::Diverged, what)
 }
 
 fn is_discard(entry: &FedEntry) -> bool {

@@ -618,7 +618,9 @@ fn what_is_too_old_goes_without_anything_coming() {
 #[test]
 fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let source = Log::open(a.path(), options()).unwrap();
+    // In one large segment: what is discarded is still fed.
+    let large = Options { block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let source = Log::open(a.path(), large).unwrap();
     append(&source, 0..50);
     let small = || Options { capacity_bytes: Some(128 << 10), ..options() };
     let follower = Followed::create(b.path(), small(), &state(&source, FeedFrom::First)).unwrap();
@@ -626,7 +628,7 @@ fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let fill = || loop {
         let mut feed = source.feed(follower.want().unwrap()).unwrap();
         let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
-        follower.take(fed)?;
+        assert_eq!(follower.take(fed)?, None);
     };
     for _ in 0..3 {
         let error = fill().unwrap_err();
