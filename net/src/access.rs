@@ -8,6 +8,7 @@
 //!
 //! Must not know: files, connections.
 
+use crate::arrival::Arrival;
 use crate::refusals::{Refusal, Refusals};
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Result};
@@ -364,7 +365,12 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         match self.access.check(request.uri().path(), request.headers()) {
             Ok(()) => Either::Right(self.inner.call(request)),
-            Err(status) => Either::Left(ready(Ok(status.into_http()))),
+            Err(status) => {
+                if let Some(arrival) = request.extensions().get::<Arrival>() {
+                    arrival.calls().refused();
+                }
+                Either::Left(ready(Ok(status.into_http())))
+            }
         }
     }
 }

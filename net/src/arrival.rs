@@ -82,6 +82,9 @@ impl Arrival {
     }
 }
 
+/// Anybody may watch a server's health, for ever: that alone keeps no connection open.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
 /// Lets connections know of the calls on them: without it, idle connections and slow readers are not told from busy
 /// ones. The outermost layer of a server; part of [`listener::server`](crate::listener::server).
 ///
@@ -130,7 +133,8 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let call = request.extensions().get::<Arrival>().map(|arrival| arrival.calls().begin());
+        let arrival = request.extensions().get::<Arrival>();
+        let call = arrival.filter(|_| request.uri().path() != WATCH).map(|arrival| arrival.calls().begin());
         let answering = self.inner.call(request);
         Box::pin(async move {
             let response = answering.await?;

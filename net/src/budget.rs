@@ -2,7 +2,8 @@
 //! length is known and before its bytes are let in. That of the whole is given back when the message is in the log's
 //! queue, which has limits of its own; that of the connection when it is answered. Who finds nothing left waits: its
 //! stream is not read meanwhile, and HTTP/2 holds the client back. Who waits for too long is refused. Who has a share and
-//! sends nothing loses it, with the stream. Requests other than appends are small, or refused; they need no share.
+//! sends nothing loses it, with the stream. Requests other than appends are small, or refused; they need no share, and
+//! have to come in time as well.
 //!
 //! ```text
 //! body:  5 bytes: compressed?, length │ message │ 5 bytes │ message …
@@ -12,8 +13,8 @@
 //! Invariants:
 //! - the n-th entry of a request's ledger is the share of its n-th message;
 //! - what stands before a message that waits for its share is let through;
-//! - no share of the whole is held for ever: for a message that has one its sender is waited for at most [`STALL`], and the
-//!   time that it takes at [`BYTES_PER_SECOND_MIN`];
+//! - no share of the whole is held for ever: for a message that has one its sender is waited for at most [`STALL`], and
+//!   the time that the bytes which did come may take at [`BYTES_PER_SECOND_MIN`];
 //! - who holds a share of the whole waits for nothing more: shares of the connection are taken first.
 //!
 //! Must not know: what is in a message.
@@ -40,7 +41,7 @@ use tonic::{Code, Status};
 /// Bytes are counted in pieces of this size.
 const PIECE_BYTES: usize = 1024;
 
-/// What a request may take that is no append.
+/// What a request may take that is no append, and what a peer may say before it has introduced itself.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// A message that is coming in may pause for so long, all in all.
 const STALL: Duration = Duration::from_secs(30);
@@ -111,10 +112,23 @@ impl Budget {
         (self.pieces - self.all.available_permits()) * PIECE_BYTES
     }
 
-    /// A service whose requests are let in as there is room.
-    pub(crate) fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
-        Budgeted { inner, budget: self.clone(), message_bytes_max }
+    /// A service whose requests are let in as there is room: appends up to `message_bytes_max`, what else there is up to
+    /// 64 KiB.
+    pub fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
+        Budgeted { inner, budget: self.clone(), message_bytes_max, mode: Mode::Appends }
     }
+}
+
+/// A service whose streams begin with a small message: nothing larger is let in before who sends it is known.
+pub(crate) fn introduced<S>(inner: S, message_bytes_max: usize) -> Budgeted<S> {
+    Budgeted { inner, budget: Budget::default(), message_bytes_max, mode: Mode::Introduced }
+}
+
+/// A request's body that is small, and comes in time.
+pub(crate) fn small(inner: Body) -> Body {
+    let mut gate = Gate::new(inner, Budget::default(), None, SMALL_BYTES_MAX, Ledger::default());
+    gate.free = true;
+    Body::new(gate)
 }
 
 /// A share of the budget, or of nothing, for a message that takes no memory to speak of. Given back when dropped.
@@ -167,6 +181,15 @@ pub struct Budgeted<S> {
     inner: S,
     budget: Budget,
     message_bytes_max: usize,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Appends take shares, all else is small.
+    Appends,
+    /// A stream's first message is small; what follows takes no shares.
+    Introduced,
 }
 
 impl<S: NamedService> NamedService for Budgeted<S> {
@@ -190,8 +213,11 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
         parts.extensions.insert(ledger.clone());
         let (budget, message_bytes_max) = (self.budget.clone(), self.message_bytes_max);
         let mut gate = Gate::new(inner, budget, connection, message_bytes_max, ledger);
-        if !parts.uri.path().ends_with("/Append") {
-            (gate.free, gate.message_bytes_max) = (true, SMALL_BYTES_MAX.min(message_bytes_max));
+        let small = SMALL_BYTES_MAX.min(message_bytes_max);
+        match self.mode {
+            Mode::Appends if parts.uri.path().ends_with("/Append") => {}
+            Mode::Appends => (gate.free, gate.message_bytes_max) = (true, small),
+            Mode::Introduced => (gate.free, gate.first_bytes_max) = (true, small),
         }
         self.inner.call(http::Request::from_parts(parts, Body::new(gate)))
     }
@@ -210,8 +236,12 @@ struct Gate {
     /// That of the connection.
     connection: Option<Arc<Semaphore>>,
     message_bytes_max: usize,
-    /// What comes is small, or refused, and needs no share.
+    /// What comes needs no share.
     free: bool,
+    /// The first message may have so many bytes.
+    first_bytes_max: usize,
+    /// A message has come whole.
+    begun: bool,
     ledger: Ledger,
     /// The bytes so far of the head that is coming in.
     head: Vec<u8>,
@@ -229,11 +259,12 @@ struct Gate {
 
 /// A sender that is waited for in the middle of a message.
 struct Slow {
-    /// It has so much time left.
-    left: Duration,
-    /// Whether its time runs, and since when.
-    counts: bool,
-    since: Instant,
+    /// So many bytes were still to come when it was first waited for.
+    missing: u64,
+    /// So long it was waited for.
+    waited: Duration,
+    /// Since when it is waited for again, if it is.
+    since: Option<Instant>,
     pause: Pin<Box<Sleep>>,
 }
 
@@ -251,6 +282,8 @@ impl Gate {
             connection,
             message_bytes_max,
             free: false,
+            first_bytes_max: message_bytes_max,
+            begun: false,
             ledger,
             head: Vec::with_capacity(HEAD_BYTES),
             left: 0,
@@ -270,7 +303,7 @@ impl Gate {
                 self.left -= step;
                 at += step as usize;
                 if self.left == 0 {
-                    self.slow = None;
+                    (self.slow, self.begun) = (None, true);
                 }
                 continue;
             }
@@ -285,9 +318,13 @@ impl Gate {
             };
             self.head.clear();
             self.left = length.into();
-            if length as usize > self.message_bytes_max {
+            let most = if self.begun { self.message_bytes_max } else { self.first_bytes_max };
+            if length as usize > most.min(self.message_bytes_max) {
                 self.refused = Some(self.too_large(length));
                 return at - 1;
+            }
+            if length == 0 {
+                (self.slow, self.begun) = (None, true);
             }
             if length == 0 || self.free {
                 self.ledger.enter(Held::default());
@@ -339,34 +376,38 @@ impl Gate {
         })
     }
 
-    /// Nothing has come. In the middle of a message that has its share this must not last.
+    /// Nothing has come. In the middle of a message this must not last, nor before the only one of a small request.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        if self.left == 0 || self.free {
+        let awaits_first = self.free && !self.begun;
+        if self.left == 0 && !awaits_first {
             return Poll::Pending;
         }
-        let now = Instant::now();
-        let slow = self.slow.get_or_insert_with(|| {
-            let left = STALL + Duration::from_secs(self.left / BYTES_PER_SECOND_MIN);
-            Slow { left, counts: true, since: now, pause: Box::pin(sleep_until(now + left)) }
+        let (now, left) = (Instant::now(), self.left);
+        let slow = self.slow.get_or_insert_with(|| Slow {
+            missing: left,
+            waited: Duration::ZERO,
+            since: None,
+            pause: Box::pin(sleep_until(now)),
         });
-        if !slow.counts {
+        if slow.since.is_none() {
             // Before, the other side of this gate was not ready for more.
-            slow.counts = true;
-            slow.since = now;
-            slow.pause.as_mut().reset(now + slow.left);
+            slow.since = Some(now);
+            let earned = Duration::from_secs(slow.missing.saturating_sub(left) / BYTES_PER_SECOND_MIN);
+            slow.pause.as_mut().reset(now + (STALL + earned).saturating_sub(slow.waited));
         }
         ready!(slow.pause.as_mut().poll(context));
         self.budget.refusals.count(Refusal::InflightBytes);
         let what =
-            "the rest of an append did not come in time; the memory set aside for it is wanted by others";
+            "the rest of a request did not come in time; the memory set aside for it is wanted by others";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
     }
 
     /// Something has come, or nothing will.
     fn came(&mut self) {
-        if let Some(slow) = &mut self.slow {
-            slow.counts = false;
-            slow.left = slow.left.saturating_sub(slow.since.elapsed());
+        if let Some(slow) = &mut self.slow
+            && let Some(since) = slow.since.take()
+        {
+            slow.waited += since.elapsed();
         }
     }
 
@@ -607,5 +648,91 @@ mod tests {
         assert_eq!(pull(&mut small(largest.clone())).0, largest);
         let refused = pull(&mut small(message(SMALL_BYTES_MAX + 1))).1.unwrap();
         assert_eq!((refused.code(), budget.all.available_permits()), (Code::OutOfRange, 1));
+    }
+
+    /// A body whose frames come from somebody.
+    fn fed(gate: &mut Gate) -> impl Fn(&[u8]) + use<> {
+        let (sender, chunks) = tokio::sync::mpsc::unbounded_channel();
+        let frames = tokio_stream::wrappers::UnboundedReceiverStream::new(chunks);
+        gate.inner = Body::new(http_body_util::StreamBody::new(frames));
+        move |bytes| sender.send(Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)))).unwrap()
+    }
+
+    /// When the gate ends, after what it lets pass.
+    async fn end_of(gate: &mut Gate) -> (Duration, Status) {
+        let begun = Instant::now();
+        loop {
+            match std::future::poll_fn(|c| Pin::new(&mut *gate).poll_frame(c)).await.unwrap() {
+                Ok(_) => {}
+                Err(status) => return (begun.elapsed(), status),
+            }
+        }
+    }
+
+    /// The time for all of a large message was granted in advance: an announcement alone kept 64 MiB for nine minutes.
+    #[tokio::test(start_paused = true)]
+    async fn time_has_to_be_earned() {
+        let budget = budget(70 << 10);
+        let mut gate =
+            Gate { message_bytes_max: 64 << 20, first_bytes_max: 64 << 20, ..gate([], &budget, None) };
+        let send = fed(&mut gate);
+        send(&[0, 4, 0, 0, 0]);
+        let (took, status) = end_of(&mut gate).await;
+        assert!(took >= STALL && took < STALL * 2, "{took:?}");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        // Who sends something has more.
+        let mut gate = Gate {
+            message_bytes_max: 64 << 20,
+            first_bytes_max: 64 << 20,
+            ..super::tests::gate([], &budget, None)
+        };
+        let send = fed(&mut gate);
+        send(&[0, 4, 0, 0, 0]);
+        let slowly = async {
+            for _ in 0..8 {
+                tokio::time::sleep(STALL / 4).await;
+                send(&vec![7; BYTES_PER_SECOND_MIN as usize * 10]);
+            }
+            std::future::pending::<()>().await;
+        };
+        let (took, _) = tokio::select! {
+            ended = end_of(&mut gate) => ended,
+            () = slowly => unreachable!(),
+        };
+        assert!(took > STALL * 3 && took < STALL * 5, "{took:?}");
+    }
+
+    /// A request that was announced, or not even that, was waited for without end: each took a stream and its memory.
+    #[tokio::test(start_paused = true)]
+    async fn a_small_request_comes_in_time() {
+        for begun in [&[][..], &[0, 0], &[0, 0, 0, 0, 9, 1, 2]] {
+            let budget = budget(1);
+            let mut gate = Gate { free: true, ..gate([], &budget, None) };
+            let send = fed(&mut gate);
+            if !begun.is_empty() {
+                send(begun);
+            }
+            let (took, _) = end_of(&mut gate).await;
+            assert!(took >= STALL && took < STALL * 2, "{took:?}");
+        }
+        // Once it has come the rest may take its time: answers are streamed meanwhile.
+        let mut gate = Gate { free: true, ..gate([], &budget(1), None) };
+        let send = fed(&mut gate);
+        send(&message(3));
+        let ended = tokio::time::timeout(STALL * 100, end_of(&mut gate)).await;
+        assert!(ended.is_err());
+    }
+
+    /// A stranger could announce a gigabyte to the port for replicas before it had said who it was.
+    #[tokio::test]
+    async fn who_is_not_known_says_little() {
+        let budget = budget(1);
+        let first = |length| {
+            let chunks = [Bytes::from(message(length)), Bytes::from(message(1 << 20))];
+            Gate { free: true, first_bytes_max: SMALL_BYTES_MAX, ..gate(chunks, &budget, None) }
+        };
+        let (passed, status) = pull(&mut first(SMALL_BYTES_MAX));
+        assert!(status.is_none() && passed.len() == SMALL_BYTES_MAX + (1 << 20) + 10);
+        assert_eq!(pull(&mut first(SMALL_BYTES_MAX + 1)).1.unwrap().code(), Code::OutOfRange);
     }
 }

@@ -34,6 +34,8 @@ use tonic::body::Body;
 const PIECE_BYTES: usize = 64 << 10;
 /// A look is due at least so many times within the shortest limit.
 const LOOKS: u32 = 4;
+/// A connection over which nothing was ever let in is idle after this time.
+const UNUSED: Duration = Duration::from_secs(60);
 /// Without limits there is nothing to look for.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -46,8 +48,12 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 struct State {
     open: usize,
-    /// Since when none is open, if none is.
+    /// Since when none is open, if none is. One that was refused changes nothing.
     idle_since: Instant,
+    /// One was let in.
+    used: bool,
+    /// Those open that were refused.
+    refused: usize,
     answers: BTreeMap<u64, Arc<Handed>>,
     next: u64,
 }
@@ -73,7 +79,14 @@ pub(crate) enum Verdict {
 
 impl Calls {
     pub(crate) fn new() -> Arc<Self> {
-        let state = State { open: 0, idle_since: Instant::now(), answers: BTreeMap::new(), next: 0 };
+        let state = State {
+            open: 0,
+            idle_since: Instant::now(),
+            used: false,
+            refused: 0,
+            answers: BTreeMap::new(),
+            next: 0,
+        };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -88,26 +101,33 @@ impl Calls {
         Call { calls: self.clone() }
     }
 
+    /// One that is open was refused.
+    pub(crate) fn refused(&self) {
+        self.state().refused += 1;
+    }
+
     /// How it stands now. `idle`: so long nothing may be asked. `slow`: so long an answer may lie. None: for ever.
     pub(crate) fn look(&self, now: Instant, idle: Option<Duration>, slow: Option<Duration>) -> Look {
+        let idle = idle.map(|idle| if self.state().used { idle } else { idle.min(UNUSED) });
         let shortest = idle.into_iter().chain(slow).min().unwrap_or(NEVER);
-        let mut next = now + (shortest / LOOKS).max(Duration::from_millis(1));
+        let mut next = now + (shortest.min(NEVER) / LOOKS).max(Duration::from_millis(1));
         let (mut cut, mut stuck) = (Vec::new(), false);
         let state = self.state();
         if state.open == 0
-            && let Some(idle) = idle
+            && let Some(until) = idle.and_then(|idle| state.idle_since.checked_add(idle))
         {
-            if now >= state.idle_since + idle {
+            if now >= until {
                 return Look { cut: 0, verdict: Verdict::Idle };
             }
-            next = next.min(state.idle_since + idle);
+            next = next.min(until);
         }
         if let Some(slow) = slow {
             for answer in state.answers.values() {
                 let Some(mut lying) = answer.lying() else { continue };
                 let Some(since) = lying.given_at else { continue };
-                stuck |= lying.cut.is_some() && now >= since + 2 * slow;
-                if lying.cut.is_none() && now >= since + slow {
+                let lies = now.saturating_duration_since(since);
+                stuck |= lying.cut.is_some() && lies / 2 >= slow;
+                if lying.cut.is_none() && lies >= slow {
                     lying.cut = Some(slow_reader(slow));
                     cut.push((lying.body.take(), std::mem::take(&mut lying.rest)));
                 }
@@ -154,8 +174,13 @@ impl Drop for Call {
     fn drop(&mut self) {
         let mut state = self.calls.state();
         state.open -= 1;
-        if state.open == 0 {
-            state.idle_since = Instant::now();
+        if state.refused > 0 {
+            state.refused -= 1;
+        } else {
+            state.used = true;
+            if state.open == 0 {
+                state.idle_since = Instant::now();
+            }
         }
     }
 }
@@ -350,5 +375,26 @@ mod tests {
         assert!(matches!(look(begun + idle - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(begun + idle), Verdict::Idle);
         assert!(matches!(calls.look(begun + 99 * idle, None, None).verdict, Verdict::On(_)));
+    }
+
+    /// One call in half an hour, refused, kept a place for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_stays_idle() {
+        let calls = Calls::new();
+        let idle = Duration::from_secs(1800);
+        let look = |now| calls.look(now, Some(idle), None).verdict;
+        let begun = Instant::now();
+        tokio::time::advance(UNUSED / 2).await;
+        let call = calls.begin();
+        calls.refused();
+        drop(call);
+        assert!(matches!(look(begun + UNUSED - Duration::from_nanos(1)), Verdict::On(_)));
+        assert_eq!(look(begun + UNUSED), Verdict::Idle);
+        // Who was let in once has the whole time, from then on.
+        drop(calls.begin());
+        let used = Instant::now();
+        assert!(matches!(look(used + idle - Duration::from_nanos(1)), Verdict::On(_)));
+        assert_eq!(look(used + idle), Verdict::Idle);
+        assert!(matches!(calls.look(used, Some(Duration::MAX), Some(Duration::MAX)).verdict, Verdict::On(_)));
     }
 }

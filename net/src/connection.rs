@@ -7,8 +7,9 @@
 //! | from | to | limit |
 //! |---|---|---|
 //! | accepted | the whole HTTP/2 preface is there | `handshake` |
-//! | no call is open | one is | `idle` |
+//! | no call is open | one is that is let in | `idle`; [`UNUSED`] before the first |
 //! | a piece of an answer was given | the next one can go | `slow_reader`, see [`calls`](crate::calls) |
+//! | nothing can be written | something can | `slow_reader`, or [`BLOCKED`] |
 //!
 //! Invariant: a connection that makes no progress wakes its task by itself.
 
@@ -29,6 +30,8 @@ use tonic::transport::server::Connected;
 
 /// What an HTTP/2 client says first.
 const PREFACE_BYTES: usize = 24;
+/// So long nothing may be written where slow readers have no limit.
+const BLOCKED: Duration = Duration::from_secs(60);
 
 /// The limits of a listener's connections.
 ///
@@ -42,7 +45,7 @@ const PREFACE_BYTES: usize = 24;
 pub struct ConnectionLimits {
     /// The most connections that are open at a time, default 4,096. One more is closed at once.
     pub connections: usize,
-    /// The most calls open on one connection, default 4,096. One more waits at the client; of a client that does not
+    /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
     /// wait it is refused (REFUSED_STREAM).
     pub streams: u32,
     /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
@@ -60,7 +63,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
-            streams: 4096,
+            streams: 1024,
             header_bytes: 16 << 10,
             handshake: Duration::from_secs(10),
             idle: Some(Duration::from_secs(1800)),
@@ -102,6 +105,8 @@ pub struct Connection<T> {
     look: Pin<Box<Sleep>>,
     /// Of the preface.
     missing: usize,
+    /// Since when nothing can be written, if nothing can.
+    blocked_since: Option<Instant>,
     ended: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -117,7 +122,17 @@ impl<T> Connection<T> {
         place: OwnedSemaphorePermit,
     ) -> Self {
         let look = Box::pin(sleep_until(deadline));
-        Self { io, arrival, limits, refusals, look, missing: PREFACE_BYTES, ended: false, _place: place }
+        Self {
+            io,
+            arrival,
+            limits,
+            refusals,
+            look,
+            missing: PREFACE_BYTES,
+            blocked_since: None,
+            ended: false,
+            _place: place,
+        }
     }
 
     /// Looks whether a limit was reached; otherwise the task is woken for the next look.
@@ -129,7 +144,14 @@ impl<T> Connection<T> {
                 tracing::info!(%remote, "a connection said nothing in time, and is closed");
                 return Err(timed_out("no HTTP/2 preface came in time"));
             }
-            let look = self.arrival.calls().look(Instant::now(), self.limits.idle, self.limits.slow_reader);
+            let now = Instant::now();
+            let blocked_max = self.limits.slow_reader.unwrap_or(BLOCKED);
+            if self.blocked_since.is_some_and(|since| now.duration_since(since) >= blocked_max) {
+                self.refusals.count(Refusal::SlowReader);
+                tracing::warn!(%remote, "a client takes nothing of what is written: its connection is closed");
+                return Err(timed_out("slow reader: nothing can be written"));
+            }
+            let look = self.arrival.calls().look(now, self.limits.idle, self.limits.slow_reader);
             for _ in 0..look.cut {
                 self.refusals.count(Refusal::SlowReader);
                 tracing::warn!(%remote, "a client takes nothing of an answer: the call is ended");
@@ -185,8 +207,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
 impl<T: AsyncWrite + Unpin> Connection<T> {
     /// What came of writing; while that waits, the limits are looked at: a client that reads nothing stops all.
     fn watched<R>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if done.is_pending() {
-            self.watch(context)?;
+        if done.is_ready() {
+            self.blocked_since = None;
+            return done;
+        }
+        self.blocked_since.get_or_insert_with(Instant::now);
+        self.watch(context)?;
+        if self.ended {
+            // Reading would tell that it has ended, but who waits to write does not read.
+            return Poll::Ready(Err(timed_out("an idle connection")));
         }
         done
     }
@@ -284,6 +313,45 @@ impl AsyncWrite for Wire {
         match self.get_mut() {
             Self::Plain(io) => Pin::new(io).poll_shutdown(context),
             Self::Tls(io) => Pin::new(io).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::sync::Semaphore;
+
+    async fn connection(
+        io: DuplexStream,
+        limits: ConnectionLimits,
+    ) -> (Connection<DuplexStream>, Arc<Refusals>) {
+        let remote = ([127, 0, 0, 1], 1).into();
+        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let refusals = Arc::<Refusals>::default();
+        let arrival = Arrival::new(remote, false, None);
+        let deadline = Instant::now() + limits.handshake;
+        let connection = Connection::new(io, arrival, limits.into(), refusals.clone(), deadline, place);
+        (connection, refusals)
+    }
+
+    /// A client that pinged and took none of the answers made HTTP/2 wait for room to write, where it reads nothing and
+    /// looks at no clock of its own: the connection stayed for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_of_what_is_written_is_left() {
+        for (idle, reason) in [(None, Refusal::SlowReader), (Some(Duration::from_secs(5)), Refusal::Idle)] {
+            let limits = ConnectionLimits { idle, ..ConnectionLimits::default() };
+            let (mut client, server) = tokio::io::duplex(64);
+            let (mut server, refusals) = connection(server, limits).await;
+            client.write_all(&[b'x'; PREFACE_BYTES]).await.unwrap();
+            server.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
+            let begun = Instant::now();
+            let error = server.write_all(&[7; 1000]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(begun.elapsed() <= BLOCKED * 2, "{:?}", begun.elapsed());
+            assert_eq!(refusals.read(reason), 1);
+            drop(client);
         }
     }
 }

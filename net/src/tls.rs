@@ -4,7 +4,7 @@
 //! Invariants:
 //! - What is in use was sound as a whole when it came: a key that fits its certificate, an authority that is one. What
 //!   is not, changes nothing.
-//! - A connection keeps what it began with. Nothing is resumed across a change: tickets die with what issued them.
+//! - A connection keeps what it began with. Nothing is resumed: each one shows its certificates.
 //!
 //! Must not know: files, sockets.
 
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// The only protocol that is spoken inside of TLS.
@@ -115,6 +115,9 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
         .with_single_cert(chain, key)
         .map_err(|e| wrong(format!("certificate and key cannot be used together: {e}")))?;
     config.alpn_protocols.push(HTTP2.to_vec());
+    // Who comes again shows its certificate again: it may have expired.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

@@ -115,13 +115,14 @@ pub(crate) async fn respond<B, Q, T>(
     begin: impl FnOnce(&Q) -> Result<Answers<T>, Status>,
 ) -> Response<Body>
 where
-    B: http_body::Body + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
     Q: prost::Message + Default + 'static,
     T: Verbatim,
 {
     let decoder = ProstCodec::<(), Q>::raw_decoder(Default::default());
-    let mut requests = Streaming::new_request(decoder, request.into_body(), None, Some(REQUEST_BYTES_MAX));
+    let body = crate::budget::small(Body::new(request.into_body()));
+    let mut requests = Streaming::new_request(decoder, body, None, Some(REQUEST_BYTES_MAX));
     let answers = match requests.message().await {
         Ok(Some(request)) => begin(&request),
         Ok(None) => Err(Status::invalid_argument("this call needs a request")),

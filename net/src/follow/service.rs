@@ -4,6 +4,7 @@ use super::{Follow, source};
 use crate::proto::v1::FollowRequest;
 use crate::proto::v1::follow_server::SERVICE_NAME;
 use crate::verbatim::respond;
+use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -40,7 +41,7 @@ impl NamedService for FollowServer {
 
 impl<B> Service<Request<B>> for FollowServer
 where
-    B: http_body::Body + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = Response<Body>;

@@ -3,6 +3,7 @@
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::{IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
 use crate::arrival::Arrival;
+use crate::budget;
 use crate::ids;
 use crate::listener::{self, Settings};
 use crate::proto::v1::peer_server::{Peer, PeerServer};
@@ -29,6 +30,7 @@ const STREAMS_MAX: u32 = 8;
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service =
         PeerServer::new(PeerService { shared: shared.clone() }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let service = budget::introduced(service, MESSAGE_BYTES_MAX);
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
     settings.tls = shared.tls.as_ref().map(|tls| tls.server.clone());

@@ -39,6 +39,7 @@ use metrics::{Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
 use router::Room;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +58,9 @@ pub(crate) enum First {
     /// Be an empty replica of this log, which its leader has to add.
     Join(LogId),
 }
+
+/// Descriptors besides those of clients' connections: files, replicas, probes.
+const DESCRIPTORS: u64 = 1024;
 
 /// A server at work.
 pub(crate) struct Server {
@@ -113,6 +117,7 @@ impl Server {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
             return Err(Failure::usage(what));
         }
+        make_room_for_connections(config.limits.connections_max);
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
@@ -375,6 +380,25 @@ fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     let access = reloader.access(&config.auth, settings.refusals.clone())?;
     let budget = Budget::new(config.limits.budget(), settings.refusals.clone());
     Ok(Doors { settings, access, budget, reloads: reloader.reloads().clone() })
+}
+
+/// Descriptors for all connections that may come, and for the log's files: as many as this process may ask for.
+fn make_room_for_connections(connections: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = connections.saturating_add(DESCRIPTORS);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let wanted = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    let error = setrlimit(Resource::Nofile, raised).err();
+    if wanted < needed || error.is_some() {
+        tracing::warn!(
+            limit = wanted,
+            needed,
+            "too few open files are allowed for limits.connections_max: raise the limit (ulimit -n), or lower the option"
+        );
+    }
 }
 
 /// A listener at the first address that the place stands for.

@@ -20,6 +20,9 @@ pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", 
 /// Those of a copy that follows.
 pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
+/// The largest request of those that have nothing to do with a log.
+const SMALL_BYTES: usize = 64 << 10;
+
 /// What the services may take.
 pub(super) struct Room {
     pub(super) message_bytes_max: usize,
@@ -32,9 +35,10 @@ pub(super) fn routes(
     admin: AdminServer<AdminService>,
     room: &Room,
 ) -> Result<(Routes, HealthReporter)> {
-    let (routes, reporter) = common_routes()?;
+    let (routes, reporter) = common_routes(&room.budget)?;
     let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
     let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
+    let admin = budget.over(admin, message_bytes_max);
     let mut options = NativeOptions::default();
     (options.message_bytes_max, options.budget) = (message_bytes_max, budget);
     let logspec = LogspecService::new(host.clone(), limits).into_server();
@@ -44,12 +48,12 @@ pub(super) fn routes(
 
 /// The services of a copy that follows: it is read, and feeds others.
 pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
-    let (routes, reporter) = common_routes()?;
+    let (routes, reporter) = common_routes(&Budget::default())?;
     Ok((native_services(routes, host, NativeOptions::default()), reporter))
 }
 
-/// What has nothing to do with a log.
-fn common_routes() -> Result<(Routes, HealthReporter)> {
+/// What has nothing to do with a log. Within the budget as well: what is asked is small, and comes in time.
+fn common_routes(budget: &Budget) -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -58,9 +62,9 @@ fn common_routes() -> Result<(Routes, HealthReporter)> {
     };
     let broken =
         |e: tonic_reflection::server::Error| Failure::new(ErrorKind::Corrupt, format!("reflection: {e}"));
-    let routes = Routes::new(health)
-        .add_service(reflection().build_v1().map_err(broken)?)
-        .add_service(reflection().build_v1alpha().map_err(broken)?);
+    let routes = Routes::new(budget.over(health, SMALL_BYTES))
+        .add_service(budget.over(reflection().build_v1().map_err(broken)?, SMALL_BYTES))
+        .add_service(budget.over(reflection().build_v1alpha().map_err(broken)?, SMALL_BYTES));
     Ok((routes, reporter))
 }
 
