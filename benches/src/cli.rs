@@ -107,6 +107,8 @@ enum Command {
     Bars {
         #[command(flatten)]
         common: Common,
+        #[command(flatten)]
+        net: NetOptions,
         /// Bars to measure; all if none is named
         #[arg(value_enum)]
         names: Vec<bars::Name>,
@@ -152,12 +154,6 @@ struct Common {
     /// Thread counts of `append_threads`
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = run::THREADS)]
     threads: Vec<usize>,
-    /// Numbers of connections of the network's append bars
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = appends::CONNECTIONS)]
-    connections: Vec<usize>,
-    /// There, all appenders of a connection share one append stream; otherwise each has its own
-    #[arg(long)]
-    shared_streams: bool,
     /// Megabytes of the log that is scanned
     #[arg(long, value_name = "MIB")]
     scan_mib: Option<u64>,
@@ -173,10 +169,21 @@ struct Common {
     /// Draw into this file: the curves of `run`, the ratios of `bars`
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw append rates by connections into this file (of `bars`)
+}
+
+/// What only bars of the network ask for.
+#[derive(Clone, Debug, Args)]
+struct NetOptions {
+    /// Numbers of connections of the network's append bars
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = appends::CONNECTIONS)]
+    connections: Vec<usize>,
+    /// There, all appenders of a connection share one append stream; otherwise each has its own
+    #[arg(long)]
+    shared_streams: bool,
+    /// Draw append rates by connections into this file
     #[arg(long, value_name = "FILE")]
     svg_connections: Option<PathBuf>,
-    /// Seconds of the overload (of `bars net_overload`)
+    /// Seconds of the overload (of `net_overload`)
     #[arg(long, value_name = "S")]
     overload_secs: Option<f64>,
 }
@@ -196,28 +203,26 @@ impl Common {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }
 
-    fn sizes(&self) -> Sizes {
+    /// `net`: None: nothing of the network is measured.
+    fn sizes(&self, net: Option<&NetOptions>) -> Sizes {
+        let overload = net.and_then(|net| net.overload_secs).unwrap_or(if self.quick { 2.0 } else { 30.0 });
         let (scan, open, idle) = if self.quick { (128, 512, 2) } else { (2048, 16 << 10, 5) };
         Sizes {
             threads: self.threads.clone(),
-            connections: self.connections.clone(),
-            streams: if self.shared_streams { Streams::Shared } else { Streams::Own },
+            connections: net.map_or_else(|| appends::CONNECTIONS.to_vec(), |net| net.connections.clone()),
+            streams: if net.is_some_and(|net| net.shared_streams) { Streams::Shared } else { Streams::Own },
             scan_bytes: self.scan_mib.unwrap_or(scan) << 20,
             open_bytes: self.open_mib.unwrap_or(open) << 20,
             idle: Duration::from_secs(idle),
-            overload: Duration::from_secs_f64(self.overload_secs.unwrap_or(if self.quick {
-                2.0
-            } else {
-                30.0
-            })),
+            overload: Duration::from_secs_f64(overload),
         }
     }
 
     fn bench(&self, dir: &WorkDir, prefix: &[&str]) -> Result<Bench> {
         let seconds = self.checked_seconds()?;
         // A log that is opened, what is prepared ahead of it, and as much again as is left in peace.
-        let need =
-            self.sizes().open_bytes.max(self.sizes().scan_bytes) + if self.quick { 1 << 30 } else { 4 << 30 };
+        let sizes = self.sizes(None);
+        let need = sizes.open_bytes.max(sizes.scan_bytes) + if self.quick { 1 << 30 } else { 4 << 30 };
         let free = free_bytes(dir.path())?;
         let (need, free) = (need >> 20, free >> 20);
         ensure!(free >= need, "{} has {free} MiB free; {need} are needed", self.dir.display());
@@ -272,7 +277,7 @@ pub fn run(args: BenchArgs, prefix: &[&str]) -> Result<()> {
         Some(Command::Run { common, workloads }) => {
             run_workloads(&common, &workloads, prefix, &probe_command)
         }
-        Some(Command::Bars { common, names }) => run_bars(&common, &names, prefix, &probe_command),
+        Some(Command::Bars { common, net, names }) => run_bars(&common, &net, &names, prefix, &probe_command),
         Some(Command::Probe { dir, scan }) => {
             println!("{}", serde_json::to_string(&probe(&dir, scan)?)?);
             Ok(())
@@ -298,7 +303,7 @@ fn run_workloads(common: &Common, workloads: &[Workload], prefix: &[&str], probe
     let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
     for which in chosen(workloads) {
         eprintln!("{}", name(&which));
-        let rows = run::workload(&bench, &common.sizes(), which, probe);
+        let rows = run::workload(&bench, &common.sizes(None), which, probe);
         report.rows.extend(rows.with_context(|| name(&which))?);
     }
     if let Some(path) = &common.svg {
@@ -307,20 +312,26 @@ fn run_workloads(common: &Common, workloads: &[Workload], prefix: &[&str], probe
     common.put(&report.table(), &report)
 }
 
-fn run_bars(common: &Common, names: &[bars::Name], prefix: &[&str], probe: &[OsString]) -> Result<()> {
+fn run_bars(
+    common: &Common,
+    net: &NetOptions,
+    names: &[bars::Name],
+    prefix: &[&str],
+    probe: &[OsString],
+) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
     let bench = common.bench(&dir, prefix)?;
     let machine = Machine::look(dir.path())?;
     let mut all = Bars { machine, seconds: common.seconds(), rounds: bench.rounds, bars: Vec::new() };
     for which in chosen(names) {
         eprintln!("{}", name(&which));
-        let bars = bars::measure(&bench, &common.sizes(), which, probe);
+        let bars = bars::measure(&bench, &common.sizes(Some(net)), which, probe);
         all.bars.extend(bars.with_context(|| name(&which))?);
     }
     if let Some(path) = &common.svg {
         fs::write(path, plot::bars(&all)).with_context(|| format!("writing {}", path.display()))?;
     }
-    if let Some(path) = &common.svg_connections {
+    if let Some(path) = &net.svg_connections {
         fs::write(path, plot::connections(&all)).with_context(|| format!("writing {}", path.display()))?;
     }
     common.put(&all.table(), &all)

@@ -23,6 +23,7 @@ use crate::open::cannot_open;
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogId};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -199,7 +200,13 @@ impl Inspector {
 
     fn numbers(&self) -> Result<Vec<u64>> {
         let names = self.disk.list().map_err(|e| Error::io("list", self.disk.path(), e))?;
-        let mut numbers: Vec<u64> = names.iter().filter_map(|n| file_number(n)).collect();
+        let listed: BTreeSet<u64> = names.iter().filter_map(|n| file_number(n)).collect();
+        let mut numbers: Vec<u64> = listed.iter().copied().collect();
+        // A list is not made in one moment: a file that got its name meanwhile can be left out, and the one made after it not.
+        for (before, after) in listed.iter().zip(listed.iter().skip(1)) {
+            let there = |n: &u64| self.disk.open(&file_name(*n), false).is_ok();
+            numbers.extend((before + 1..*after).take(GAP_MAX).filter(there));
+        }
         numbers.sort_unstable();
         if let Some(only) = self.only
             && !numbers.contains(&only)
@@ -249,6 +256,9 @@ fn dead(found: &[Found]) -> Vec<bool> {
     dead.reverse();
     dead
 }
+
+/// So many names in a gap are looked for: more files are not made while a list is.
+const GAP_MAX: usize = 16;
 
 /// The fault of segments that are not there, between two that are.
 fn missing(from: u64, next: &Found, chain: &Chain) -> Fault {

@@ -92,7 +92,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 /// What `chiplog verify` would say of a directory.
 fn assert_sound(dir: &Path) {
     let mut faults = Vec::new();
-    let mut look = |event: Event| {
+    let mut look = |event: Event<'_>| {
         if let Event::Fault(fault) = event {
             faults.push(fault.to_string());
         }

@@ -43,6 +43,7 @@ impl Link {
     /// Ends it, for good; what waits has a moment to leave.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
+        self.counters.disconnected(); // from here on they tell of the next one
     }
 
     fn is_closed(&self) -> bool {
@@ -70,10 +71,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
                 Ok(answers) => {
                     stood = true;
                     told = None;
-                    link.counters.connected();
+                    if !link.is_closed() {
+                        link.counters.connected();
+                    }
                     tracing::debug!(node = %link.node, address = link.address, "connected to a peer");
                     let end = stand(&shared, &link, answers).await;
-                    link.counters.disconnected();
+                    if !link.is_closed() {
+                        link.counters.disconnected();
+                    }
                     match end {
                         Some(end) => end,
                         None => return,
@@ -115,7 +120,6 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     }
     link.queue.end_stream();
     link.queue.clear();
-    link.counters.disconnected();
     shared.links.fetch_sub(1, Ordering::Relaxed);
 }
 
