@@ -510,7 +510,7 @@ impl Node {
             committed_raft: committed.raft,
             last_raft: sequencer.end().raft,
             members: self.replica.membership().members().cloned().collect(),
-            peers: self.replica.peer_statuses(),
+            peers: self.replica.peer_statuses(now),
         }
     }
 

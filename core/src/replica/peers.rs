@@ -408,18 +408,23 @@ impl Replica {
     }
 
     /// How far the others are; of a leader only.
-    pub(crate) fn peer_statuses(&self) -> Vec<crate::cluster::PeerStatus> {
+    pub(crate) fn peer_statuses(&self, now: Moment) -> Vec<crate::cluster::PeerStatus> {
         if !self.is_leader() {
             return Vec::new();
         }
         let last = self.raw.raft.raft_log.last_index();
+        // Raft's own word for it starts anew every election time-out, with nobody heard yet.
+        let heard = |node: NodeId| {
+            let at = self.peers.heard_at.get(&node);
+            at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
+        };
         let status = |member: &Member| {
             let progress = self.raw.raft.prs().get(member.node.0)?;
             Some(crate::cluster::PeerStatus {
                 node: member.node,
                 matched: RaftIndex(progress.matched),
                 lag: last.saturating_sub(progress.matched),
-                active: progress.recent_active,
+                active: heard(member.node),
             })
         };
         let node = self.node();
@@ -428,9 +433,10 @@ impl Replica {
 
     /// Whom to let lead instead: the voter that lacks least.
     pub(crate) fn successor(&self) -> Option<NodeId> {
-        let peers = self.peer_statuses();
-        let votes = |node| self.membership.get(node).is_some_and(|m| m.is_voter() && !m.is_leaving());
-        peers.iter().filter(|p| p.active && votes(p.node)).max_by_key(|p| p.matched).map(|p| p.node)
+        let prs = self.raw.raft.prs();
+        let votes = |m: &&Member| m.node != self.node() && m.is_voter() && !m.is_leaving();
+        let there = |m: &Member| prs.get(m.node.0).filter(|p| p.recent_active).map(|p| (p.matched, m.node));
+        self.membership.members().filter(votes).filter_map(there).max().map(|(_, node)| node)
     }
 
     /// A last word of a leader that can write no more: the one that lacks least may stand for election at once.
