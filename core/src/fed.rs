@@ -477,6 +477,10 @@ mod tests {
                 let again = Fed::decode(head.clone(), pieces).unwrap();
                 assert_eq!(again.encode().0, head);
                 assert_eq!(again.encode().1.concat(), whole);
+                if let Fed::Entries(entries) = again {
+                    let whole = |e: &FedEntry| e.header.kind == Kind::Data || e.body.len() <= 1;
+                    assert!(entries.iter().all(whole), "cut at {cut}: what is no batch is in one piece");
+                }
             }
         }
     }

@@ -227,7 +227,7 @@ impl Pieces {
         self.0.is_empty()
     }
 
-    /// The next body, checked against its header.
+    /// The next body, checked against its header: in pieces that each hold whole batches, or, of another kind, in one.
     pub(crate) fn take(&mut self, header: &BlockHeader) -> Result<Vec<Bytes>, Malformed> {
         let mut left = body_bytes(header);
         let mut body = Vec::new();
@@ -245,8 +245,9 @@ impl Pieces {
             return Ok(body);
         }
         let checked = check_pieces(header, body.iter().map(|p| &p[..]), true);
-        if checked.is_err() && body.len() > 1 {
-            // A batch can lie across two pieces.
+        let is_whole = header.kind == Kind::Data && checked.is_ok();
+        if body.len() > 1 && !is_whole {
+            // A batch can lie across two pieces; and what is no batch is read as one.
             let mut whole = BytesMut::with_capacity(body_bytes(header));
             for mut piece in body {
                 whole.extend_from_slice(piece.chunk());

@@ -26,8 +26,7 @@ fn options() -> Options {
 fn travel(fed: &Fed) -> Fed {
     let (head, pieces) = fed.encode();
     let whole = Bytes::from(pieces.concat());
-    let pieces =
-        (0..whole.len()).step_by(1000).map(|at| whole.slice(at..whole.len().min(at + 1000))).collect();
+    let pieces = (0..whole.len()).step_by(7).map(|at| whole.slice(at..whole.len().min(at + 7))).collect();
     Fed::decode(head, pieces).unwrap()
 }
 
