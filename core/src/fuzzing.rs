@@ -9,12 +9,14 @@ use crate::checksum;
 use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::disk::SECTOR_BYTES;
 use crate::fed::HEAD_BYTES as FED_HEAD_BYTES;
+use crate::raft_codec::{self, HeadKind};
 use crate::sequence::COMMAND_BYTES;
 use crate::session::{self, Sessions};
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
 use crate::store::decision::{DECISIONS, Verdict};
 use crate::store::layout::{self, FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::types::SegmentId;
+use bytes::Bytes;
 
 /// The format's checksum, so that a fuzz target can mend one and get past it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -112,6 +114,26 @@ pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
 /// The body of an opening block.
 pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
     Opening::parse(bytes).ok().map(|o| o.encode())
+}
+
+/// What one replica sends another: its head, and the bodies beside it. Whether the head is one, and, of a message of
+/// raft's, how many entries came with their bodies.
+pub fn peer(head: &[u8], bodies: Vec<Vec<u8>>) -> Option<usize> {
+    let (kind, body) = raft_codec::parse_head(&Bytes::copy_from_slice(head)).ok()?;
+    match kind {
+        HeadKind::Raft => {
+            let bodies = bodies.into_iter().map(Bytes::from).collect();
+            raft_codec::decode_message(&body, bodies).ok().map(|(_, arrived)| arrived.len())
+        }
+        _ => Some(0),
+    }
+}
+
+/// Corrects the checksum of a head that one replica sends another. False: it is too short for one.
+pub fn mend_peer(head: &mut [u8]) -> bool {
+    let Some((sum, rest)) = head.split_first_chunk_mut::<4>() else { return false };
+    *sum = checksum::crc32c(rest).to_le_bytes();
+    true
 }
 
 /// The table of exactly-once sessions, with all that it can remember.

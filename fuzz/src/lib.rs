@@ -4,9 +4,11 @@
 //! A target fails by panicking. Checksums stop nearly every mutated input at the door, so each target tries its
 //! input twice: as it is, and with the checksums mended, as a writer that means harm would.
 
+mod network;
 mod recovery;
 
 use chiplog::fuzzing;
+pub use network::{authority, peer, wire};
 pub use recovery::recovery;
 
 /// A target: takes any bytes, panics when a promise is broken.
@@ -19,6 +21,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("segment", segment),
     ("sessions", sessions),
     ("fed", fed),
+    ("wire", wire),
+    ("peer", peer),
+    ("authority", authority),
     ("recovery", recovery),
 ];
 
