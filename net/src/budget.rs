@@ -680,6 +680,7 @@ mod tests {
         let (took, status) = end_of(&mut gate).await;
         assert!(took >= STALL && took < STALL * 2, "{took:?}");
         assert_eq!(status.code(), Code::ResourceExhausted);
+        drop(gate);
         // Who sends something has more.
         let mut gate = Gate {
             message_bytes_max: 64 << 20,
