@@ -44,13 +44,17 @@ pub(crate) fn delay(bench: &Bench, nodes: usize, from_leader: bool) -> Result<De
 
 fn delay_round(bench: &Bench, servers: &Servers, node: usize) -> Result<Latencies> {
     let count = (bench.window.measured.as_secs_f64() / PAUSE.as_secs_f64()).ceil() as u64;
-    let (ready, begins) = mpsc::channel();
+    let ((ready, begins), (tell, first)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
-        let reading = scope.spawn(move || super::block_on(reads(servers, node, count, ready)));
+        let reading = scope.spawn(move || {
+            // Whoever it reads from may not have that one yet.
+            let first = first.recv_timeout(PATIENCE).context("nothing was appended")?;
+            super::block_on(reads(servers, node, first, count, ready))
+        });
         let acknowledged = super::block_on(async {
             let client = Client::connect(servers.addresses(), ClientOptions::default()).await?;
             let producer = client.producer(ProducerOptions::default()).await?;
-            producer.append(b"first").await?.await?;
+            tell.send(producer.append(b"first").await?.await?).context("the reader is gone")?;
             begins.recv_timeout(PATIENCE).context("the reader did not begin")?;
             let mut times = Vec::with_capacity(count as usize);
             for n in 0..count {
@@ -73,15 +77,16 @@ fn delay_round(bench: &Bench, servers: &Servers, node: usize) -> Result<Latencie
     })
 }
 
-/// Reads `count` records behind the newest one, and when each came.
+/// Reads `count` records behind the `first` one, and when each came.
 async fn reads(
     servers: &Servers,
     node: usize,
+    first: Index,
     count: u64,
     ready: mpsc::Sender<()>,
 ) -> Result<Vec<(Index, Instant)>> {
     let client = Client::connect(servers.addresses(), ClientOptions::default()).await?;
-    let mut reader = client.reader(Start::Last(1), ReadFrom::Nearest(Servers::zone(node)));
+    let mut reader = client.reader(Start::Index(first), ReadFrom::Nearest(Servers::zone(node)));
     reader.next_record().await?;
     ready.send(()).context("nobody waits for the reader")?;
     let mut times = Vec::with_capacity(count as usize);
