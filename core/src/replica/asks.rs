@@ -112,6 +112,15 @@ impl Asks {
         }
     }
 
+    /// This replica has jumped, and the command that discarded what lies between stands behind the jump: what it shows until
+    /// that comes was never a state of the log. A barrier from before may be passed sooner; one that is asked now is not, for
+    /// whoever let this replica jump knew the command to be committed.
+    pub(super) fn jumped(&mut self) {
+        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
+        let landed = self.landed.drain(..).map(|(_, b)| b);
+        self.next.extend(flying.chain(landed));
+    }
+
     /// Whether changes of membership wait to be proposed, or to be in force.
     pub(super) fn has_changes(&self) -> bool {
         !self.changes.is_empty()

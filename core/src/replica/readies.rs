@@ -291,6 +291,7 @@ impl Replica {
         let malformed = |why: &str| Error::new(ErrorKind::Corrupt, format!("the leader's snapshot: {why}"));
         let (header, opening) = parse_snapshot(snapshot).map_err(malformed)?;
         self.sequencer.jump(&header, &opening, &self.options).map_err(malformed)?;
+        self.asks.jumped();
         self.membership = self.sequencer.committed().membership.clone();
         self.raw.mut_store().jump(self.sequencer.end());
         self.unapplied.clear();
