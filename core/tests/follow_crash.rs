@@ -3,18 +3,19 @@
 //! least the last one that was synced; and what is fed again leads to the same.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+#[path = "support/hooked.rs"]
+mod hooked;
 mod support;
 
 use chiplog::disk::sim::{Fault, History, Image, Landed, Op, Rng, SimDisk, Trouble};
-use chiplog::disk::{Disk, DiskFile, Lock};
 use chiplog::{
     BatchBuilder, Codec, ErrorKind, Fed, FedState, FeedFrom, Followed, Index, Log, Options, RaftIndex,
     ReadMode, Start,
 };
+use hooked::{Hooked, Hooks};
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -400,92 +401,19 @@ fn a_full_disk_poisons_nobody() {
 
 type Call = Box<dyn Fn() + Send>;
 
-/// A disk that calls somebody before an opening block is written.
-#[derive(Clone)]
-struct Watched {
-    disk: SimDisk,
-    before_opening: Arc<Mutex<Option<Call>>>,
-}
+/// Calls somebody before an opening block is written.
+#[derive(Default)]
+struct BeforeOpening(Mutex<Option<Call>>);
 
-struct WatchedFile {
-    file: Arc<dyn DiskFile>,
-    disk: Watched,
-}
-
-impl std::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Watched")
-    }
-}
-
-impl std::fmt::Debug for WatchedFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WatchedFile")
-    }
-}
-
-impl Watched {
-    fn watch(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(WatchedFile { file, disk: self.clone() })
-    }
-}
-
-impl Disk for Watched {
-    fn path(&self) -> &Path {
-        self.disk.path()
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.create(name).map(|file| self.watch(file))
-    }
-
-    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(name, write).map(|file| self.watch(file))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
-        self.disk.lock(name)
-    }
-}
-
-impl DiskFile for WatchedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+impl Hooks for BeforeOpening {
+    fn before_write(&self, bufs: &[IoSlice<'_>]) {
         const KIND_AT: usize = 60;
         const OPENING: u8 = 7;
         if bufs.first().is_some_and(|b| b.starts_with(b"CLB1") && b.get(KIND_AT) == Some(&OPENING))
-            && let Some(call) = &*self.disk.before_opening.lock().unwrap()
+            && let Some(call) = &*self.0.lock().unwrap()
         {
             call();
         }
-        self.file.write_at(offset, bufs)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
     }
 }
 
@@ -496,8 +424,8 @@ fn a_jump_moves_the_first_index_before_any_segment_leaves() {
     let source = Log::open_on(Arc::new(SimDisk::default()), options()).unwrap();
     source.append(b"x").unwrap();
     let Some(Fed::State(begin)) = source.feed(FeedFrom::First).unwrap().next(1).unwrap() else { panic!() };
-    let disk = Watched { disk: SimDisk::default(), before_opening: Arc::default() };
-    let follower = Followed::create_on(Arc::new(disk.clone()), options(), &begin).unwrap();
+    let hooks = Arc::<BeforeOpening>::default();
+    let follower = Followed::create_on(Arc::new(Hooked::new(hooks.clone())), options(), &begin).unwrap();
     let mut feed = source.feed(follower.want().unwrap()).unwrap();
     while let Some(fed) = feed.next(1 << 20).unwrap() {
         follower.take(fed).unwrap();
@@ -508,11 +436,11 @@ fn a_jump_moves_the_first_index_before_any_segment_leaves() {
     let Some(Fed::State(ahead)) = source.feed(FeedFrom::Newest).unwrap().next(1).unwrap() else { panic!() };
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, told) = (follower.log().clone(), seen.clone());
-    *disk.before_opening.lock().unwrap() = Some(Box::new(move || {
+    *hooks.0.lock().unwrap() = Some(Box::new(move || {
         told.lock().unwrap().push(log.read(Index(1)).map_err(|e| e.kind()));
     }));
     assert!(follower.begin(&ahead).unwrap().is_some());
-    *disk.before_opening.lock().unwrap() = None;
+    *hooks.0.lock().unwrap() = None;
     let seen = seen.lock().unwrap();
     assert!(matches!(seen[..], [Err(ErrorKind::Discarded)]), "{seen:?}");
 }

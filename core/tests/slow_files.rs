@@ -3,13 +3,12 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use chiplog::disk::sim::SimDisk;
-use chiplog::disk::{Disk, DiskFile, Lock};
+#[path = "support/hooked.rs"]
+mod hooked;
+
 use chiplog::transport::MemoryNetwork;
 use chiplog::{Bootstrap, Change, Cluster, Index, Log, NodeId, Options, Role, Start, Ticket};
-use std::io::{self, IoSlice};
-use std::ops::Range;
-use std::path::Path;
+use hooked::{Hooked, Hooks};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -48,78 +47,9 @@ impl Gate {
     }
 }
 
-#[derive(Debug)]
-struct Gated {
-    disk: SimDisk,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug)]
-struct GatedFile {
-    file: Arc<dyn DiskFile>,
-    gate: Arc<Gate>,
-}
-
-impl Gated {
-    fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(GatedFile { file, gate: self.gate.clone() })
-    }
-}
-
-impl Disk for Gated {
-    fn path(&self) -> &Path {
-        self.disk.path()
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.create(name).map(|f| self.file(f))
-    }
-
-    fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(name, write).map(|f| self.file(f))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
-        self.disk.lock(name)
-    }
-}
-
-impl DiskFile for GatedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        self.file.write_at(offset, bufs)
-    }
-
-    fn fill_with_zeros(&self, range: Range<u64>) -> io::Result<()> {
-        self.gate.pass();
-        self.file.fill_with_zeros(range)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
+impl Hooks for Gate {
+    fn before_fill(&self) {
+        self.pass();
     }
 }
 
@@ -142,8 +72,7 @@ impl Trio {
             cluster.election_timeout = Duration::from_millis(500);
             let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(SEGMENT_BYTES) };
             let gate = Arc::new(Gate::default());
-            let disk = Gated { disk: SimDisk::default(), gate: gate.clone() };
-            let log = Log::open_on(Arc::new(disk), options).unwrap();
+            let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
             trio.gates.push(gate);
             if let Some(leader) = trio.logs.first() {
                 let (node, directory) = (NodeId(node), log.info().directory);

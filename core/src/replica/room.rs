@@ -25,6 +25,9 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 use std::collections::{BTreeSet, VecDeque};
 
+/// What a held message counts for besides its bodies, and each of its entries.
+const HELD_BYTES: usize = 256;
+
 /// The room that entries take which raft was given and that are not planned yet.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
@@ -76,13 +79,13 @@ impl Replica {
     /// As [`Self::step`].
     pub(super) fn step_held(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         while let Some((message, arrived)) = self.admission.held.pop_front() {
-            self.admission.held_bytes -= bytes_of(&arrived);
+            self.admission.held_bytes -= bytes_of(&message, &arrived);
             // Much can have happened since it came.
             if self.out.is_some() || self.check_message(&message).is_err() {
                 continue;
             }
             if let Some(checked) = self.try_step((message, arrived), now, writing)? {
-                self.admission.held_bytes += bytes_of(&checked.1);
+                self.admission.held_bytes += bytes_of(&checked.0, &checked.1);
                 self.admission.held.push_front(checked);
                 break;
             }
@@ -92,7 +95,7 @@ impl Replica {
 
     /// For later, while memory allows. What is dropped is as good as lost on its way.
     fn hold(&mut self, checked: (Message, Vec<Arrived>)) {
-        let bytes = bytes_of(&checked.1);
+        let bytes = bytes_of(&checked.0, &checked.1);
         if self.admission.held_bytes + bytes <= self.cluster.inbox_bytes_max {
             self.admission.held_bytes += bytes;
             self.admission.held.push_back(checked);
@@ -235,8 +238,10 @@ fn is_to_write(message: &Message) -> bool {
     }
 }
 
-fn bytes_of(arrived: &[Arrived]) -> usize {
-    arrived.iter().flat_map(|(_, body)| body).map(Bytes::len).sum()
+/// What a message takes in memory, about: none is free.
+fn bytes_of(message: &Message, arrived: &[Arrived]) -> usize {
+    let bodies: usize = arrived.iter().flat_map(|(_, body)| body).map(Bytes::len).sum();
+    HELD_BYTES + message.get_entries().len() * HELD_BYTES + bodies
 }
 
 /// What the room for an entry is for.
