@@ -3,19 +3,21 @@
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
-use crate::gather::{Queue, QueueLimits};
+use crate::gather::{Queue, QueueLimits, Work};
+use crate::mail::Mail;
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
 use crate::positions::Positions;
 use crate::raft_codec::{self, HeadKind};
-use crate::transport::{Envelope, MemoryNetwork};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex};
+use crate::transport::{Envelope, Inbox, MemoryNetwork, Transport};
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 const LOG: LogId = LogId(7);
 const LEADER: NodeId = NodeId(1);
@@ -23,7 +25,11 @@ const DIRECTORY: DirectoryId = DirectoryId(11);
 
 /// Node 2, which is to join.
 fn joining() -> Node {
-    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), MemoryNetwork::new().transport());
+    joining_over(MemoryNetwork::new().transport())
+}
+
+fn joining_over(transport: Arc<dyn Transport>) -> Node {
+    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
     let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
     let opened = open(Arc::new(SimDisk::default()), &options).unwrap();
     opened.store.preparer.go_unaided();
@@ -47,6 +53,7 @@ fn deliver(node: &mut Node, head: Bytes) {
         to_directory: DirectoryId(0),
         head,
         bodies: Vec::new(),
+        urgent: false,
     };
     node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
@@ -104,4 +111,103 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     assert_ne!(node.replica.role(), Role::Removed);
     deliver(&mut node, notice(2));
     assert_eq!(node.replica.role(), Role::Removed);
+}
+
+/// Keeps what is sent.
+#[derive(Debug, Default)]
+struct Wire {
+    sent: Mutex<Vec<Envelope>>,
+    backlog: AtomicUsize,
+}
+
+impl Transport for Wire {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+
+    fn send(&self, envelope: Envelope) {
+        self.sent.lock().unwrap().push(envelope);
+    }
+
+    fn backlog(&self, _: NodeId) -> usize {
+        self.backlog.load(Ordering::Relaxed)
+    }
+}
+
+impl Wire {
+    /// What was sent since the last time: kinds, and whether they are urgent.
+    fn take(&self) -> Vec<(MessageType, bool)> {
+        let kind = |e: Envelope| {
+            let (_, body) = raft_codec::parse_head(&e.head).unwrap();
+            (Message::parse_from_bytes(&body).unwrap().get_msg_type(), e.urgent)
+        };
+        std::mem::take(&mut *self.sent.lock().unwrap()).into_iter().map(kind).collect()
+    }
+}
+
+/// Gives it a message, and does all that follows.
+fn turn(node: &mut Node, message: &Message) {
+    let envelope = Envelope {
+        log: LOG,
+        from: LEADER,
+        from_directory: DIRECTORY,
+        to: NodeId(2),
+        to_directory: DirectoryId(0),
+        head: raft_codec::encode_message(message).unwrap(),
+        bodies: Vec::new(),
+        urgent: false,
+    };
+    let work = Work { mail: [Mail::Message(envelope)].into(), ..Work::default() };
+    node.turn(Moment::START, work).unwrap();
+    while let Some(job) = node.begin_sync(Moment::START) {
+        job.run().unwrap();
+        node.end_sync(Moment::START, &job).unwrap();
+    }
+}
+
+/// An answer to a heartbeat means to raft that all before it came, or is lost: since heartbeats overtake entries, it sent a
+/// large one again with each of them, beside the one that was still on its way.
+#[test]
+fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
+    let wire = Arc::new(Wire::default());
+    let mut node = joining_over(wire.clone());
+    let directory = node.status(Moment::default()).directory;
+    let changed = |index, node, members: &[Member]| {
+        let membership = Membership::of(members.iter().cloned());
+        let change = raft_codec::conf_change(&[Change::Promote(node)], &membership);
+        let mut entry = entry_at(index);
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.data = change.write_to_bytes().unwrap().into();
+        entry
+    };
+    let voters = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(NodeId(2), directory, "")];
+    let entries = vec![entry_at(1), changed(2, LEADER, &voters[..1]), changed(3, NodeId(2), &voters)];
+    let mut entries = append(0, entries);
+    entries.commit = 3;
+    turn(&mut node, &entries);
+    let message = |kind, term| {
+        let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
+        message.set_msg_type(kind);
+        message
+    };
+    turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
+    turn(&mut node, &message(MessageType::MsgRequestVoteResponse, 2));
+    assert_eq!((node.replica.role(), node.replica.term()), (Role::Leader, Term(2)));
+    let sent = wire.take();
+    assert_eq!(sent.last(), Some(&(MessageType::MsgAppend, false)), "{sent:?}");
+    assert!(sent.contains(&(MessageType::MsgRequestVote, true)), "{sent:?}");
+    let answer = message(MessageType::MsgHeartbeatResponse, 2);
+    for _ in 0..3 {
+        wire.backlog.store(1 << 20, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), []);
+        wire.backlog.store(1 << 10, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), [(MessageType::MsgAppend, false)]);
+    }
+    // What it has got, it says all the same, and gets what is next.
+    wire.backlog.store(1 << 20, Ordering::Relaxed);
+    let mut all = message(MessageType::MsgAppendResponse, 2);
+    all.index = 4;
+    turn(&mut node, &all);
+    assert_eq!(node.status(Moment::default()).committed_raft, RaftIndex(4));
 }
