@@ -65,7 +65,7 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Positions {
     /// The first record that is not discarded.
-    /// Moves: only forward, after the discard command is durable.
+    /// Moves: only forward, after the discard command is durable; before the write of a jump, with which older segments leave.
     first: AtomicU64,
     /// Last record handed to the operating system.
     /// Moves: in `Node::write`, when the write returned; back, when a conflict cuts off what was not committed.

@@ -62,7 +62,8 @@ impl Shelf {
         Ok(Reader { shelf: self.clone(), owner, next, lookup: false, cursor: None, block: None, batch: None })
     }
 
-    fn resolve(&self, start: Start) -> Result<Index> {
+    /// The record that this is.
+    pub(crate) fn resolve(&self, start: Start) -> Result<Index> {
         let (first, last) = self.positions.range();
         let end = last.next();
         match start {
@@ -326,8 +327,6 @@ impl Reader {
             // Start over from the index next time: nothing half-read is kept.
             self.block = None;
             self.cursor = None;
-            // The scrub looks there first: with other replicas to ask, it is repaired.
-            self.shelf.segments.suspect(error);
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
             if self.shelf.outside {
                 std::thread::sleep(OUTSIDE_LAG);
@@ -336,6 +335,8 @@ impl Reader {
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));
             }
+            // The scrub looks there first: with other replicas to ask, it is repaired.
+            self.shelf.segments.suspect(error);
         }
         read
     }

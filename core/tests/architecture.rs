@@ -82,6 +82,7 @@ const ORDER: &[&str] = &[
     "replica::applying",
     "replica::asks",
     "replica::lend",
+    "replica::pace",
     "replica::room",
     "replica::peers",
     "replica::readies",
