@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
 use crate::fetch::BLOCKS_MAX;
 use crate::membership::Membership;
-use crate::positions::HookOwner;
+use crate::positions::{HookOwner, or_wake};
 use crate::raft_codec::{body_bytes, header_of};
 use crate::reader::{Shelf, Start};
 use crate::sequence::{Me, Replayed, Sequencer};
@@ -216,15 +216,7 @@ impl Feed {
     /// # Errors
     /// As [`Self::wait`].
     pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match self.wait(Some(Duration::ZERO)) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error)),
-            Ok(false) => {
-                let waker = context.waker().clone();
-                self.on_more(move || waker.wake());
-                Poll::Pending
-            }
-        }
+        or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
     /// The entry that has to be committed before there is anything to give. `None`: nothing is waited for.

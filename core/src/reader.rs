@@ -8,7 +8,7 @@
 
 use crate::batch::{self, BatchHeader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::positions::{HookOwner, Positions};
+use crate::positions::{HookOwner, Positions, or_wake};
 use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
@@ -286,15 +286,7 @@ impl Reader {
     /// # Errors
     /// As [`Self::wait`].
     pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match self.wait(Some(Duration::ZERO)) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error)),
-            Ok(false) => {
-                let waker = context.waker().clone();
-                self.on_more(move || waker.wake());
-                Poll::Pending
-            }
-        }
+        or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
     fn has_batch(&self) -> bool {
