@@ -618,6 +618,7 @@ impl Node {
 
     /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
     pub(crate) fn end(&mut self) {
+        self.show_end();
         let what = "outcome unknown: the log was closed before a majority had the append for certain";
         self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
         for item in self.items.drain(..) {
@@ -638,6 +639,16 @@ impl Node {
         self.send();
     }
 
+    /// What is shown from now on stands for ever: this replica leads no more, and hears of nobody who does.
+    fn show_end(&self) {
+        let mut status = self.status(Moment::default());
+        if matches!(status.role, Role::Leader | Role::Candidate) {
+            status.role = Role::Follower;
+        }
+        (status.leader, status.peers) = (None, Vec::new());
+        self.published.show(status);
+    }
+
     /// Ends the node's life as one that takes appends. Readers go on.
     pub(crate) fn poison(&mut self, cause: Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
@@ -646,6 +657,7 @@ impl Node {
         for envelope in self.replica.take_outgoing() {
             self.cluster.transport.send(envelope);
         }
+        self.show_end();
         self.queue.refuse(error);
         let unknown = unknown(&cause);
         self.replica.fail_all(&unknown);

@@ -224,6 +224,13 @@ impl Asker {
                         let what = format!("{server} is not part of a cluster yet");
                         last = Failure::new(ErrorKind::Unavailable, what);
                     }
+                    // One of an earlier version claims to lead for ever. The others know who does.
+                    Ok(status) if !status.poison.is_empty() => {
+                        let what = format!("{server} takes no more appends: {}", status.poison);
+                        last = Failure::new(ErrorKind::Unavailable, what);
+                        let others = status.members.iter().map(|m| m.client_address.clone());
+                        ask.extend(others.filter(|a| !a.is_empty()));
+                    }
                     Ok(status) if status.leader_node == status.node => return Ok((server, status)),
                     Ok(status) => {
                         let leads = |m: &&_| is(m, status.leader_node);

@@ -3,13 +3,15 @@
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
+use crate::error::ErrorKind;
 use crate::gather::{Queue, QueueLimits, Work};
-use crate::mail::Mail;
+use crate::mail::{Ask, Mail};
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
 use crate::positions::Positions;
+use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::session::Sessions;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -21,6 +23,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const LOG: LogId = LogId(7);
 const LEADER: NodeId = NodeId(1);
@@ -277,4 +280,22 @@ fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
     all.index = 4;
     turn(&mut node, &all);
     assert_eq!(node.status(Moment::default()).committed_raft, RaftIndex(4));
+}
+
+/// Each that was given up stayed until its time was over, and nobody counted them.
+#[test]
+fn barriers_are_bounded() {
+    let mut node = joining();
+    let patience = Duration::from_secs(60);
+    let mut refused = 0;
+    for _ in 0..17 << 10 {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        node.replica.ask(Ask::Barrier, patience, promise, Moment::START, &mut node.writing).unwrap();
+        if let Some(outcome) = ticket.poll() {
+            assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1 << 10);
 }

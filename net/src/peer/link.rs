@@ -8,7 +8,7 @@
 
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
-use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_STREAM, Shared};
+use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
 use crate::ids;
 use crate::proto::v1::PeerHello;
 use crate::proto::v1::peer_client::PeerClient;
@@ -23,8 +23,6 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// A leader's last word spares the others an election time-out: it has so long to leave, twice.
 pub(super) const LAST_WORD: Duration = Duration::from_millis(100);
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-/// The second stream's pings wait behind what is large: so long they may. Whether the other side is there, the first tells.
-const SECOND_SILENCE: Duration = Duration::from_secs(30);
 
 /// The way to one replica.
 #[derive(Debug)]

@@ -12,7 +12,8 @@
 //!   large, which goes by the second. Each keeps its order. Who takes one only gets both by that, what is urgent ahead.
 //! - Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
 //!   node meant, its directory, and the sender's directory, if the membership knows one.
-//! - All of it runs on one thread of its own: what clients do does not delay elections.
+//! - All of it runs on threads of its own: what clients do does not delay elections. They are two, so that a handshake, or the
+//!   encoding of a large block, does not stand in a heartbeat's way; nothing relies on there being one.
 //! - A peer that is silent is given up after about an election time-out: the first stream tells, and takes the second along.
 //! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
 //!
@@ -56,6 +57,11 @@ const FEATURES: u32 = SECOND_STREAM;
 /// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
 /// whatever their own limits say.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
+/// Threads that carry messages, besides the one that takes connections in.
+const WORKERS: usize = 2;
+/// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
+/// tells whether the other side is there.
+const SECOND_SILENCE: Duration = Duration::from_secs(30);
 /// How long a link to a node that is no member stays without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -207,7 +213,7 @@ struct Known {
 }
 
 impl PeerTransport {
-    /// Begins to listen, on a thread of its own.
+    /// Begins to listen, on threads of its own.
     ///
     /// # Errors
     /// The listener cannot be used, the certificates are none, or there is no thread to be had.
@@ -220,7 +226,11 @@ impl PeerTransport {
         let tls = tls.map(secured).transpose()?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("chiplog-peer")
+            .enable_all()
+            .build()?;
         let shared = Arc::new(Shared {
             node,
             address,
@@ -287,7 +297,7 @@ impl PeerTransport {
         Ok(())
     }
 
-    /// Ends all streams and the thread, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
+    /// Ends all streams and the threads, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
     /// delivered afterwards.
     pub fn close(&self) {
         self.shared.forget();
@@ -411,7 +421,8 @@ impl Shared {
             }
         }
         let nodes: Vec<NodeId> = state.members.keys().copied().collect();
-        state.counters.retain(|n, _| nodes.contains(n));
+        let State { counters, links, .. } = &mut *state;
+        counters.retain(|n, _| nodes.contains(n) || links.contains_key(n));
         // Dialled before there is anything to say: an election should not wait for it.
         for node in nodes {
             self.link(&mut state, node);
@@ -440,6 +451,7 @@ impl Shared {
         }
         if here {
             state.links.remove(&link.node);
+            state.counters.remove(&link.node);
         }
         link.close();
         true

@@ -2,7 +2,10 @@
 
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
-use super::{Arriving, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use super::{
+    Arriving, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
+    peer_part,
+};
 use crate::arrival::Arrival;
 use crate::budget;
 use crate::ids;
@@ -42,7 +45,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(shared.election_timeout / 2))
-        .http2_keepalive_timeout(Some(2 * shared.silence()));
+        .http2_keepalive_timeout(Some(SECOND_SILENCE.max(2 * shared.silence())));
     let mut closing = shared.closing.subscribe();
     let serving = async {
         let connections = listener::plain(listener, settings);
