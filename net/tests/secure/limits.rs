@@ -259,6 +259,30 @@ async fn a_reader_that_hangs_loses_its_connection() {
     assert!(!status.message().starts_with("slow reader"), "{status}");
 }
 
+/// An answer that is whole in HTTP/2, and for which its client leaves no room, was watched by nobody: the call had ended.
+#[tokio::test]
+async fn the_last_piece_of_an_answer_is_watched() {
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = Some(Duration::from_millis(300));
+    let server = Served::start(settings).await;
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || log.append(&[7; 40 << 10]).unwrap()).await.unwrap();
+    let channel = server.endpoint().initial_stream_window_size(16 << 10).connect().await.unwrap();
+    let request = ReadRequest { start: Some(Start::Oldest(true)), records_max: 1, ..ReadRequest::default() };
+    let mut answer = NativeClient::new(channel.clone()).read(request).await.unwrap().into_inner();
+    server.refused(Refusal::SlowReader, 1).await;
+    // Its client takes nothing still: the connection ends, and with it all that lies there.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let status = loop {
+        match tokio::time::timeout(PATIENCE, answer.message()).await.expect("it hangs") {
+            Ok(message) => assert!(message.is_some(), "all of it came"),
+            Err(status) => break status,
+        }
+    };
+    println!("{status}");
+    server.refused(Refusal::SlowReader, 1).await;
+}
+
 /// A body that announces a message of so many bytes, and sends none of them; until it is to end.
 struct Announced(Option<Bytes>, oneshot::Receiver<()>);
 
