@@ -47,5 +47,6 @@ pub mod peer;
 pub mod proto;
 pub mod refusals;
 pub mod status;
+mod revoked;
 pub mod tls;
 mod verbatim;
