@@ -69,6 +69,34 @@ async fn connections() {
     }
 }
 
+/// One machine could take all places there are.
+#[tokio::test]
+async fn connections_of_an_address() {
+    let mut settings = Settings::default();
+    settings.limits.connections_per_address = 2;
+    let server = Served::start(settings).await;
+    let mut open = [server.plain().await, server.plain().await].to_vec();
+    for channel in &open {
+        info(channel).await.unwrap();
+    }
+    server.refused(Refusal::ConnectionsOfAddress, 0).await;
+    assert!(server.ask_plainly().await.is_err());
+    assert!(server.refusals.read(Refusal::ConnectionsOfAddress) >= 1);
+    // Others have their own.
+    let elsewhere = server.endpoint().local_address(Some([127, 0, 0, 2].into())).connect().await.unwrap();
+    info(&elsewhere).await.unwrap();
+    for channel in &open {
+        info(channel).await.unwrap();
+    }
+    assert_eq!(server.refusals.read(Refusal::Connections), 0);
+    open.pop();
+    let begun = Instant::now();
+    while server.ask_plainly().await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "its place is not given to another");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn streams_of_a_connection() {
     let mut settings = Settings::default();
