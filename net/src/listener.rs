@@ -30,8 +30,10 @@ use tonic::transport::Server;
 use tower_layer::{Identity, Stack};
 
 /// What a client may send on one stream before it is read.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-/// What a client may send on all its streams before it is read.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all its streams before it is read. Many times the former: streams that wait, such as those
+/// of appends that find no room, would otherwise use it up, and nothing would come on the others, which is then taken
+/// for a client that does not send.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
