@@ -7,9 +7,12 @@
 //! process.rs    a view that runs
 //! compare.rs    what tables hold, and what they should
 //! servers.rs    the servers, as in ../cluster
+//! liars.rs      tests: servers that send what they should not
 //! ```
 
 mod compare;
+#[cfg(test)]
+mod liars;
 mod process;
 #[path = "../../cluster/src/servers.rs"]
 #[expect(dead_code, reason = "the other example that has it uses all of it")]
@@ -92,7 +95,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let out = root.join("target/examples");
     let dir = out.join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
-    let ready = build(arguments, &Place { root, programs, out }, &dir)?;
+    let place = Place { root, programs, out };
+    let ready = build(arguments, &place, &dir).inspect_err(|_| _ = fs::remove_dir_all(&dir))?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, true)?);
     let running = Processes::default();
     end_at_signals(&servers, &running)?;
@@ -150,7 +154,8 @@ fn tell(
     let leader = leader_other_than(&client, 0)?;
     // The leader first: who takes the first that answers is fed by the one that dies.
     let mut cluster = servers.clients();
-    cluster.sort_by_key(|server| servers.place(leader).map_or(true, |place| place.client != *server));
+    let leads = servers.place(leader)?.client.clone();
+    cluster.sort_by_key(|server| *server != leads);
     let start = |view: &Ready, files: &Files, until| -> Result<Process> {
         running.start(view.name, &view.program, &cluster, files, until)
     };
