@@ -36,13 +36,16 @@ demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
-# Views in languages whose tools are missing are left out, and that is said; the list is examples/run/src/views.rs.
-examples: demo ## every example, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
-	@$(CARGO) build --quiet --release --package chiplog-server --package chiplog-example-embedded \
-	  --package chiplog-example-replicated --package chiplog-example-view --package chiplog-example-run
-	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; $(CURDIR)/target/release/chiplog-example-embedded
-	$(CARGO) run --quiet --release --package chiplog-example-replicated
-	$(CARGO) run --quiet --release --package chiplog-example-run -- $(RUN_FLAGS)
+# Built as the tests are, so that what `make test` has built serves here too. Views in languages whose tools are missing are
+# left out, and that is said; the list of views is examples/run/src/views.rs.
+EXAMPLES := embedded replicated cluster run
+examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
+	@echo "building the examples; the first time this takes some minutes"
+	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
+	@target/debug/chiplog-example-replicated $(if $(FILE),--file "$(FILE)")
+	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
+	@target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
 test: loom fuzz-short sim-bugs unit ## all tests; the unit, integration and documentation tests come last
 

@@ -21,7 +21,7 @@ const (
 	keepAlive = 3 * time.Second
 	silence   = 3 * keepAlive
 	// How long a server may take to say something of itself.
-	patience = 2 * time.Second
+	patience = 5 * time.Second
 	// The wait after a second failure in a row (after the first, another server is tried at once); twice as long after each
 	// further one.
 	backoffMin = 10 * time.Millisecond

@@ -7,9 +7,12 @@
 //! process.rs    a view that runs
 //! compare.rs    what tables hold, and what they should
 //! servers.rs    the servers, as in ../cluster
+//! liars.rs      tests: servers that send what they should not
 //! ```
 
 mod compare;
+#[cfg(test)]
+mod liars;
 mod process;
 #[path = "../../cluster/src/servers.rs"]
 #[expect(dead_code, reason = "the other example that has it uses all of it")]
@@ -92,7 +95,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let out = root.join("target/examples");
     let dir = out.join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
-    let ready = build(arguments, &Place { root, programs, out }, &dir)?;
+    let place = Place { root, programs, out };
+    let ready = build(arguments, &place, &dir).inspect_err(|_| _ = fs::remove_dir_all(&dir))?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, true)?);
     let running = Processes::default();
     end_at_signals(&servers, &running)?;
@@ -150,7 +154,8 @@ fn tell(
     let leader = leader_other_than(&client, 0)?;
     // The leader first: who takes the first that answers is fed by the one that dies.
     let mut cluster = servers.clients();
-    cluster.sort_by_key(|server| servers.place(leader).map_or(true, |place| place.client != *server));
+    let leads = servers.place(leader)?.client.clone();
+    cluster.sort_by_key(|server| *server != leads);
     let start = |view: &Ready, files: &Files, until| -> Result<Process> {
         running.start(view.name, &view.program, &cluster, files, until)
     };
@@ -209,7 +214,7 @@ fn tell(
     println!(
         "All summaries and tables are equal, and what the text gives. Started once more, no view changes anything."
     );
-    discarded(views, &client, servers, until, dir, &start)?;
+    discarded(views, &client, servers, records, dir, &start)?;
     println!("All checks passed, in {:.1} s.", began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -328,27 +333,40 @@ fn check(view: &Ready, process: Process, summary: &Summary, hash: u64) -> Result
     }
 }
 
-/// A view that comes too late for its next record says so and ends.
+/// So long a view runs before it is killed, one after the other: in whatever it does then.
+const MOMENTS_MILLIS: [u64; 6] = [20, 70, 150, 300, 600, 1200];
+
+/// A view that is killed again and again while it catches up; and one that comes too late for its next record, which has to
+/// say so and end.
 fn discarded(
     views: &[Ready],
     client: &Client,
     servers: &Servers,
-    last: u64,
+    records: &[&[u8]],
     dir: &Path,
     start: &dyn Fn(&Ready, &Files, u64) -> Result<Process>,
 ) -> Result<()> {
+    let last = records.len() as u64;
     let quarter = last / 4;
+    let (summary, hash) = expected(records[..quarter as usize].iter().copied());
     let mut late = Vec::new();
-    for view in views {
-        let mut files = Files::new(&dir.join(format!("{}-late", view.name)), view.files.copy.is_some())?;
-        let ended = start(view, &files, quarter)?.end()?;
-        if !ended.success {
-            return Err(format!("the view in {}: it said:\n{}", view.name, ended.lines.join("\n")).into());
+    for &Ready { name, ref program, ref files } in views {
+        let files = Files::new(&dir.join(format!("{name}-late")), files.copy.is_some())?;
+        let mut view = Ready { name, program: program.clone(), files };
+        for millis in MOMENTS_MILLIS {
+            let process = start(&view, &view.files, quarter)?;
+            thread::sleep(Duration::from_millis(millis));
+            process.kill();
         }
+        check(&view, start(&view, &view.files, quarter)?, &summary, hash)?;
         // Its copy may have what comes next: another one has to be begun.
-        files.copy = files.copy.map(|copy| copy.with_file_name("copy-anew"));
-        late.push((view, files));
+        view.files.copy = view.files.copy.map(|copy| copy.with_file_name("copy-anew"));
+        late.push(view);
     }
+    println!(
+        "kill -9 of each view {} times while it catches up: its tables are those of the text.",
+        MOMENTS_MILLIS.len()
+    );
     client.discard(Index(last / 2))?;
     // Every server knows of it before a view asks.
     for node in servers.places.iter().map(|place| place.node) {
@@ -360,8 +378,8 @@ fn discarded(
             thread::sleep(Duration::from_millis(10));
         }
     }
-    for (view, files) in late {
-        let ended = start(view, &files, last)?.end()?;
+    for view in late {
+        let ended = start(&view, &view.files, last)?.end()?;
         let says = ended.lines.iter().any(|line| line.to_lowercase().contains("discarded"));
         if ended.success || !says {
             let lines = ended.lines.join("\n");

@@ -33,6 +33,7 @@ fn all_views_end_with_the_same_tables() {
     for part in [
         "which led, in mid-append",
         "kill -9 of every view",
+        "while it catches up",
         "says so by name, and ends",
         "All checks passed",
     ] {

@@ -28,7 +28,7 @@ final class Follower implements AutoCloseable {
   private static final int KEEP_ALIVE_MILLIS = 3000;
 
   /** How long a server may take to say something of itself. */
-  private static final int PATIENCE_MILLIS = 2000;
+  private static final int PATIENCE_MILLIS = 5000;
 
   /**
    * The wait after a second failure in a row (after the first, another server is tried at once); twice as long after each
