@@ -156,7 +156,6 @@ impl<T: Send + 'static> Incoming<T> {
                 }
                 return None;
             }
-            return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection ended before it began");
