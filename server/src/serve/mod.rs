@@ -15,6 +15,7 @@
 
 pub(crate) mod config;
 pub(crate) mod copy;
+mod door;
 mod http;
 mod limits;
 mod metrics;
@@ -228,7 +229,7 @@ impl Server {
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
-        let listener = listening(listener)?;
+        let listener = door::Door::new(listening(listener)?);
         // Until the process ends: it says that the server is about to.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {

@@ -1,7 +1,8 @@
 //! Tokens and limits of a server as a process.
 
-use crate::harness::{Server, chiplog, run, wait};
+use crate::harness::{PATIENCE, Server, chiplog, run, wait};
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
@@ -107,8 +108,50 @@ fn limits_are_the_configuration_s() {
         (count("connections") >= 1.0).then_some(())
     });
     assert!(server.said().contains("too many connections"));
+    for mut stream in [&first, &second] {
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    }
+    wait("they are idle", || (count("idle") >= 2.0).then_some(()));
     drop((first, second));
     wait("there is room again", || {
         (run(&["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
     });
+}
+
+#[test]
+fn an_address_has_so_many_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.connections_per_address_max=2"]);
+    let held = [(); 2].map(|()| TcpStream::connect(&server.client).unwrap());
+    wait("one is too many", || {
+        drop(TcpStream::connect(&server.client).unwrap());
+        let figures = server.page("/metrics").1;
+        let wanted = "chiplog_refused_total{reason=\"connections_per_address\"} ";
+        let count: f64 = figures.lines().find_map(|l| l.strip_prefix(wanted)).unwrap().parse().unwrap();
+        (count >= 1.0).then_some(())
+    });
+    drop(held);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// A connection for probes has one request, and a time; 64 are open.
+#[test]
+fn probes_are_in_nobody_s_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let idle: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
+    assert_eq!(server.page("/livez").0, 200);
+    // The oldest ones made room; the others go when their time is up.
+    for mut stream in idle {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    let mut stream = TcpStream::connect(&server.http).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert_eq!(server.stop(), Some(0));
 }
