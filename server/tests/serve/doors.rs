@@ -4,6 +4,7 @@ use crate::harness::{PATIENCE, Server, chiplog, run, wait};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Makes a token; its line, and the file that it is in.
@@ -22,6 +23,21 @@ fn a_token_has_two_halves() {
     assert!(line.starts_with("append:") && !line.contains(&token));
     assert_ne!(run(&["token"]).ok().out, run(&["token"]).ok().out);
     assert_eq!(run(&["token", "--role", "root"]).code, 2);
+    // The secret half goes to a file of its own, and nowhere else.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("new.token");
+    let out = file.to_str().unwrap();
+    let made = run(&["token", "--role", "read", "--out", out, "--json"]).ok().json();
+    let token = fs::read_to_string(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(made["line"], format!("read:{}", chiplog_net::access::digest_of(token.trim())));
+    assert_eq!((made.get("token"), &made["out"]), (None, &out.into()));
+    let refused = run(&["token", "--out", out]);
+    assert!(refused.code == 2 && refused.err.contains("--overwrite"), "{}", refused.err);
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+    let text = run(&["token", "--out", out, "--overwrite"]).ok().out;
+    let after = fs::read_to_string(&file).unwrap();
+    assert!(after != token && text.starts_with("line   read:") && !text.contains(after.trim()), "{text}");
 }
 
 #[test]
