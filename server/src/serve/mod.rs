@@ -333,7 +333,7 @@ fn hand_over(log: &Log, patience: Duration) {
 /// Tells the health service what changes, five times a second.
 async fn tell_health(
     host: Arc<Host>,
-    reporter: HealthReporter,
+    mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,
 ) {
@@ -354,9 +354,12 @@ async fn tell_health(
             _ = ending.wait_for(|e| *e) => break,
         }
     }
-    // Who watches hears it before the streams end.
+    // Who watches hears it, and then the end: streams that watch would be waited for.
     for name in names {
         reporter.set_service_status(*name, ServingStatus::NotServing).await;
+    }
+    for name in names {
+        reporter.clear_service_status(name).await;
     }
 }
 

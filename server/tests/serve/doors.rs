@@ -6,6 +6,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 /// Makes a token; its line, and the file that it is in.
 fn token(dir: &Path, role: &str) -> (String, PathBuf) {
@@ -149,6 +152,32 @@ fn an_address_has_so_many_connections() {
     });
     drop(held);
     assert_eq!(server.stop(), Some(0));
+}
+
+/// Who watched the health of a server made its end take as long as it may.
+#[test]
+fn who_watches_the_health_hears_of_the_end_and_does_not_delay_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut watched = runtime.block_on(async {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+        let mut client = HealthClient::new(channel.connect().await.unwrap());
+        let mut watched = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+        assert!(watched.message().await.unwrap().is_some());
+        watched
+    });
+    assert_eq!(server.stop(), Some(0));
+    let last = runtime.block_on(async {
+        let mut last = None;
+        while let Ok(Some(message)) = watched.message().await {
+            last = Some(message.status());
+        }
+        last
+    });
+    assert_eq!(last, Some(ServingStatus::NotServing));
+    assert!(!server.said().contains("streams of clients did not end"), "{}", server.said());
 }
 
 /// A connection for probes has one request, and a time; 64 are open.
