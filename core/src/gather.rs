@@ -38,6 +38,10 @@ use std::time::{Duration, Instant};
 const COPIED_BYTES_MAX: usize = 64 << 10;
 /// What a command's block takes in the file.
 const COMMAND_BYTES_STORED: usize = 128;
+/// What a message counts for besides its bytes: none is free.
+const MAIL_BYTES_EACH: usize = 64;
+/// So much beyond the bound may urgent messages take: entries that wait do not shut heartbeats out.
+const URGENT_MAIL_BYTES: usize = 1 << 20;
 /// Buffers kept for the next blocks.
 const SPARE_BUFFERS_MAX: usize = 4;
 
@@ -332,8 +336,10 @@ impl Queue {
     pub(crate) fn push_mail(&self, mail: Mail) {
         let mut inner = self.lock();
         if let Mail::Message(envelope) = &mail {
-            let bytes = envelope.bytes();
-            if inner.refused.is_some() || inner.mail_bytes + bytes > self.limits.mail_bytes.max(bytes) {
+            let bytes = envelope.bytes() + MAIL_BYTES_EACH;
+            let spare = if envelope.urgent { URGENT_MAIL_BYTES } else { 0 };
+            let max = self.limits.mail_bytes + spare;
+            if inner.refused.is_some() || inner.mail_bytes + bytes > max.max(bytes) {
                 return;
             }
             inner.mail_bytes += bytes;

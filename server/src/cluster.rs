@@ -6,7 +6,6 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
@@ -165,11 +164,6 @@ impl Asker {
     /// Waits for what goes on over connections.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
-    }
-
-    /// The cluster of these servers as a whole, to be asked.
-    pub(crate) fn survey(&self, servers: &[String]) -> Survey {
-        Survey::new(self.dialler.clone(), servers)
     }
 
     /// For connections of other services.

@@ -1,17 +1,19 @@
 //! Peer: the way between replicas, over gRPC. A [`PeerTransport`] is what [`chiplog::Cluster`] takes.
 //!
 //! ```text
-//! log's thread ── send ──> Queue ──> Link (one stream a peer, dials again when it breaks) ──> network
+//! log's thread ── send ──> Queue ──> Link (two streams a peer, dials again when one breaks) ──> network
 //!                                                       Service (Hello checked first) <── network
 //!                                                          └──> Inbox of the log
 //! ```
 //!
 //! Invariants:
 //! - `send` never waits: what a peer does not take is dropped, within a bound of bytes.
-//! - One stream to each peer, in order. Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
+//! - Two streams to each peer, each over a connection of its own: what is urgent goes by the first and overtakes what is
+//!   large, which goes by the second. Each keeps its order. Who takes one only gets both by that, what is urgent ahead.
+//! - Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
 //!   node meant, its directory, and the sender's directory, if the membership knows one.
 //! - All of it runs on one thread of its own: what clients do does not delay elections.
-//! - A silent connection is given up after about an election time-out.
+//! - A peer that is silent is given up after about an election time-out: the first stream tells, and takes the second along.
 //! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
 //!
 //! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
@@ -45,8 +47,12 @@ use tokio::sync::{oneshot, watch};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
-/// The revision of the peers' protocol.
+/// The revision of the peers' protocol. Both sides have to speak the same: what can be left out is a feature.
 const PROTOCOL: u32 = 1;
+/// The feature of who takes a second stream.
+const SECOND_STREAM: u32 = 1;
+/// What this replica can do besides.
+const FEATURES: u32 = SECOND_STREAM;
 /// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
 /// whatever their own limits say.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
@@ -176,8 +182,21 @@ struct State {
     told: BTreeMap<NodeId, String>,
     links: BTreeMap<NodeId, Arc<Link>>,
     counters: BTreeMap<NodeId, Arc<Counters>>,
-    /// Streams that arrive: letting go of one's sender ends it.
-    arriving: BTreeMap<NodeId, oneshot::Sender<()>>,
+    /// Streams that arrive, by node.
+    arriving: BTreeMap<NodeId, Arriving>,
+}
+
+/// The streams of one node that arrive: letting go of one's sender ends it.
+#[derive(Debug, Default)]
+struct Arriving {
+    first: Option<oneshot::Sender<()>>,
+    second: Option<oneshot::Sender<()>>,
+}
+
+impl Arriving {
+    fn is_closed(&self) -> bool {
+        [&self.first, &self.second].into_iter().flatten().all(oneshot::Sender::is_closed)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -312,6 +331,10 @@ impl Transport for PeerTransport {
         self.shared.send(envelope);
     }
 
+    fn backlog(&self, to: NodeId) -> usize {
+        self.shared.read().links.get(&to).map_or(0, |link| link.queue.backlog())
+    }
+
     fn members(&self, members: &[Member]) {
         self.shared.members(members);
     }
@@ -426,14 +449,19 @@ impl Shared {
         self.read().members.contains_key(&node)
     }
 
-    /// How to reach a peer, and only that one.
-    fn endpoint(&self, node: NodeId, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    /// How to reach a peer, and only that one; given up when it leaves a ping without an answer for `silence`.
+    fn endpoint(
+        &self,
+        node: NodeId,
+        address: &str,
+        silence: Duration,
+    ) -> Result<Endpoint, tonic::transport::Error> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
             .connect_timeout(self.election_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.election_timeout / 2)
-            .keep_alive_timeout(self.silence())
+            .keep_alive_timeout(silence)
             .keep_alive_while_idle(true)
             .initial_connection_window_size(WINDOW_BYTES)
             .initial_stream_window_size(WINDOW_BYTES);
@@ -448,7 +476,7 @@ impl Shared {
         Ok(endpoint)
     }
 
-    /// How long a peer may leave a ping without an answer.
+    /// How long a peer may leave a ping of the first stream without an answer.
     fn silence(&self) -> Duration {
         self.election_timeout.max(Duration::from_millis(500))
     }

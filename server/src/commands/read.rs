@@ -7,7 +7,7 @@ mod remote;
 mod salvage;
 
 use crate::cluster::Connect;
-use crate::commands::info::{unproven, unproven_in};
+use crate::commands::info::{STALE_DIRECTORY, unproven, unproven_in};
 use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -115,9 +115,6 @@ pub(crate) struct Read {
     #[command(flatten)]
     connect: Connect,
 }
-
-/// What `--stale` is not for.
-pub(super) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
 
 /// How often a follower looks whether it should end. New records wake it at once.
 const STOP_CHECK: Duration = Duration::from_millis(250);
