@@ -20,6 +20,7 @@ mod info;
 mod man;
 mod member;
 mod read;
+mod replicas;
 mod serve;
 mod status;
 mod token;

@@ -1,6 +1,7 @@
 //! `chiplog status`: a cluster as its servers see it.
 
 use crate::cluster::{Asker, Connect, host_port};
+use crate::commands::replicas::{complaints, number, or_dash, title};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::human;
@@ -9,7 +10,6 @@ use crate::ui::Ui;
 use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -118,22 +118,19 @@ impl Replica {
 
 impl Shown {
     fn words(&self) -> String {
-        let mut out = String::new();
-        let id = self.log_id.as_deref().unwrap_or("not made yet");
-        let leader = self.leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
-        _ = writeln!(out, "log {id}; {leader}");
+        let answered = self.replicas.iter().any(|r| r.error.is_none());
+        let (log, leader) = title(self.log_id.as_deref(), self.leader, answered);
         let mut rows = vec![
             ["NODE", "ROLE", "VOTES", "CLIENT", "ZONE", "TERM", "FIRST", "LAST", "LAG", "USED", "SYNC P99"]
                 .map(str::to_owned),
         ];
-        let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
         for r in &self.replicas {
             rows.push([
                 number(r.node),
                 r.role.to_owned(),
                 if r.voter { "yes" } else { "no" }.to_owned(),
                 r.client.clone(),
-                if r.zone.is_empty() { "-".into() } else { r.zone.clone() },
+                or_dash(&r.zone),
                 number(r.term),
                 number(r.first),
                 number(r.last),
@@ -142,13 +139,8 @@ impl Shown {
                 r.sync_p99_micros.map_or("-".into(), |m| human::duration(Duration::from_micros(m))),
             ]);
         }
-        out.push_str(&human::table(&rows));
-        for r in &self.replicas {
-            for what in [&r.poison, &r.error].into_iter().flatten() {
-                _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
-            }
-        }
-        out
+        let said = complaints(self.replicas.iter().map(|r| (r.node, &r.poison, &r.error)));
+        format!("{log}; {leader}\n{}{said}", human::table(&rows))
     }
 }
 
