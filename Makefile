@@ -4,7 +4,7 @@
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about ten minutes on two cores
+#   make test    every test: about a quarter of an hour on two cores
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
@@ -21,7 +21,7 @@ all: check test
 demo: ## three servers, the leader killed in mid-append. FILE=path takes another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes some minutes"
 	@$(CARGO) build --quiet --release --package chiplog-server --package chiplog-example-cluster
-	$(CARGO) run --quiet --release --package chiplog-example-cluster -- \
+	$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-replicated: ## three replicas in one process, a leader lost in mid-append. FILE=, DIR= as above

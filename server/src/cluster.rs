@@ -54,6 +54,8 @@ pub(crate) struct Connect {
 
 /// The token itself; a flag would show it to everybody on the machine.
 pub(crate) const TOKEN_VARIABLE: &str = "CHIPLOG_TOKEN";
+/// What to do when a server wants a token, or another one.
+pub(crate) const TOKEN_ADVICE: &str = "; --token-file, or CHIPLOG_TOKEN";
 
 impl Connect {
     /// The options of a client: what the files hold, and defaults.
@@ -288,6 +290,7 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
         Code::Unimplemented => {
             "; is there a chiplog server at this address? Peers and probes have ports of their own"
         }
+        Code::Unauthenticated => TOKEN_ADVICE,
         _ => "",
     };
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))

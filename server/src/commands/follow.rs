@@ -4,6 +4,7 @@ use crate::cluster::{Connect, host_port};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human::{self, parse_bytes};
+use crate::remote;
 use crate::serve::Config;
 use crate::serve::copy::CopyServer;
 use crate::signals;
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// How long servers are waited for, for a new copy, before it is told why none is there.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +39,8 @@ Examples:
 ///
 /// Records that were discarded before they came are missing in the copy, and it says so. A copy that is full, or whose
 /// servers are away, tries again for ever; one whose files fail, or whose servers have another log, ends.
+///
+/// A new copy needs a server to begin with, and waits for one; one that refuses the token ends it.
 ///
 /// Tells on standard output what happens, one line each; with --json one object each, its \"event\" one of opened,
 /// connected, switched, jumped, discarded, failed, missed. Ctrl-C and SIGTERM end it in order (status 0).
@@ -162,8 +168,8 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
-        Some(follower) => _ = follower.close(),               // the events end
-        None => std::process::exit(Exit::Interrupted as i32), // nothing has begun that a kill would harm
+        Some(follower) => _ = follower.close(),      // the events end
+        None => std::process::exit(Exit::Ok as i32), // nothing has begun that a kill would harm
     })?;
     if args.start_over {
         match Followed::reset(&args.dir) {
@@ -171,7 +177,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
     }
-    let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options)?;
+    let follower = begin(args, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;
@@ -183,6 +189,27 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     told?;
     closed?;
     Ok(Exit::Ok)
+}
+
+/// Opens the copy. For a new one a server is needed: waits for one, and tells why there is none, once for each reason.
+fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
+    let mut told = None;
+    loop {
+        let mut options = options.clone();
+        options.open_timeout = FIRST_PATIENCE;
+        let opened = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options);
+        let error = match opened {
+            Ok(follower) => return Ok(follower),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => error,
+            Err(error) => return Err(remote::failure(error)),
+        };
+        let why = error.to_string();
+        if told.as_ref() != Some(&why) {
+            let event = FollowerEvent::Failed { server: None, error };
+            value(&event).map_or(Ok(()), |event| tell(ui, &event))?;
+            told = Some(why);
+        }
+    }
 }
 
 /// Until the follower is closed, or ends by itself.

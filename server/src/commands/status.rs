@@ -20,7 +20,7 @@ Examples:
 /// Show a cluster: its replicas, what they do and how far they are.
 ///
 /// One server that answers is enough: it names the others, which are asked as well. Status 5 when nobody leads or no
-/// server answers.
+/// server answers, 2 when all that answer refuse the token.
 ///
 /// Fields of --json: log_id, leader (node; null: nobody), replicas: each {"node", "role" (leader, follower, candidate,
 /// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
@@ -82,7 +82,8 @@ impl Replica {
             voter: me.is_some_and(|m| m.voter),
             client: s.client_address,
             peer: s.peer_address,
-            zone: s.zone,
+            // As the cluster tells everybody; before it is part of one, as it was told itself.
+            zone: me.map_or(s.zone, |m| m.zone.clone()),
             directory: (!s.directory.is_empty()).then_some(s.directory),
             term: Some(s.term),
             first: Some(s.first),
@@ -128,7 +129,14 @@ impl Shown {
             rows.push([
                 number(r.node),
                 r.role.to_owned(),
-                if r.voter { "yes" } else { "no" }.to_owned(),
+                if r.node.is_none() {
+                    "-"
+                } else if r.voter {
+                    "yes"
+                } else {
+                    "no"
+                }
+                .to_owned(),
                 r.client.clone(),
                 or_dash(&r.zone),
                 number(r.term),
@@ -149,7 +157,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
+    let mut found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
+    if found.silent.iter().any(|s| s.refuses) {
+        found = found.somebody()?; // nothing to show, and waiting does not mend it
+    }
     let mut replicas: Vec<Replica> = found.answers.iter().map(|(_, s)| Replica::answered(s)).collect();
     replicas.extend(found.silent.iter().map(Replica::silent));
     for replica in &mut replicas {
