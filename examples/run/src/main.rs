@@ -188,6 +188,8 @@ fn tell(
         Ok(again)
     })?;
     println!("kill -9 of every view ({}); they are started again.", stood.join(", "));
+    // Something new for all: a view that had applied everything before it was killed has nothing to say otherwise.
+    parts.append(4, Codec::None)?;
 
     // Whoever has fed a view has died once then, whoever it was.
     for node in servers.places.iter().map(|place| place.node).filter(|node| *node != killed) {
@@ -258,7 +260,7 @@ fn come_back(servers: &Servers, node: u64, last: u64) -> Result<()> {
 }
 
 /// The records come in so many parts.
-const PARTS: usize = 6;
+const PARTS: usize = 7;
 
 /// What is appended, part by part, each record once.
 struct Parts<'a> {
