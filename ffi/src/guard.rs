@@ -24,7 +24,7 @@ pub(crate) unsafe fn entry(
     error: *mut *mut chiplog_error_t,
     body: impl FnOnce() -> Result<()>,
 ) -> chiplog_status_t {
-    let result = caught(body).unwrap_or_else(|panicked| Err(panicked));
+    let result = caught(body).unwrap_or_else(Err);
     if !error.is_null() {
         let told = result.as_ref().err().map_or(std::ptr::null_mut(), error::hand_out);
         // SAFETY: not NULL, so by this function's condition a place for a pointer.

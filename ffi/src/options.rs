@@ -117,23 +117,25 @@ pub(crate) unsafe fn read(given: *const chiplog_log_options_t) -> Result<Options
         return Err(invalid("log options: create and read_by_copy have to be 0 or 1, reserved 0"));
     }
     let some = |value: u64| (value != 0).then_some(value);
-    let mut options = Options::default();
-    options.create = given.create == 1;
-    options.read_mode = if given.read_by_copy == 1 { ReadMode::Read } else { ReadMode::Map };
-    options.session_window = given.session_window;
-    options.segment_bytes = given.segment_bytes;
-    options.record_bytes_max = given.record_bytes_max;
-    options.batch_bytes_max = given.batch_bytes_max;
-    options.block_bytes_max = given.block_bytes_max;
-    options.prefetch_bytes = given.prefetch_bytes;
-    options.sessions_max = given.sessions_max;
-    options.capacity_bytes = some(given.capacity_bytes);
-    options.retention_bytes = some(given.retention_bytes);
-    options.retention_age = some(given.retention_age_ms).map(duration);
-    options.queue_bytes_max = given.queue_bytes_max as usize;
-    options.queue_appends_max = given.queue_appends_max as usize;
-    options.queue_timeout = duration(given.queue_timeout_ms);
-    options.session_idle_max = duration(given.session_idle_max_ms);
+    let mut options = Options {
+        create: given.create == 1,
+        read_mode: if given.read_by_copy == 1 { ReadMode::Read } else { ReadMode::Map },
+        session_window: given.session_window,
+        segment_bytes: given.segment_bytes,
+        record_bytes_max: given.record_bytes_max,
+        batch_bytes_max: given.batch_bytes_max,
+        block_bytes_max: given.block_bytes_max,
+        prefetch_bytes: given.prefetch_bytes,
+        sessions_max: given.sessions_max,
+        capacity_bytes: some(given.capacity_bytes),
+        retention_bytes: some(given.retention_bytes),
+        retention_age: some(given.retention_age_ms).map(duration),
+        queue_bytes_max: given.queue_bytes_max as usize,
+        queue_appends_max: given.queue_appends_max as usize,
+        queue_timeout: duration(given.queue_timeout_ms),
+        session_idle_max: duration(given.session_idle_max_ms),
+        ..Options::default()
+    };
     if let Some(now) = given.clock {
         options.clock = Arc::new(CallersClock { now, context: Context(given.clock_context) });
     }

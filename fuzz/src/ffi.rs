@@ -107,7 +107,9 @@ pub fn ffi(input: &[u8]) {
                 assert!(log_open || log.is_null() || status != CHIPLOG_OK);
                 logs.closed(log);
             }
-            2 | 3 => drop(call!(log_open, chiplog_log_append(log, start, length, &raw mut number))),
+            2 | 3 => {
+                call!(log_open, chiplog_log_append(log, start, length, &raw mut number));
+            }
             4 => {
                 let mut new = ptr::null_mut();
                 call!(log_open, chiplog_log_submit(log, start, length, &raw mut new));
@@ -123,7 +125,9 @@ pub fn ffi(input: &[u8]) {
                 call!(log_open, chiplog_log_read(log, which.into(), &raw mut new));
                 records.took(new);
             }
-            7 => drop(call!(log_open, chiplog_log_discard(log, which.into()))),
+            7 => {
+                call!(log_open, chiplog_log_discard(log, which.into()));
+            }
             8 => {
                 // SAFETY: all bytes zero are a valid one.
                 let mut info: chiplog_info_t = unsafe { std::mem::zeroed() };
@@ -145,7 +149,9 @@ pub fn ffi(input: &[u8]) {
                 call!(reader_open, chiplog_reader_next_run(reader, which as usize * 64, 0, &raw mut new));
                 records.took(new);
             }
-            13 => drop(call!(reader_open, chiplog_reader_seek(reader, 2, which.into()))),
+            13 => {
+                call!(reader_open, chiplog_reader_seek(reader, 2, which.into()));
+            }
             14 => {
                 let mut descriptor = 0;
                 let status = call!(reader_open, chiplog_reader_descriptor(reader, &raw mut descriptor));
@@ -161,7 +167,9 @@ pub fn ffi(input: &[u8]) {
                 chiplog_records_close(old);
                 records.closed(old);
             }
-            19 => drop(call!(ticket_open, chiplog_ticket_wait(ticket, 60_000, &raw mut placed))),
+            19 => {
+                call!(ticket_open, chiplog_ticket_wait(ticket, 60_000, &raw mut placed));
+            }
             20 => {
                 chiplog_ticket_close(ticket);
                 tickets.closed(ticket);
@@ -171,8 +179,12 @@ pub fn ffi(input: &[u8]) {
                 call!(true, chiplog_builder_open(&raw mut new));
                 builders.took(new);
             }
-            22 => drop(call!(builder_open, chiplog_builder_push(builder, start, length))),
-            23 => drop(call!(builder_open || which > 2, chiplog_builder_codec(builder, which.into()))),
+            22 => {
+                call!(builder_open, chiplog_builder_push(builder, start, length));
+            }
+            23 => {
+                call!(builder_open || which > 2, chiplog_builder_codec(builder, which.into()));
+            }
             24 => {
                 let mut new = ptr::null_mut();
                 call!(builder_open, chiplog_builder_build(builder, &raw mut new));
@@ -185,8 +197,12 @@ pub fn ffi(input: &[u8]) {
                 assert_eq!(status == CHIPLOG_OK, batch_open, "what was built is sound");
                 batches.took(new);
             }
-            26 => drop(call!(log_open && batch_open, chiplog_log_append_batch(log, batch, &raw mut placed))),
-            27 => drop(call!(session_open, chiplog_session_append(session, start, length, &raw mut number))),
+            26 => {
+                call!(log_open && batch_open, chiplog_log_append_batch(log, batch, &raw mut placed));
+            }
+            27 => {
+                call!(session_open, chiplog_session_append(session, start, length, &raw mut number));
+            }
             28 => {
                 chiplog_session_close(session);
                 sessions.closed(session);
@@ -196,20 +212,24 @@ pub fn ffi(input: &[u8]) {
                 batches.closed(batch);
             }
             // One kind for another.
-            _ => drop(call!(false, chiplog_log_append(reader.cast(), start, length, &raw mut number))),
+            _ => {
+                call!(false, chiplog_log_append(reader.cast(), start, length, &raw mut number));
+            }
         }
     }
     // What was read stays, whatever is closed first.
-    logs.open().into_iter().for_each(|log| drop(call!(true, chiplog_log_close(log))));
-    readers.open().into_iter().for_each(chiplog_reader_close);
+    logs.open().into_iter().for_each(|log| {
+        call!(true, chiplog_log_close(log));
+    });
+    readers.open().into_iter().for_each(|handle| chiplog_reader_close(handle));
     for handle in records.open() {
         look((handle, true));
         chiplog_records_close(handle);
     }
-    tickets.open().into_iter().for_each(chiplog_ticket_close);
-    builders.open().into_iter().for_each(chiplog_builder_close);
-    batches.open().into_iter().for_each(chiplog_batch_close);
-    sessions.open().into_iter().for_each(chiplog_session_close);
+    tickets.open().into_iter().for_each(|handle| chiplog_ticket_close(handle));
+    builders.open().into_iter().for_each(|handle| chiplog_builder_close(handle));
+    batches.open().into_iter().for_each(|handle| chiplog_batch_close(handle));
+    sessions.open().into_iter().for_each(|handle| chiplog_session_close(handle));
 }
 
 /// Reads every byte of records.
