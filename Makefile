@@ -14,7 +14,7 @@ CARGO ?= cargo
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: all demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -77,6 +77,17 @@ bench: ## the benchmark of the command line, on a directory below target/ (DIR=p
 bars: ## figures beside the machine's own limits, each measured in the same run
 	$(CARGO) run --quiet --release --package chiplog-server -- bench bars $(BARS_FLAGS)
 
+# The C library. Its version, for file names and the pkg-config file.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+PREFIX ?= /usr/local
+lib: ## libchiplog.so and libchiplog.a with header, pkg-config file and CMake package, below target/c
+	$(CARGO) build --release --package chiplog-ffi
+	ffi/install.sh target/release/libchiplog_ffi.a $(CURDIR)/target/c $(VERSION)
+
+install: ## the same below PREFIX (DESTDIR= for packagers)
+	$(CARGO) build --release --package chiplog-ffi
+	ffi/install.sh target/release/libchiplog_ffi.a $(PREFIX) $(VERSION) $(DESTDIR)
+
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
@@ -98,7 +109,7 @@ deny:
 
 # libFuzzer steers by coverage and needs nightly and cargo-fuzz. Without them the same targets run under a
 # seeded mutator on stable Rust.
-FUZZ_TARGETS := batch block segment sessions fed wire peer authority recovery
+FUZZ_TARGETS := batch block segment sessions fed wire peer authority recovery ffi
 fuzz:
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  set -e; for t in $(FUZZ_TARGETS); do \

@@ -4,10 +4,12 @@
 //! A target fails by panicking. Checksums stop nearly every mutated input at the door, so each target tries its
 //! input twice: as it is, and with the checksums mended, as a writer that means harm would.
 
+mod ffi;
 mod network;
 mod recovery;
 
 use chiplog::fuzzing;
+pub use ffi::ffi;
 pub use network::{authority, peer, wire};
 pub use recovery::recovery;
 
@@ -25,6 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("peer", peer),
     ("authority", authority),
     ("recovery", recovery),
+    ("ffi", ffi),
 ];
 
 /// Inputs longer than this are cut: they find nothing that shorter ones do not.

@@ -1,0 +1,121 @@
+//! Rates over the C ABI beside those of the Rust API, in turns, on the same disk: 128 threads append records of 2 KiB; all of
+//! it is read. Prints each round, and the ratio of the medians.
+//!
+//!     cargo bench -p chiplog-ffi -- [--rounds N] [--seconds N] [--dir PATH]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use chiplog::{Log, Options, Start};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use support::{Installed, run};
+
+const THREADS: usize = 128;
+const BYTES: usize = 2048;
+
+fn option(name: &str) -> Option<String> {
+    let mut given = std::env::args().skip_while(|argument| argument != name);
+    given.nth(1)
+}
+
+fn append(dir: &Path, seconds: f64) -> f64 {
+    let log = Log::open(dir, Options::default()).unwrap();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let record = vec![b'x'; BYTES];
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    log.append(&record).unwrap();
+                    count += 1;
+                }
+                done.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+    });
+    done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
+}
+
+fn scan(dir: &Path) -> f64 {
+    let log = Log::open(dir, Options::default()).unwrap();
+    let mut reader = log.reader(Start::First).unwrap();
+    let (mut bytes, mut sum) = (0, 0u64);
+    let began = Instant::now();
+    while let Some(batch) = reader.next_batch().unwrap() {
+        for record in batch.iter() {
+            bytes += record.data.len();
+            sum = sum.wrapping_add(record.index.get());
+        }
+    }
+    let took = began.elapsed();
+    assert!(sum > 0);
+    bytes as f64 / took.as_secs_f64()
+}
+
+fn in_c(program: &Path, arguments: &[&str]) -> f64 {
+    run(Command::new(program).args(arguments)).out.trim().parse().unwrap()
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn main() {
+    let rounds: usize = option("--rounds").map_or(5, |n| n.parse().unwrap());
+    let seconds: f64 = option("--seconds").map_or(3.0, |n| n.parse().unwrap());
+    let base = option("--dir").map_or_else(std::env::temp_dir, PathBuf::from);
+    let source = support::here().join("benches/rates.c");
+    let program = Installed::get().build_at(&source, &["-std=c99", "-Wall", "-Wextra", "-Werror"], &["-O2"]);
+    let work = tempfile::Builder::new().prefix("chiplog-rates").tempdir_in(base).unwrap();
+    let dir = |name: String| work.path().join(name);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (mut rust, mut c) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let (r, other) = (dir(format!("rust-{round}")), dir(format!("c-{round}")));
+        let (threads, bytes, time) = (THREADS.to_string(), BYTES.to_string(), seconds.to_string());
+        let by_c = || in_c(&program, &["append", &text(&other), &threads, &bytes, &time]);
+        // Who goes first takes turns.
+        let (by_rust, by_c) = if round % 2 == 0 {
+            (append(&r, seconds), by_c())
+        } else {
+            let c = by_c();
+            (append(&r, seconds), c)
+        };
+        println!(
+            "append {THREADS} x {BYTES}: Rust {by_rust:>10.0} records/s   C {by_c:>10.0}   {:.3}",
+            by_c / by_rust
+        );
+        rust.push(by_rust);
+        c.push(by_c);
+        if round > 0 {
+            std::fs::remove_dir_all(&r).unwrap();
+        }
+        std::fs::remove_dir_all(&other).unwrap();
+    }
+    println!("append: C / Rust = {:.3} (medians of {rounds})", median(c) / median(rust));
+    let (mut rust, mut c) = (Vec::new(), Vec::new());
+    let there = dir("rust-0".into());
+    scan(&there); // into the page cache
+    for round in 0..rounds.max(5) {
+        let by_c = || in_c(&program, &["scan", &text(&there)]);
+        let (by_rust, by_c) = if round % 2 == 0 {
+            (scan(&there), by_c())
+        } else {
+            let c = by_c();
+            (scan(&there), c)
+        };
+        println!("scan: Rust {:>8.0} MB/s   C {:>8.0}   {:.3}", by_rust / 1e6, by_c / 1e6, by_c / by_rust);
+        rust.push(by_rust);
+        c.push(by_c);
+    }
+    println!("scan: C / Rust = {:.3} (medians)", median(c) / median(rust));
+}

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Installs header, libraries, pkg-config file and CMake package below a prefix.
+#
+#   ffi/install.sh STATIC_LIBRARY PREFIX VERSION [DESTDIR]
+set -eu
+archive=$1 prefix=$2 version=$3 root=${4:-}$2
+here=$(dirname "$0")
+abi=${version%%.*}
+case $prefix in /*) ;; *) echo "PREFIX has to begin with /: $prefix" >&2; exit 2 ;; esac
+fill() { sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" -e "s|@ABI@|$abi|g" "$1"; }
+mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/chiplog"
+cp "$here/include/chiplog.h" "$root/include/chiplog.h"
+cp "$archive" "$root/lib/libchiplog.a"
+"$here/link.sh" "$archive" "$root/lib" "$version"
+fill "$here/chiplog.pc.in" >"$root/lib/pkgconfig/chiplog.pc"
+fill "$here/chiplog-config.cmake.in" >"$root/lib/cmake/chiplog/chiplog-config.cmake"
+fill "$here/chiplog-config-version.cmake.in" >"$root/lib/cmake/chiplog/chiplog-config-version.cmake"

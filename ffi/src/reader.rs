@@ -1,0 +1,471 @@
+//! Reader: one for all logs: the embedded one, a viewer's, a follower's, and over the network.
+//!
+//! ```text
+//! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set anew ──> raised when there is more
+//! ```
+//!
+//! Invariant: where a call that reads found nothing, and there is a descriptor, its hook is set: the descriptor is raised
+//! once there is something.
+
+use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
+use crate::guard::{entry, plain};
+use crate::handle::{self, handle};
+use crate::records::{Run, chiplog_records_t, view};
+use crate::threads::without_sigpipe;
+use crate::values::{Context, chiplog_notify_fn, chiplog_record_t, fixed, out, put, start, timeout};
+use chiplog::{Error, ErrorKind, OwnedRecord, Reader, Record, RecordBatch, Result, Signal, Start};
+use chiplog_net::client::blocking;
+use std::ffi::{c_char, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A reader as C holds it.
+pub(crate) struct Reading(Mutex<State>);
+
+struct State {
+    source: Source,
+    /// The record that was handed out last over the network: it holds the bytes.
+    last: Option<OwnedRecord>,
+    signal: Option<Signal>,
+    /// What the last run came to: room for the next one.
+    room: (usize, usize),
+}
+
+enum Source {
+    Local(Reader),
+    Remote { reader: blocking::Reader, kept: Option<RecordBatch> },
+}
+
+/// Reads records in order, each checked. One thread at a time: others wait meanwhile. It may outlive its log.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct chiplog_reader_t {
+    _private: crate::handle::Opaque,
+}
+
+handle!(chiplog_reader_t is Reading, 7, "reader");
+
+impl Reading {
+    pub(crate) fn local(reader: Reader) -> Self {
+        Self::new(Source::Local(reader))
+    }
+
+    pub(crate) fn remote(reader: blocking::Reader) -> Self {
+        Self::new(Source::Remote { reader, kept: None })
+    }
+
+    fn new(source: Source) -> Self {
+        Self(Mutex::new(State { source, last: None, signal: None, room: (1, 1) }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands out a reader.
+///
+/// # Safety
+/// `reader` as [`out`] wants it.
+pub(crate) unsafe fn hand_out(
+    reader: *mut *mut chiplog_reader_t,
+    make: impl FnOnce() -> Result<Reader>,
+) -> Result<()> {
+    // SAFETY: this function's condition.
+    let place = unsafe { out(reader, "reader") }?;
+    let handle = handle::insert(Reading::local(make()?))?;
+    // SAFETY: `out` looked at the place.
+    unsafe { place.write(handle) };
+    Ok(())
+}
+
+fn nothing() -> Error {
+    Error::new(ErrorKind::Timeout, "no record came in time")
+}
+
+impl State {
+    /// The next batch; None: the end of a reader that does not follow. `Timeout`: nothing came.
+    fn next_batch(&mut self, timeout_ms: u64) -> Result<Option<RecordBatch>> {
+        let next = match &mut self.source {
+            Source::Local(reader) => next_local(reader, timeout_ms, |reader| reader.next_batch()).map(Some),
+            Source::Remote { kept: kept @ Some(_), .. } => Ok(kept.take()),
+            Source::Remote { reader, .. } => without_sigpipe(|| match timeout(timeout_ms) {
+                None => reader.next_batch(),
+                Some(limit) => reader.next_batch_within(limit),
+            }),
+        };
+        self.arm_if_idle(next)
+    }
+
+    /// The next record, in a place that lives until the next call.
+    fn next_record(&mut self, timeout_ms: u64) -> Result<Option<chiplog_record_t>> {
+        if let Source::Local(reader) = &mut self.source {
+            let next = next_local(reader, timeout_ms, |reader| Ok(reader.next_record()?.map(view)));
+            return self.arm_if_idle(next.map(Some));
+        }
+        let Some(batch) = self.next_batch(timeout_ms)? else { return Ok(None) };
+        let record = batch.get_owned(0);
+        let next = batch.first().next();
+        if let Source::Remote { kept, .. } = &mut self.source {
+            let mut batch = batch;
+            *kept = batch.skip_to(next).then_some(batch);
+        }
+        self.last = record;
+        let shown = |r: &OwnedRecord| view(Record { index: r.index, timestamp: r.timestamp, data: &r.data });
+        Ok(self.last.as_ref().map(shown))
+    }
+
+    /// Batches until they have so many bytes, or there are no more now.
+    fn next_run(&mut self, bytes_max: usize, timeout_ms: u64) -> Result<Option<Run>> {
+        let Some(first) = self.next_batch(timeout_ms)? else { return Ok(None) };
+        let mut run = Run::with_room(self.room.0, self.room.1);
+        run.push(first);
+        while run.bytes() < bytes_max {
+            let more = match &mut self.source {
+                Source::Local(reader) => reader.next_batch(),
+                Source::Remote { reader, .. } => without_sigpipe(|| reader.next_batch_within(Duration::ZERO)),
+            };
+            match more {
+                Ok(Some(batch)) => run.push(batch),
+                // The next call meets it again, and tells.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.room = run.room();
+        debug_assert!(!run.is_empty());
+        Ok(Some(run))
+    }
+
+    fn position(&self) -> u64 {
+        match &self.source {
+            Source::Local(reader) => reader.position().get(),
+            Source::Remote { kept: Some(batch), .. } => batch.first().get(),
+            Source::Remote { reader, .. } => reader.position().map_or(0, |index| index.get()),
+        }
+    }
+
+    fn seek(&mut self, start: Start) -> Result<()> {
+        match (&mut self.source, start) {
+            (Source::Local(reader), Start::Index(index)) => reader.seek(index)?,
+            (Source::Local(_), _) => {
+                return Err(invalid(
+                    "a reader of files is moved to CHIPLOG_START_INDEX, else make a new one",
+                ));
+            }
+            (Source::Remote { reader, kept }, start) => {
+                *kept = None;
+                without_sigpipe(|| reader.seek(start));
+            }
+        }
+        self.arm()
+    }
+
+    /// Waits until there is something to take.
+    fn wait(&mut self, timeout_ms: u64) -> Result<()> {
+        if let Source::Local(reader) = &self.source {
+            let there = reader.wait(timeout(timeout_ms));
+            let there = there.and_then(|there| if there { Ok(()) } else { Err(nothing()) });
+            return self.arm_if_idle(there);
+        }
+        let next = self.next_batch(timeout_ms)?;
+        if let Source::Remote { kept, .. } = &mut self.source {
+            *kept = next;
+        }
+        Ok(())
+    }
+
+    fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        match &mut self.source {
+            Source::Local(reader) => {
+                reader.on_more(hook);
+                Ok(())
+            }
+            Source::Remote { kept: Some(_), .. } => {
+                hook();
+                Ok(())
+            }
+            Source::Remote { reader, .. } => without_sigpipe(|| reader.on_more(hook)),
+        }
+    }
+
+    fn arm_if_idle<T>(&mut self, next: Result<T>) -> Result<T> {
+        if self.signal.is_some() && next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
+            self.arm()?;
+        }
+        next
+    }
+
+    /// Lowers the descriptor, if there is one, until there is something.
+    fn arm(&mut self) -> Result<()> {
+        let Some(signal) = self.signal.clone() else { return Ok(()) };
+        signal.lower();
+        self.on_more(move || signal.raise())
+    }
+}
+
+fn next_local<T>(
+    reader: &mut Reader,
+    timeout_ms: u64,
+    mut next: impl FnMut(&mut Reader) -> Result<Option<T>>,
+) -> Result<T> {
+    loop {
+        if let Some(found) = next(reader)? {
+            return Ok(found);
+        }
+        // It tells, too, that nothing will come any more.
+        if !reader.wait(timeout(timeout_ms))? {
+            return Err(nothing());
+        }
+    }
+}
+
+fn get(reader: *const chiplog_reader_t) -> Result<handle::Pinned<Reading>> {
+    handle::get::<Reading>(reader)
+}
+
+/// Index of the record that comes next. 0: no server has settled it yet.
+/// Ownership: borrowed. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_position(
+    reader: *const chiplog_reader_t,
+    index: *mut u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            put(index, get(reader)?.lock().position());
+            Ok(())
+        })
+    }
+}
+
+/// Goes on elsewhere: back, forward, past damage. A reader of files takes CHIPLOG_START_INDEX only; where it fails, it stays
+/// where it was.
+/// Ownership: borrowed. One thread at a time. Never blocks for long.
+/// Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_seek(
+    reader: *mut chiplog_reader_t,
+    start: u32,
+    value: u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe { entry(error, || get(reader)?.lock().seek(self::start(start, value)?)) }
+}
+
+/// Which server it reads from now, `host:port`; empty: none, or a reader of files. `length`: how long `text` is, at least 1;
+/// what does not fit is cut off.
+/// Ownership: `text` is the caller's. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_server(
+    reader: *const chiplog_reader_t,
+    text: *mut c_char,
+    length: usize,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            if text.is_null() || length == 0 {
+                return Err(invalid("no room for the server's name"));
+            }
+            text.write(0);
+            let reader = get(reader)?;
+            let state = reader.lock();
+            let server: [c_char; 264] = match &state.source {
+                Source::Local(_) => fixed(""),
+                Source::Remote { reader, .. } => fixed(reader.server().unwrap_or_default()),
+            };
+            let known = length.min(server.len());
+            std::ptr::copy_nonoverlapping(server.as_ptr(), text, known);
+            text.add(known - 1).write(0);
+            Ok(())
+        })
+    }
+}
+
+/// The next record. Waits for one for at most `timeout_ms`: 0: not at all; CHIPLOG_FOREVER. Over the network, of a reader
+/// that does not follow, `record->data` is NULL at the end.
+/// Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
+/// Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
+/// record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; IO, POISONED, FORKED;
+/// over the network also UNAVAILABLE, OUT_OF_RANGE.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_next_record(
+    reader: *mut chiplog_reader_t,
+    timeout_ms: u64,
+    record: *mut chiplog_record_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            if record.is_null() {
+                return Err(invalid("record is NULL"));
+            }
+            let end = chiplog_record_t { index: 0, timestamp_ms: 0, data: std::ptr::null(), length: 0 };
+            record.write(end);
+            record.write(get(reader)?.lock().next_record(timeout_ms)?.unwrap_or(end));
+            Ok(())
+        })
+    }
+}
+
+/// The rest of the current batch, or the next one whole: the records that were appended together. Waits as
+/// chiplog_reader_next_record. `*records` is NULL, with CHIPLOG_OK, at the end of a reader that does not follow.
+/// Ownership: `*records`: the caller's, to be closed; it may outlive reader and log. One thread at a time.
+/// Errors: as chiplog_reader_next_record.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_next_batch(
+    reader: *mut chiplog_reader_t,
+    timeout_ms: u64,
+    records: *mut *mut chiplog_records_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let place = out(records, "records")?;
+            if let Some(batch) = get(reader)?.lock().next_batch(timeout_ms)? {
+                let mut run = Run::with_room(batch.count() as usize, 1);
+                run.push(batch);
+                place.write(handle::insert(run.finish())?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// As chiplog_reader_next_batch, and adds the batches that follow until all have `bytes_max` bytes together or there are no
+/// more now: the fastest way to read. 1 MiB is a good size. It waits only for the first.
+/// Ownership, threads, errors: as there.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_next_run(
+    reader: *mut chiplog_reader_t,
+    bytes_max: usize,
+    timeout_ms: u64,
+    records: *mut *mut chiplog_records_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let place = out(records, "records")?;
+            let run = get(reader)?.lock().next_run(bytes_max, timeout_ms)?;
+            if let Some(run) = run {
+                place.write(handle::insert(run.finish())?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Waits until there is something to read, for at most `timeout_ms`. Takes nothing.
+/// Ownership: borrowed. One thread at a time. Blocks. Errors: as chiplog_reader_next_record.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_wait(
+    reader: *mut chiplog_reader_t,
+    timeout_ms: u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe { entry(error, || get(reader)?.lock().wait(timeout_ms)) }
+}
+
+/// Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
+/// already, else on the log's writer thread, or the client's. It must not use this reader. A reader has one: a new one, or a
+/// descriptor, takes the place of the last; over the network each call that reads takes it away.
+/// Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
+/// time. Never blocks for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_on_more(
+    reader: *mut chiplog_reader_t,
+    callback: chiplog_notify_fn,
+    context: *mut c_void,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    let context = Context(context);
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
+            let reader = get(reader)?;
+            let mut state = reader.lock();
+            state.signal = None;
+            state.on_more(move || {
+                let context = context;
+                // SAFETY: the caller gave both for each other, to be called once.
+                callback(context.0);
+            })
+        })
+    }
+}
+
+/// A descriptor that is readable (poll, epoll, select) while there may be something to read: then read with a time-out of 0
+/// until TIMEOUT, and wait for it again. It stays readable when there is something to be told, such as CLOSED. Costs nothing
+/// while nobody waits.
+/// Ownership: `*descriptor` is the reader's, the same each time: neither to be read from nor closed; it ends with the
+/// reader. One thread at a time. Never blocks for long. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_descriptor(
+    reader: *mut chiplog_reader_t,
+    descriptor: *mut i32,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            put(descriptor, -1);
+            let reader = get(reader)?;
+            let mut state = reader.lock();
+            let signal = match &state.signal {
+                Some(signal) => signal.clone(),
+                None => {
+                    let signal = Signal::new()?;
+                    state.signal = Some(signal.clone());
+                    state.arm()?;
+                    signal
+                }
+            };
+            put(descriptor, signal.as_raw_fd());
+            Ok(())
+        })
+    }
+}
+
+/// Closes a reader. A call of another thread that waits with it goes on waiting. NULL, or one that was closed: nothing
+/// happens.
+/// Ownership: takes `reader`. Any thread. Never blocks for long.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_reader_close(reader: *mut chiplog_reader_t) {
+    plain((), || drop(handle::close::<Reading>(reader)));
+}

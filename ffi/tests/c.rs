@@ -1,0 +1,129 @@
+//! Programs in C and C++ over the header and the shared library as `make install` lays them out: built here, run here, again
+//! under AddressSanitizer, and under valgrind where there is one. What is skipped says so.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::{Installed, Server, compiler, run, run_with};
+
+const C99: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+const CPP17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+/// The header on its own, twice, in the strictest C and C++.
+#[test]
+fn the_header_compiles_alone() {
+    let installed = Installed::get();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, tool, flags) in [("alone.c", "cc", C99), ("alone.cpp", "c++", CPP17)] {
+        let source = dir.path().join(name);
+        fs::write(&source, "#include \"chiplog.h\"\n#include <chiplog.h>\nint main(void) { return 0; }\n")
+            .unwrap();
+        let include = format!("-I{}", installed.prefix.join("include").display());
+        run(compiler(tool).args(flags).arg(include).arg("-fsyntax-only").arg(&source));
+    }
+}
+
+#[test]
+fn the_embedded_log_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("embedded.c", C99, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    run(Command::new(program).arg(dir.path()));
+}
+
+#[test]
+fn the_same_header_from_cpp() {
+    let installed = Installed::get();
+    let program = installed.build("concurrent.cpp", CPP17, &["-pthread"]);
+    let dir = tempfile::tempdir().unwrap();
+    run(Command::new(program).arg(dir.path()));
+}
+
+#[test]
+fn a_cluster_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("network.c", C99, &[]);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    run(Command::new(program).arg(dir.path()).arg(&server.address));
+}
+
+/// No environment, no signals, no word on standard error; a server that goes away kills nobody.
+#[test]
+fn a_library_keeps_its_hands_to_itself() {
+    let installed = Installed::get();
+    let program = installed.build("quiet.c", C99, &["-rdynamic"]);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let mut command = Command::new(program);
+    command.arg(dir.path()).arg(&server.address).env("RUST_LOG", "trace").env("RUST_BACKTRACE", "1");
+    let said = run_with(&mut command, |line| {
+        if line == "now" {
+            server.stop();
+        }
+    });
+    assert_eq!(said.err, "", "words on standard error");
+}
+
+#[test]
+fn all_of_it_under_address_sanitizer() {
+    let installed = Installed::get();
+    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"];
+    if !installed.has_sanitizer() {
+        eprintln!("SKIPPED: this compiler has no AddressSanitizer");
+        return;
+    }
+    let server = Server::start();
+    for (source, language) in [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99)] {
+        let program = installed.build(source, language, &flags);
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program);
+        // A forked child leaves what is its parent's: that is no leak of the parent's, which is looked at.
+        command.arg(dir.path()).arg(&server.address).env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
+        run(&mut command);
+    }
+}
+
+#[test]
+fn all_of_it_under_valgrind() {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED: no valgrind here");
+        return;
+    }
+    let installed = Installed::get();
+    let server = Server::start();
+    for (source, language) in [("embedded.c", C99), ("network.c", C99)] {
+        let program = installed.build(source, language, &["-g"]);
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("valgrind");
+        command.args([
+            "--quiet",
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+        ]);
+        run(command.arg(program).arg(dir.path()).arg(&server.address).arg("no-fork"));
+    }
+}
+
+/// The examples do what they say.
+#[test]
+fn the_examples_run() {
+    let installed = Installed::get();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples/c");
+    let dir = tempfile::tempdir().unwrap();
+    let build = |name: &str| installed.build_at(&examples.join(name), C99, &[]);
+    let said = run(Command::new(build("embedded.c")).arg(dir.path().join("log")));
+    let wanted = "durable at 1\n1: hello\n2: to\n3: be\n4: or\n5: not\n6: world\n";
+    assert_eq!(said.out, wanted);
+    let server = Server::start();
+    let lines = dir.path().join("lines");
+    fs::write(&lines, "a line\n".repeat(1000)).unwrap();
+    let mut producer = Command::new(build("producer.c"));
+    let said = run(producer.arg(&server.address).stdin(fs::File::open(&lines).unwrap()));
+    assert_eq!(said.out, "1000 lines are in the log\n");
+    let mut view = Command::new(build("follower_view.c"));
+    let said = run(view.arg(dir.path().join("copy")).arg("1000").arg(&server.address));
+    assert!(said.out.ends_with("1000 records, 6000 bytes, up to 1000\n"), "{}", said.out);
+}

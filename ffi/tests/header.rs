@@ -1,0 +1,167 @@
+//! The header: what cbindgen makes of the sources is what is committed, and the functions in it are those that the manifest
+//! of operations tells of.
+//!
+//! `UPDATE_HEADER=1 cargo test -p chiplog-ffi --test header` writes it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+/// What the header should be.
+fn generated() -> String {
+    let mut config = cbindgen::Config::from_file(here().join("cbindgen.toml")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let [major, minor, patch] = version.split('.').collect::<Vec<_>>()[..] else { panic!("{version}") };
+    config.header = Some(fs::read_to_string(here().join("src/header.txt")).unwrap().trim_end().to_owned());
+    config.after_includes = Some(format!(
+        "\n/** The version of this header: to be held against chiplog_version(), the library's. */\n\
+         #define CHIPLOG_VERSION \"{version}\"\n#define CHIPLOG_VERSION_MAJOR {major}\n\
+         #define CHIPLOG_VERSION_MINOR {minor}\n#define CHIPLOG_VERSION_PATCH {patch}\n\n\
+         /** As a time-out: as long as it takes. */\n#define CHIPLOG_FOREVER UINT64_MAX"
+    ));
+    let mut sources: Vec<PathBuf> =
+        fs::read_dir(here().join("src")).unwrap().map(|e| e.unwrap().path()).collect();
+    // Not lib.rs, whose modules would all come a second time.
+    sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("lib.rs"));
+    // As a reader wants them.
+    let order = [
+        "version", "error", "values", "options", "log", "batch", "ticket", "reader", "records", "session",
+        "viewer", "client", "producer", "follower",
+    ];
+    let place = |path: &PathBuf| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        (order.iter().position(|n| **n == name).unwrap_or(order.len()), name)
+    };
+    sources.sort_by_key(place);
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for source in sources {
+        builder = builder.with_src(source);
+    }
+    let mut out = Vec::new();
+    builder.generate().unwrap().write(&mut out);
+    let text = String::from_utf8(out).unwrap();
+    // What is for those who call it from Rust: the paragraph before says it in C's terms.
+    let mut header = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_safety = line.trim() == "*" && lines.peek().is_some_and(|next| next.trim() == "* # Safety");
+        if is_safety {
+            lines.next();
+            lines.next();
+            continue;
+        }
+        header.push_str(line.trim_end());
+        header.push('\n');
+    }
+    header
+}
+
+/// The functions that a header declares.
+fn declared(header: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut in_comment = false;
+    for line in header.lines() {
+        in_comment |= line.trim_start().starts_with("/*");
+        let ends = line.contains("*/");
+        if !in_comment && !line.starts_with('#') && !line.starts_with("typedef") {
+            for (at, _) in line.match_indices("chiplog_") {
+                let rest = &line[at..];
+                let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+                if rest[end..].starts_with('(') && !line[..at].ends_with("(*") {
+                    found.insert(rest[..end].to_owned());
+                }
+            }
+        }
+        in_comment &= !ends;
+    }
+    found
+}
+
+/// One name or several.
+fn names(entry: &toml::Value, key: &str) -> Vec<String> {
+    match entry.get(key) {
+        None => Vec::new(),
+        Some(toml::Value::Array(list)) => list.iter().map(|name| name.as_str().unwrap().to_owned()).collect(),
+        Some(one) => vec![one.as_str().unwrap().to_owned()],
+    }
+}
+
+#[test]
+fn the_header_is_what_the_sources_say() {
+    let path = here().join("include/chiplog.h");
+    let wanted = generated();
+    if std::env::var_os("UPDATE_HEADER").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &wanted).unwrap();
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    for (n, (there, wanted)) in there.lines().zip(wanted.lines()).enumerate() {
+        assert_eq!(there, wanted, "include/chiplog.h, line {}: UPDATE_HEADER=1 writes it", n + 1);
+    }
+    assert_eq!(there.len(), wanted.len(), "include/chiplog.h: UPDATE_HEADER=1 writes it");
+}
+
+#[test]
+fn the_header_and_the_manifest_name_the_same_functions() {
+    let manifest: toml::Table = fs::read_to_string(here().join("parity.toml")).unwrap().parse().unwrap();
+    let mut named: BTreeMap<String, String> = BTreeMap::new();
+    for entry in manifest["operation"].as_array().unwrap() {
+        named.extend(names(entry, "c").into_iter().map(|c| (c, names(entry, "rust").concat())));
+    }
+    for entry in manifest["helper"].as_array().unwrap() {
+        let c = names(entry, "c").concat();
+        assert!(names(entry, "about").concat().len() > 5, "{c}: about");
+        assert!(
+            named.insert(c.clone(), "helper".into()).is_none(),
+            "{c} is a helper and an operation, or stands twice"
+        );
+    }
+    let declared = declared(&fs::read_to_string(here().join("include/chiplog.h")).unwrap());
+    let named: BTreeSet<String> = named.into_keys().collect();
+    let missing: Vec<_> = named.difference(&declared).collect();
+    let untold: Vec<_> = declared.difference(&named).collect();
+    assert!(missing.is_empty(), "in ffi/parity.toml and not in chiplog.h: {missing:?}");
+    assert!(untold.is_empty(), "in chiplog.h and not in ffi/parity.toml: {untold:?}");
+}
+
+/// What is said of each function: who owns what, which threads, whether it blocks.
+#[test]
+fn every_function_says_who_owns_what_and_which_threads() {
+    let header = fs::read_to_string(here().join("include/chiplog.h")).unwrap();
+    let mut comment = String::new();
+    let mut told = 0;
+    let mut lines = header.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("/**") {
+            comment.clear();
+            let mut line = line;
+            while !line.contains("*/") {
+                comment.push_str(line);
+                line = lines.next().unwrap();
+            }
+        } else if line.contains("chiplog_") && line.trim_end().ends_with('(') || declared(line).len() == 1 {
+            assert!(comment.contains("wnership"), "{line}: no word on ownership");
+            assert!(comment.contains("hread"), "{line}: no word on threads");
+            told += 1;
+        }
+    }
+    assert_eq!(told, declared(&header).len());
+}
+
+/// The checks above see what they have to see.
+#[test]
+fn the_reader_reads() {
+    let header = "/** chiplog_no(1) */\n#define chiplog_no(x)\ntypedef void (*chiplog_no_t)(int);\n\
+                  int32_t chiplog_one(void);\nconst struct chiplog_x *chiplog_two(chiplog_t *a,\n  void (*chiplog_no)(int));\n\
+                  /*\n * chiplog_no()\n */\nvoid chiplog_three(int a);\n";
+    assert_eq!(
+        declared(header).into_iter().collect::<Vec<_>>(),
+        ["chiplog_one", "chiplog_three", "chiplog_two"]
+    );
+}

@@ -1,0 +1,126 @@
+//! `make install`: pkg-config and CMake find the library; it exports what stands in a list and nothing else, with a soname and
+//! symbol versions.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use support::{Installed, archive, compiler, here, run};
+
+fn has(tool: &str) -> bool {
+    let there = Command::new(tool).arg("--version").output().is_ok_and(|out| out.status.success());
+    if !there {
+        eprintln!("SKIPPED: no {tool} here");
+    }
+    there
+}
+
+/// `UPDATE_HEADER=1` writes the list.
+#[test]
+fn exactly_these_symbols_are_exported_each_with_its_version() {
+    if !has("nm") {
+        return;
+    }
+    let lib = Installed::get().prefix.join("lib");
+    let said = run(Command::new("nm")
+        .args(["-D", "--defined-only", "--with-symbol-versions"])
+        .arg(lib.join("libchiplog.so")));
+    let mut exported: BTreeSet<String> = BTreeSet::new();
+    for line in said.out.lines() {
+        let mut words = line.split_whitespace().rev();
+        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+        if kind != "A" {
+            exported.insert(name.to_owned());
+        }
+    }
+    let list = here().join("symbols.txt");
+    let wanted: String = exported.iter().map(|name| format!("{name}\n")).collect();
+    if std::env::var_os("UPDATE_HEADER").is_some() {
+        fs::write(&list, &wanted).unwrap();
+    }
+    assert_eq!(
+        fs::read_to_string(&list).unwrap_or_default(),
+        wanted,
+        "left: symbols.txt, right: libchiplog.so"
+    );
+    assert!(exported.iter().all(|name| name.ends_with("@@CHIPLOG_0.1")), "{wanted}");
+    let header = fs::read_to_string(here().join("include/chiplog.h")).unwrap();
+    for name in &exported {
+        let bare = name.split('@').next().unwrap();
+        assert!(header.contains(&format!("{bare}(")), "{bare} is exported and not in the header");
+    }
+    let said = run(Command::new("objdump").arg("-p").arg(lib.join("libchiplog.so")));
+    assert!(said.out.contains("SONAME               libchiplog.so.0\n"), "{}", said.out);
+    let needed: Vec<&str> = said.out.lines().filter(|line| line.contains("NEEDED")).collect();
+    assert!(
+        needed
+            .iter()
+            .all(|line| ["libc.", "libm.", "libgcc_s.", "ld-linux"].iter().any(|l| line.contains(l))),
+        "{needed:?}"
+    );
+}
+
+const PROGRAM: &str = "examples/c/embedded.c";
+
+#[test]
+fn one_line_of_cc_with_pkg_config_is_enough() {
+    if !has("pkg-config") {
+        return;
+    }
+    let (installed, dir) = (Installed::get(), tempfile::tempdir().unwrap());
+    let pc = installed.prefix.join("lib/pkgconfig");
+    let ask = |args: &[&str]| {
+        let said = run(Command::new("pkg-config").args(args).arg("chiplog").env("PKG_CONFIG_PATH", &pc));
+        said.out.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let source = here().parent().unwrap().join(PROGRAM);
+    let program = dir.path().join("shared");
+    run(compiler("cc").arg(&source).arg("-o").arg(&program).args(ask(&["--cflags", "--libs"])));
+    let mut shared = Command::new(program);
+    run(shared.arg(dir.path().join("log")).env("LD_LIBRARY_PATH", installed.prefix.join("lib")));
+    // Without the shared library.
+    let program = dir.path().join("static");
+    let mut link = compiler("cc");
+    link.arg(&source).arg("-o").arg(&program).args(ask(&["--cflags"]));
+    link.arg(installed.prefix.join("lib/libchiplog.a")).args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
+    run(&mut link);
+    run(Command::new(program).arg(dir.path().join("log-2")));
+    assert!(archive().exists());
+}
+
+#[test]
+fn cmake_finds_it() {
+    if !has("cmake") {
+        return;
+    }
+    let (installed, dir) = (Installed::get(), tempfile::tempdir().unwrap());
+    let source = here().parent().unwrap().join(PROGRAM);
+    let lists = format!(
+        "cmake_minimum_required(VERSION 3.10)\nproject(uses C)\nfind_package(chiplog 0.1 REQUIRED)\n\
+         add_executable(shared \"{0}\")\ntarget_link_libraries(shared chiplog::chiplog)\n\
+         add_executable(static \"{0}\")\ntarget_link_libraries(static chiplog::static)\n",
+        source.display()
+    );
+    fs::write(dir.path().join("CMakeLists.txt"), lists).unwrap();
+    let build = dir.path().join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(dir.path()).arg("-B").arg(&build);
+    run(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", installed.prefix.display())));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for program in ["shared", "static"] {
+        run(Command::new(build.join(program)).arg(dir.path().join(format!("log-{program}"))));
+    }
+    fs::write(
+        dir.path().join("CMakeLists.txt"),
+        "cmake_minimum_required(VERSION 3.10)\nproject(uses C)\nfind_package(chiplog 99 REQUIRED)\n",
+    )
+    .unwrap();
+    let mut refused = Command::new("cmake");
+    refused.arg("-S").arg(dir.path()).arg("-B").arg(dir.path().join("no"));
+    let refused =
+        refused.arg(format!("-DCMAKE_PREFIX_PATH={}", installed.prefix.display())).output().unwrap();
+    assert!(!refused.status.success(), "version 99 was found");
+}
