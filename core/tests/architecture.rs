@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "batch",
     // Waiting and waking.
     "futex",
+    "signal",
     "completion",
     "promise",
     "positions",

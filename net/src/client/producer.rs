@@ -199,6 +199,15 @@ impl Producer {
         delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
     }
 
+    /// As [`append`](Self::append), but never waits, and needs no runtime.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); `Busy` when there is no room.
+    pub fn try_append(&self, record: &[u8]) -> Result<Delivery> {
+        let delivery = self.gather().push(record, Tell::Delivery).map_err(|(error, _)| error)?;
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
+    }
+
     /// As [`send`](Self::send), and calls `callback` once with the record's index, or with why it has none, on the
     /// producer's task: it should only pass the result on. Of the reasons `SequenceForgotten` means that the record **is
     /// in the log**; see [`Delivery`]. A panic in it is caught and reported.

@@ -126,6 +126,13 @@ thread_local! {
     static AT_WORK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Of each thread. With it said, nothing is read from the environment.
+const STACK_BYTES: usize = 2 << 20;
+
+fn own_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("chiplog-follower".into()).stack_size(STACK_BYTES)
+}
+
 impl Follower {
     /// Goes on with the copy in `dir`, or begins one there. `cluster`: servers, `host:port`; one that runs is enough, the
     /// others are learnt from it. No leader is needed.
@@ -185,6 +192,7 @@ impl Follower {
             .enable_all()
             .max_blocking_threads(16) // one writes; names are looked up
             .thread_name("chiplog-follower")
+            .thread_stack_size(STACK_BYTES)
             .build()
             .map_err(failed)?;
         let run = {
@@ -195,8 +203,7 @@ impl Follower {
                 runtime.shutdown_background(); // a name that is looked up for long holds up nothing
             }
         };
-        let thread =
-            std::thread::Builder::new().name("chiplog-follower".into()).spawn(run).map_err(failed)?;
+        let thread = own_thread().spawn(run).map_err(failed)?;
         let follower = Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) };
         follower.inner.shared.wait_for_copy()?;
         Ok(follower)
@@ -259,6 +266,19 @@ impl Follower {
     /// `Timeout`: nothing happened. `Closed`: nothing will any more.
     pub fn next_event(&self, timeout: Duration) -> Result<FollowerEvent> {
         self.inner.shared.events.next(timeout)
+    }
+
+    /// Calls `hook` once there is an event to be taken, or will be none any more: at once if so already, else on the
+    /// follower's thread, where it must not block. For event loops: see [`chiplog::Signal`]. A follower has one hook, of
+    /// whichever clone: a new one takes the place of the last.
+    ///
+    /// ```
+    /// # fn watch(follower: &chiplog_net::follower::Follower, signal: chiplog::Signal) {
+    /// follower.on_event(move || signal.raise());
+    /// # }
+    /// ```
+    pub fn on_event(&self, hook: impl FnOnce() + Send + 'static) {
+        self.inner.shared.events.on_next(hook);
     }
 
     /// The copy as servers want it: whoever serves this host's services feeds other followers, and readers.
@@ -345,7 +365,7 @@ impl Shared {
                 }
             };
             // Without a thread to be had, the last handle closes it.
-            let _ = std::thread::Builder::new().name("chiplog-follower".into()).spawn(close);
+            let _ = own_thread().spawn(close);
         }
         let mut state = self.state();
         (state.server, state.connected_since, state.fed) = (None, None, false);
