@@ -31,9 +31,10 @@ def program() -> str:
 class Servers:
     """Three servers of one cluster, in a directory that goes away."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, dir: Path | None = None, segment: str = "4MiB") -> None:
         self.program = program()
-        self.dir = Path(tempfile.mkdtemp(prefix="chiplog-python-"))
+        self.segment = segment
+        self.dir = Path(tempfile.mkdtemp(prefix="chiplog-python-", dir=dir))
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(9)]
         ports = [s.getsockname()[1] for s in sockets]
         for s in sockets:
@@ -67,7 +68,7 @@ class Servers:
             f"listen.client={self.clients[n]}",
             f"listen.peer={self.peers[n]}",
             f"listen.http={self.pages[n]}",
-            "log.segment_bytes=4MiB",
+            f"log.segment_bytes={self.segment}",
             "cluster.election_timeout_millis=500",
             "cluster.heartbeat_millis=100",
         ]

@@ -56,6 +56,8 @@ class View:
 
     def run(self) -> None:
         """Follows the log until the follower is closed."""
+        if self.applied:
+            self.follower.wait_for(self.applied)  # a copy that lost its last moment gets it again
         start: int | chiplog.Start = self.applied + 1 if self.applied else chiplog.Start.first()
         while True:
             try:

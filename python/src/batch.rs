@@ -11,7 +11,7 @@ use chiplog::RecordBatch;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView, PySlice};
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Records that were appended together. Holds their segment.
@@ -50,8 +50,7 @@ impl Batch {
     pub(crate) fn record_view<'py>(&self, py: Python<'py>, n: u32) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.records();
         let start = if n == 0 { 0 } else { batch.end(n - 1) };
-        let slice = PySlice::new(py, start as isize, batch.end(n) as isize, 1);
-        self.payload_view(py)?.get_item(slice)
+        export::slice(self.payload_view(py)?, start, batch.end(n))
     }
 
     /// A copy of record `n`.

@@ -43,12 +43,7 @@ impl Client {
         done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))?.map_err(raise)
     }
 
-    fn open_reader(
-        &self,
-        from: Start,
-        follow: bool,
-        given: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Reader> {
+    fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         let reader = self.client()?.reader_with(from, options::reader(given, follow)?);
         Reader::new(Source::Remote(Box::new(reader)), Some(self.runtime.clone()))
     }

@@ -1,4 +1,4 @@
-//! The log's errors as Python's exceptions: one class a kind, in `chiplog/_errors.py`.
+//! The log's errors as Python's exceptions: one class a kind, in `lib/chiplog/_errors.py`.
 
 use chiplog::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         value.setattr("os_error", number)?;
     }
     if let Some((path, offset)) = error.place() {
-        value.setattr("path", path)?;
+        value.setattr("path", path.as_os_str())?;
         value.setattr("offset", offset)?;
     }
     Ok(PyErr::from_value(value))

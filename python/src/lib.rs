@@ -1,7 +1,7 @@
 //! chiplog for Python: the classes of package `chiplog`, over the crates `chiplog` and `chiplog-net`.
 //!
 //! ```text
-//! chiplog/*.py      values, options, exceptions: plain Python          log, session, viewer, client, producer, follower
+//! lib/*.py          values, options, exceptions: plain Python          log, session, viewer, client, producer, follower
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │

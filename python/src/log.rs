@@ -42,7 +42,11 @@ pub(crate) fn record(py: Python<'_>, index: u64, batch: RecordBatch) -> PyResult
 }
 
 /// The record at `index`, by a reader that begins there.
-pub(crate) fn get(py: Python<'_>, index: u64, reader: impl FnOnce(Start) -> Result<chiplog::Reader> + Send) -> PyResult<Record> {
+pub(crate) fn get(
+    py: Python<'_>,
+    index: u64,
+    reader: impl FnOnce(Start) -> Result<chiplog::Reader> + Send,
+) -> PyResult<Record> {
     let read = || reader(Start::Index(Index(index)))?.next_batch();
     let batch = py.detach(read).map_err(raise)?;
     let beyond = || raise(Error::new(ErrorKind::OutOfRange, format!("record {index} is not there yet")));

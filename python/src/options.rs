@@ -1,12 +1,10 @@
-//! Options as Python gives them, `chiplog/_options.py`: each field that is not None takes the place of a default, which
+//! Options as Python gives them, `lib/chiplog/_options.py`: each field that is not None takes the place of a default, which
 //! is the crates' own.
 //!
 //! Invariant: every field of a Python class is read here; a test gives each a value that is refused.
 
 use chiplog::{Codec, Index, Options, ReadMode, Sequence, SessionId, Start, Timestamp};
-use chiplog_net::client::{
-    ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret,
-};
+use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret};
 use chiplog_net::follower::FollowerOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -82,7 +80,11 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
         to.read_mode = match &*mode {
             "map" => ReadMode::Map,
             "read" => ReadMode::Read,
-            _ => return Err(PyValueError::new_err(format!("option read_mode is 'map' or 'read', not {mode:?}"))),
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "option read_mode is 'map' or 'read', not {mode:?}"
+                )));
+            }
         };
     }
     Ok(to)
@@ -148,7 +150,9 @@ pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptio
     let zone: Option<String> = field(from, "zone")?;
     let leader = field::<bool>(from, "leader")?.unwrap_or(false);
     to.from = match (leader, zone) {
-        (true, Some(_)) => return Err(PyValueError::new_err("a reader reads at the leader or in a zone, not both")),
+        (true, Some(_)) => {
+            return Err(PyValueError::new_err("a reader reads at the leader or in a zone, not both"));
+        }
         (true, None) => ReadFrom::Leader,
         (false, Some(zone)) => ReadFrom::Nearest(zone),
         (false, None) => ReadFrom::Any,

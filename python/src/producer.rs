@@ -22,7 +22,7 @@ pub(crate) struct Producer {
     runtime: Handle,
 }
 
-/// How long the end of a `with` waits for what is under way.
+/// How long the end of a `with` waits for what is under way: as long as `close` does.
 const CLOSE: f64 = 30.0;
 
 impl Producer {
@@ -140,7 +140,7 @@ impl Producer {
     }
 
     /// Takes no more, waits for what is under way, and tells what is left.
-    #[pyo3(signature = (timeout=CLOSE))]
+    #[pyo3(signature = (timeout=30.0))]
     fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
         let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
         let closed = self.wait(py, self.producer()?.close(deadline))?;
@@ -148,7 +148,7 @@ impl Producer {
     }
 
     /// `close`, to be awaited.
-    #[pyo3(signature = (timeout=CLOSE))]
+    #[pyo3(signature = (timeout=30.0))]
     fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
         self.closing(py, timeout, |py, closed| Ok(values::closed(py, &closed)?.unbind()))
     }
@@ -218,6 +218,7 @@ fn complete(closed: Closed) -> PyResult<()> {
     if closed.all_acknowledged() {
         return Ok(());
     }
-    let what = || Error::new(ErrorKind::Timeout, format!("{} records were not acknowledged", closed.left.len()));
+    let what =
+        || Error::new(ErrorKind::Timeout, format!("{} records were not acknowledged", closed.left.len()));
     Err(raise(closed.failed.clone().unwrap_or_else(what)))
 }

@@ -92,7 +92,12 @@ impl Reader {
     }
 
     /// The next batch of a source that was taken. None: the end, or not within the time.
-    fn fetch(&self, py: Python<'_>, lease: &mut Lease, timeout: Option<Duration>) -> PyResult<Option<RecordBatch>> {
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        lease: &mut Lease,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<RecordBatch>> {
         let source = lease.source().map_err(raise)?;
         if let Some(known) = py.detach(|| source.next_now()) {
             return known.map_err(raise);
@@ -128,7 +133,9 @@ impl Reader {
         }
         let mut lease = match this.desk.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Err(PyRuntimeError::new_err("another task or thread waits for this reader's next record"));
+                return Err(PyRuntimeError::new_err(
+                    "another task or thread waits for this reader's next record",
+                ));
             }
             done => done.map_err(raise)?,
         };

@@ -53,10 +53,14 @@ impl Ticket {
 /// Waits for an append to a log here.
 pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, timeout: Option<Duration>) -> PyResult<u64> {
     let what = "the append was not settled; it may still become durable";
-    let settled = wait::sliced(py, timeout, what, |slice| match ticket.wait_timeout(slice) {
-        // An append that failed as `Timeout` has failed, and is not to be waited for.
-        Err(_) if ticket.poll().is_none() => Err(Error::new(ErrorKind::Timeout, "not yet")),
-        settled => Ok(settled),
+    let settled = wait::sliced(py, timeout, what, |slice| {
+        let waited = ticket.wait_timeout(slice);
+        // What it is asked for afterwards is the append's own outcome, never the end of the slice.
+        match (waited, ticket.poll()) {
+            (Err(_), None) => Err(Error::new(ErrorKind::Timeout, "not yet")),
+            (Err(_), Some(settled)) => Ok(settled),
+            (settled, _) => Ok(settled),
+        }
     })?;
     settled.map(|appended| appended.first.get()).map_err(raise)
 }

@@ -1,4 +1,4 @@
-//! What the log tells of itself, as the values of `chiplog/_values.py`.
+//! What the log tells of itself, as the values of `lib/chiplog/_values.py`.
 
 use crate::errors;
 use chiplog::{Backlog, Error, Info, Stats};

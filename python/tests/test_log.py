@@ -49,7 +49,7 @@ def test_a_reader_goes_elsewhere_and_knows_where_it_is(log: chiplog.Log) -> None
     assert reader.position == 1
     next(reader)
     assert reader.position == 2
-    assert next(reader.views()) == b"1" and next(reader.copies()) == b"2"
+    assert bytes(next(reader.views())) == b"1" and next(reader.copies()) == b"2"
     rest = next(reader.batches())
     assert (rest.first, rest.last, len(rest), rest.copies()[0]) == (4, 10, 7, b"3")
     assert reader.position == 11 and next(reader, None) is None

@@ -61,7 +61,7 @@ def test_a_view_outlives_log_reader_and_segment(tmp_path: Path) -> None:
 
 
 def test_numpy_takes_a_batch_without_a_copy(log: chiplog.Log) -> None:
-    log.append_batch([np.arange(n, n + 4, dtype="<i4") for n in range(100)])
+    log.append_batch([np.arange(n, n + 4, dtype="<i4").data for n in range(100)])
     (batch,) = log.batches()
     data, offsets = batch.to_numpy()
     assert data.ctypes.data == address(batch.data) and not data.flags.writeable and not data.flags.owndata

@@ -1,5 +1,6 @@
 from collections.abc import Awaitable, Generator, Iterable, Iterator
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, SupportsIndex, TypeAlias, TypeVar, final
 from typing_extensions import Buffer, Self
@@ -7,6 +8,24 @@ from typing_extensions import Buffer, Self
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start
 from ._values import Backlog, Closed, FollowerEvent, FollowerStatus, Info, RemoteInfo, Stats
 from ._errors import Error
+
+__all__ = [
+    "Batch",
+    "Record",
+    "Client",
+    "Watch",
+    "_Courier",
+    "_error_kinds",
+    "Follower",
+    "Log",
+    "Producer",
+    "Reader",
+    "Stream",
+    "Session",
+    "Ticket",
+    "Viewer",
+    "__version__",
+]
 
 __version__: str
 
@@ -87,7 +106,7 @@ class Stream(Generic[_T]):
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Awaitable[_T]: ...
     @classmethod
-    def __class_getitem__(cls, _item: object, /) -> Any: ...
+    def __class_getitem__(cls, _item: object) -> Any: ...
     def __reduce__(self) -> NoReturn: ...
 
 @final
@@ -127,7 +146,7 @@ class Log:
     def backlog(self) -> Backlog: ...
     def poison_cause(self) -> Error | None: ...
     @property
-    def path(self) -> PathLike[str]: ...
+    def path(self) -> Path: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -247,7 +266,7 @@ class Follower:
     def next_event(self, timeout: float | None = None) -> FollowerEvent: ...
     def next_event_async(self) -> Awaitable[FollowerEvent]: ...
     @property
-    def path(self) -> PathLike[str]: ...
+    def path(self) -> Path: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
