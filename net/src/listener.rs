@@ -12,6 +12,7 @@
 use crate::arrival::{Arrival, CallLayer};
 use crate::authority::Mended;
 use crate::connection::{Connection, ConnectionLimits, Wire};
+use crate::places::{Place, Places};
 use crate::refusals::{Refusal, Refusals};
 use crate::tls::ServerTls;
 use std::io;
@@ -21,7 +22,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -30,8 +30,10 @@ use tonic::transport::Server;
 use tower_layer::{Identity, Stack};
 
 /// What a client may send on one stream before it is read.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-/// What a client may send on all its streams before it is read.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all its streams before it is read. Many times the former: streams that wait, such as those
+/// of appends that find no room, would otherwise use it up, and nothing would come on the others, which is then taken
+/// for a client that does not send.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
@@ -122,7 +124,7 @@ pub struct Incoming<T> {
     limits: Arc<ConnectionLimits>,
     tls: Option<Arc<ServerTls>>,
     refusals: Arc<Refusals>,
-    places: Arc<Semaphore>,
+    places: Places,
     wrap: fn(Wire) -> T,
     /// Those that are still shaking hands. None: it came to nothing.
     handshakes: JoinSet<Option<Connection<T>>>,
@@ -135,7 +137,7 @@ pub struct Incoming<T> {
 impl<T: Send + 'static> Incoming<T> {
     fn new(listener: TcpListener, settings: Settings, wrap: fn(Wire) -> T) -> Self {
         let Settings { limits, tls, refusals } = settings;
-        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let places = Places::new(limits.connections, limits.connections_per_address);
         let limits = Arc::new(limits);
         let handshakes = JoinSet::new();
         Self { listener, limits, tls, refusals, places, wrap, handshakes, pause: None, said: None }
@@ -143,12 +145,16 @@ impl<T: Send + 'static> Incoming<T> {
 
     /// Takes one in, if there is a place for it. Some: it is ready.
     fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
-            let refused = self.refusals.count(Refusal::Connections);
-            if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
-                self.said = Some(Instant::now());
-                let limit = self.limits.connections;
-                tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+        let place = match self.places.take(remote.ip()) {
+            Ok(place) => place,
+            Err(limit) => {
+                let refused = self.refusals.count(limit);
+                if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
+                    self.said = Some(Instant::now());
+                    let limit = limit.name();
+                    tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+                }
+                return None;
             }
             return None;
         };
@@ -182,13 +188,7 @@ impl<T: Send + 'static> Incoming<T> {
         None
     }
 
-    fn connection(
-        &self,
-        wire: Wire,
-        arrival: Arrival,
-        deadline: Instant,
-        place: OwnedSemaphorePermit,
-    ) -> Connection<T> {
+    fn connection(&self, wire: Wire, arrival: Arrival, deadline: Instant, place: Place) -> Connection<T> {
         let (limits, refusals) = (self.limits.clone(), self.refusals.clone());
         Connection::new((self.wrap)(wire), arrival, limits, refusals, deadline, place)
     }

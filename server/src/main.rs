@@ -12,6 +12,7 @@ mod failure;
 mod human;
 mod locks;
 mod remote;
+mod runtime;
 mod serve;
 mod signals;
 mod survey;

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::signals;
-use crate::survey::{Found, role_name};
+use crate::survey::{Found, Survey, role_name};
 use crate::ui::{Ui, print};
 use chiplog::Timestamp;
 use chiplog_net::proto::v1::StatusResponse;
@@ -300,7 +300,7 @@ impl Output {
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let mut survey = asker.survey(&args.servers);
+    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move || _ = stop.send(()))?;
     let mut output = Output::new(ui);
