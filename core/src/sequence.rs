@@ -376,9 +376,9 @@ impl Sequencer {
     }
 
     /// At the leader: the session that is to be closed before another is opened, if one has to be.
-    pub(crate) fn session_to_give_up(&mut self, options: &Options) -> Option<SessionId> {
+    pub(crate) fn session_to_go(&mut self, options: &Options) -> Option<SessionId> {
         let timestamp = self.now(options);
-        self.sessions.to_give_up(timestamp)
+        self.sessions.next_to_go(timestamp)
     }
 
     /// At the leader: decides a command, and makes its block if it changes anything.

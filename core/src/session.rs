@@ -181,7 +181,7 @@ impl Sessions {
 
     /// The session that has to go so that one more can be opened at the time `at`: of those that never appended, the
     /// oldest. None: there is room, or nobody's leaving would make any.
-    pub(crate) fn to_give_up(&mut self, at: Timestamp) -> Option<SessionId> {
+    pub(crate) fn next_to_go(&mut self, at: Timestamp) -> Option<SessionId> {
         self.expire(at);
         if self.sessions.len() != self.sessions_max as usize {
             return None;

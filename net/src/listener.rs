@@ -39,6 +39,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// After an error of accepting, such as too many open files, the next try waits for this time.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// As good as never.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// That connections are refused is said at most so often.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -156,12 +158,11 @@ impl<T: Send + 'static> Incoming<T> {
                 }
                 return None;
             }
-            return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection ended before it began");
         }
-        let deadline = Instant::now() + self.limits.handshake;
+        let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
             let arrival = Arrival::new(remote, false, None);
             return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));

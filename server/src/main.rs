@@ -13,6 +13,7 @@ mod human;
 mod locks;
 mod remote;
 mod runtime;
+mod secret;
 mod serve;
 mod signals;
 mod survey;

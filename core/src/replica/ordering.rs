@@ -70,7 +70,7 @@ impl Replica {
         self.lockstep(now, writing)?;
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
-            && let Some(id) = self.sequencer.session_to_give_up(&self.options)
+            && let Some(id) = self.sequencer.session_to_go(&self.options)
         {
             self.command(Command::CloseSession { id }, None, now, writing)?;
             self.lockstep(now, writing)?;

@@ -211,7 +211,7 @@ fn leaves_liars(name: &str) {
         (Way::LagsBehind, "others have more"),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path(), false).unwrap();
+        let files = Files::new(dir.path(), false);
         let cluster = [runtime.block_on(serve(way)), honest.clone()];
         let ended = Processes::default().start(name, &program, &cluster, &files, 6).unwrap().end().unwrap();
         assert!(ended.success, "{way:?}: {ended:?}");

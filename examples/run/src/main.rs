@@ -94,9 +94,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let out = root.join("target/examples");
     let dir = out.join(format!("run-{}", std::process::id()));
+    fs::create_dir_all(&out)?;
+    let ready = build(arguments, &Place { root, programs, out }, &dir)?;
     fs::create_dir_all(&dir)?;
-    let place = Place { root, programs, out };
-    let ready = build(arguments, &place, &dir).inspect_err(|_| _ = fs::remove_dir_all(&dir))?;
     let servers = Arc::new(Servers::new(&chiplog, &dir, true)?);
     let running = Processes::default();
     end_at_signals(&servers, &running)?;
@@ -128,7 +128,7 @@ fn build(arguments: &Arguments, place: &Place, dir: &Path) -> Result<Vec<Ready>>
         }
         match view.build(place)? {
             Built::Ready(program) => {
-                let files = Files::new(&dir.join(view.name), view.copies)?;
+                let files = Files::new(&dir.join(view.name), view.copies);
                 ready.push(Ready { name: view.name, program, files });
             }
             Built::Skipped(why) => println!("The view in {} is SKIPPED: {why}.", view.name),
@@ -351,7 +351,7 @@ fn discarded(
     let (summary, hash) = expected(records[..quarter as usize].iter().copied());
     let mut late = Vec::new();
     for &Ready { name, ref program, ref files } in views {
-        let files = Files::new(&dir.join(format!("{name}-late")), files.copy.is_some())?;
+        let files = Files::new(&dir.join(format!("{name}-late")), files.copy.is_some());
         let mut view = Ready { name, program: program.clone(), files };
         for millis in MOMENTS_MILLIS {
             let process = start(&view, &view.files, quarter)?;

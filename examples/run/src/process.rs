@@ -66,6 +66,9 @@ impl Processes {
         files: &Files,
         until: u64,
     ) -> Result<Process> {
+        if let Some(dir) = files.db.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
         let mut command = program.command();
         command.arg("--cluster").arg(cluster.join(",")).arg("--db").arg(&files.db);
         command.arg("--until").arg(until.to_string());
@@ -179,10 +182,9 @@ impl Drop for Process {
 }
 
 impl Files {
-    /// In a directory that is made.
-    pub(crate) fn new(dir: &Path, copies: bool) -> Result<Self> {
-        std::fs::create_dir_all(dir)?;
-        Ok(Self { db: dir.join("view.db"), copy: copies.then(|| dir.join("copy")) })
+    /// In this directory, which is made when a view is started on them.
+    pub(crate) fn new(dir: &Path, copies: bool) -> Self {
+        Self { db: dir.join("view.db"), copy: copies.then(|| dir.join("copy")) }
     }
 }
 

@@ -157,6 +157,9 @@ async fn header_bytes() {
 #[tokio::test]
 async fn handshake_time() {
     let mut settings = Settings::default();
+    settings.limits.handshake = Duration::MAX;
+    Served::start(settings.clone()).await.ask_plainly().await.unwrap();
+    settings.refusals = Default::default();
     settings.limits.handshake = Duration::from_millis(300);
     let mut plain = Served::start(settings.clone()).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -211,8 +211,12 @@ fn number_of(record: &[u8]) -> u64 {
 fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex<Notes>>) -> u64 {
     let mut options = ClientOptions::default();
     options.timeout = PATIENCE;
+    // A leader that is silent is left because others say that it does not lead, and not because time is up.
+    options.keep_alive = PATIENCE;
+    let mut producing = ProducerOptions::default();
+    producing.request_timeout = PATIENCE;
     let client = Client::connect(servers, options).unwrap();
-    let producer = client.producer(ProducerOptions::default()).unwrap();
+    let producer = client.producer(producing).unwrap();
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
