@@ -11,7 +11,7 @@ use chiplog::RecordBatch;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView};
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView, PyString};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Records that were appended together. Holds their segment.
@@ -248,10 +248,11 @@ impl Record {
     /// The text of its bytes.
     #[pyo3(signature = (encoding="utf-8", errors="strict"))]
     fn decode<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
-        if encoding == "utf-8" && errors == "strict" {
-            if let Ok(text) = str::from_utf8(self.bytes()) {
-                return Ok(pyo3::types::PyString::new(py, text).into_any());
-            }
+        if encoding == "utf-8"
+            && errors == "strict"
+            && let Ok(text) = str::from_utf8(self.bytes())
+        {
+            return Ok(PyString::new(py, text).into_any());
         }
         self.copy(py)?.call_method1("decode", (encoding, errors))
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// What is read from.
 pub(crate) enum Source {
     /// Files here, and whether a reader waits at the end.
-    Local(chiplog::Reader, bool),
+    Local(Box<chiplog::Reader>, bool),
     /// Servers.
     Remote(Box<RemoteReader>),
 }

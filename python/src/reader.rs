@@ -357,7 +357,7 @@ impl Stream {
 
 /// A reader of files here.
 pub(crate) fn local(reader: chiplog::Result<chiplog::Reader>, follow: bool) -> PyResult<Reader> {
-    Reader::new(Source::Local(reader.map_err(raise)?, follow), None)
+    Reader::new(Source::Local(Box::new(reader.map_err(raise)?), follow), None)
 }
 
 /// A stream of the batches of a reader.
