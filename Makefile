@@ -3,6 +3,7 @@
 #   make demo    see three servers at work on real text: a leader is killed, nothing is lost (FILE=… for your own)
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
+#   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about ten minutes on two cores
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
@@ -13,7 +14,7 @@ CARGO ?= cargo
 SECONDS_EACH ?= 60
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: all demo demo-replicated demo-embedded test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -34,6 +35,17 @@ demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another
 	@$(CARGO) build --quiet --release --package chiplog-server
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
+
+# Built as the tests are, so that what `make test` has built serves here too. Views in languages whose tools are missing are
+# left out, and that is said; the list of views is examples/run/src/views.rs.
+EXAMPLES := embedded replicated cluster run
+examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
+	@echo "building the examples; the first time this takes some minutes"
+	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
+	@target/debug/chiplog-example-replicated $(if $(FILE),--file "$(FILE)")
+	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
+	@target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
 test: loom fuzz-short sim-bugs unit ## all tests; the unit, integration and documentation tests come last
 

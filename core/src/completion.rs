@@ -367,6 +367,7 @@ impl fmt::Debug for Ticket {
 /// log.append(b"x")?;
 /// let last = log.submit_barrier(std::time::Duration::from_secs(1))?;
 /// assert_eq!(last.wait()?.get(), 1);
+/// assert_eq!(last.poll().expect("waited for")?.get(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -380,6 +381,28 @@ impl Answer {
     /// What hindered it; see the call that gave this.
     pub fn wait(&self) -> Result<Index> {
         self.0.wait().map(|a| a.first)
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`. Zero is allowed and looks once.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); `Timeout`: there is no answer yet.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Index> {
+        let deadline = Instant::now().checked_add(timeout);
+        let answer = self.0.completion.wait(self.0.place, deadline).unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Timeout, format!("there was no answer within {timeout:?}")))
+        });
+        answer.map(|a| a.first)
+    }
+
+    /// The answer, if there is one yet. Never blocks.
+    pub fn poll(&self) -> Option<Result<Index>> {
+        Some(self.0.poll()?.map(|a| a.first))
+    }
+
+    /// Calls `callback` with the answer, as [`Ticket::on_complete`].
+    pub fn on_complete(self, callback: impl FnOnce(Result<Index>) + Send + 'static) {
+        self.0.on_complete(move |result| callback(result.map(|a| a.first)));
     }
 }
 

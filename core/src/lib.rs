@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
-//! and [`Ticket`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`]. A copy that
+//! and [`Ticket`]. In an event loop: [`Signal`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`]. A copy that
 //! follows a log from outside: [`Feed`] and [`Followed`].
 //!
 //! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
@@ -65,6 +65,7 @@ mod replica;
 mod rescue;
 mod sequence;
 mod session;
+mod signal;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod stats;
@@ -91,6 +92,7 @@ pub use log::{Info, Log};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
+pub use signal::Signal;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,

@@ -519,7 +519,8 @@ impl Log {
         }
     }
 
-    /// How this replica stands in its cluster, as of its last turn. Never blocks.
+    /// How this replica stands in its cluster, as of its last turn. Once the log is closed or poisoned: as it stood then, but
+    /// it leads no more and knows no leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
             Some(status) => status,
@@ -684,6 +685,9 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
 /// the tail.
 const UNCOUNTED_BYTES: u64 = 1024;
 
+/// Of each of a log's threads.
+pub(crate) const STACK_BYTES: usize = 2 << 20;
+
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
 
@@ -723,7 +727,9 @@ impl Drop for Inner {
 }
 
 pub(crate) fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let spawned = std::thread::Builder::new().name(name.to_string()).spawn(body);
+    // With its size said, nothing is read from the environment.
+    let thread = std::thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
+    let spawned = thread.spawn(body);
     spawned.map_err(|e| Error::io("start a thread for", path, e))
 }
 

@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "batch",
     // Waiting and waking.
     "futex",
+    "signal",
     "completion",
     "promise",
     "positions",
@@ -82,6 +83,7 @@ const ORDER: &[&str] = &[
     "replica::applying",
     "replica::asks",
     "replica::lend",
+    "replica::pace",
     "replica::room",
     "replica::peers",
     "replica::readies",

@@ -348,6 +348,91 @@ fn threads_use_the_blocking_client() {
     drop(lost);
 }
 
+#[test]
+fn an_event_loop_waits_for_a_reader_without_a_thread() {
+    let one = One::new();
+    let client = blocking::Client::connect([one.address()], quick()).unwrap();
+    let producer = client.producer(ProducerOptions::default()).unwrap();
+    let mut reader = client.reader(Start::First, ReadFrom::Any);
+    let (sender, told) = mpsc::channel();
+    let hook = |n: u64| {
+        let sender = sender.clone();
+        move || sender.send(n).unwrap()
+    };
+    reader.on_more(hook(1)).unwrap();
+    reader.on_more(hook(2)).unwrap(); // in its place
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+    assert_eq!(producer.append(b"a").unwrap(), Index(1));
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 2);
+    // It is there already, and goes on being there until it is taken.
+    reader.on_more(hook(3)).unwrap();
+    assert_eq!(told.try_recv().unwrap(), 3);
+    assert_eq!(reader.position(), Some(Index(1)));
+    assert_eq!(reader.next_batch_within(Duration::ZERO).unwrap().unwrap().first(), Index(1));
+    // A call that reads takes the hook away; what came meanwhile is not lost.
+    reader.on_more(hook(4)).unwrap();
+    let nothing = reader.next_batch_within(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::Timeout);
+    for (n, word) in (2..).zip([b"b", b"c", b"d"]) {
+        reader.on_more(hook(n)).unwrap();
+        assert_eq!(producer.append(word).unwrap(), Index(n));
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), n);
+        let record = reader.next_record().unwrap().unwrap();
+        assert_eq!((record.index, &record.data[..]), (Index(n), &word[..]));
+    }
+    reader.on_more(hook(9)).unwrap();
+    reader.seek(Start::Index(Index(3)));
+    assert_eq!(reader.next_record().unwrap().unwrap().data, "c");
+    // The end of a reader that does not follow, and an error, are told too, and once.
+    let mut ends = ReaderOptions::default();
+    ends.follow = false;
+    let mut ends = client.reader_with(Start::Next, ends);
+    ends.on_more(hook(10)).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 10);
+    ends.on_more(hook(11)).unwrap();
+    assert_eq!(told.try_recv().unwrap(), 11);
+    assert!(ends.next_batch().unwrap().is_none());
+    client.discard(Index(3)).unwrap();
+    ends.seek(Start::Index(Index(1)));
+    ends.on_more(hook(12)).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 12);
+    assert_eq!(ends.next_record().unwrap_err().kind(), ErrorKind::Discarded);
+    // Nothing is left behind.
+    reader.on_more(hook(13)).unwrap();
+    drop(reader);
+    producer.append(b"e").unwrap();
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn threads_wait_for_deliveries_and_callbacks_cannot() {
+    let one = One::new();
+    let client = blocking::Client::connect([one.address()], quick()).unwrap();
+    let producer = client.producer(producing(|o| o.linger = Duration::from_millis(200))).unwrap();
+    let mut first = producer.submit(b"a").unwrap();
+    let mut second = producer.try_submit(b"b").unwrap();
+    assert!(first.poll().is_none() && producer.buffered_bytes() > 0);
+    assert_eq!(second.wait_timeout(Duration::from_millis(1)).unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(second.wait_timeout(PATIENCE).unwrap(), Index(2));
+    assert_eq!((first.wait().unwrap(), first.wait().unwrap()), (Index(1), Index(1)));
+    let (sender, told) = mpsc::channel();
+    let asked = (client.clone(), producer.clone());
+    producer
+        .send_batch(&["c", "d"], move |result| {
+            let refused = asked.0.info().map(drop).and(asked.1.append(b"never").map(drop));
+            sender.send((result, refused, asked.1.try_send(b"e"))).unwrap();
+        })
+        .unwrap();
+    let (result, refused, taken) = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(result.unwrap(), Index(3));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    taken.unwrap();
+    producer.flush(PATIENCE).unwrap();
+    let mut watch = client.watch(Duration::from_millis(10));
+    while watch.next_within(PATIENCE).unwrap().last < Index(5) {}
+    assert!(client.open_session().unwrap().get() > 0 && client.batch_bytes_max() > 0);
+}
+
 /// A callback that panicked took the producer's task with it: the other callbacks of that batch, which was acknowledged,
 /// were never called, and everything else failed as `Closed`.
 #[tokio::test]

@@ -19,6 +19,8 @@ fn a_forked_child_is_refused_and_the_parent_unharmed() {
     let producer = client.producer(ProducerOptions::default()).unwrap();
     let mut reader = client.reader(Start::First, ReadFrom::Any);
     assert_eq!(producer.append(b"before the fork").unwrap(), Index(1));
+    let mut waits = client.reader(Start::Next, ReadFrom::Any);
+    waits.on_more(|| ()).unwrap();
     // SAFETY: fork has no conditions on memory. The child uses nothing that another thread may hold a lock of: it is
     // refused before.
     let pid = unsafe { libc::fork() };
@@ -33,6 +35,10 @@ fn a_forked_child_is_refused_and_the_parent_unharmed() {
         refused += forked(producer.flush(PATIENCE));
         refused += forked(producer.close(PATIENCE).failed.map_or(Ok(()), Err));
         refused += forked(reader.next_batch_within(PATIENCE).map(drop));
+        refused += forked(waits.next_batch_within(PATIENCE).map(drop));
+        drop(waits);
+        refused += forked(producer.try_send(b"from the child"));
+        refused += forked(producer.submit(b"from the child").map(drop));
         refused += forked(client.info().map(drop));
         refused += forked(client.producer(ProducerOptions::default()).map(drop));
         // SAFETY: ends the child at once, without the exit handlers that belong to the parent.
@@ -42,7 +48,7 @@ fn a_forked_child_is_refused_and_the_parent_unharmed() {
     // SAFETY: `status` outlives the call, and `pid` is our child, not yet waited for.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert!(libc::WIFEXITED(status), "the child died of signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 7, "calls refused as Forked, of 7");
+    assert_eq!(libc::WEXITSTATUS(status), 10, "calls refused as Forked, of 10");
     assert_eq!(producer.append(b"after the fork").unwrap(), Index(2));
     assert_eq!(reader.next_record().unwrap().unwrap().data, "before the fork");
     assert!(producer.close(PATIENCE).all_acknowledged());

@@ -6,7 +6,6 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
@@ -167,11 +166,6 @@ impl Asker {
         self.runtime.block_on(work)
     }
 
-    /// The cluster of these servers as a whole, to be asked.
-    pub(crate) fn survey(&self, servers: &[String]) -> Survey {
-        Survey::new(self.dialler.clone(), servers)
-    }
-
     /// For connections of other services.
     pub(crate) fn dialler(&self) -> &Dialler {
         &self.dialler
@@ -229,6 +223,13 @@ impl Asker {
                     Ok(status) if status.log_id.is_empty() => {
                         let what = format!("{server} is not part of a cluster yet");
                         last = Failure::new(ErrorKind::Unavailable, what);
+                    }
+                    // One of an earlier version claims to lead for ever. The others know who does.
+                    Ok(status) if !status.poison.is_empty() => {
+                        let what = format!("{server} takes no more appends: {}", status.poison);
+                        last = Failure::new(ErrorKind::Unavailable, what);
+                        let others = status.members.iter().map(|m| m.client_address.clone());
+                        ask.extend(others.filter(|a| !a.is_empty()));
                     }
                     Ok(status) if status.leader_node == status.node => return Ok((server, status)),
                     Ok(status) => {

@@ -46,7 +46,8 @@ pub(crate) struct Silent {
 impl Found {
     /// Who leads. Two can believe that they do; the one of the later term does.
     pub(crate) fn leader(&self) -> Option<&StatusResponse> {
-        self.answers.iter().map(|(_, s)| s).filter(|s| s.role() == Role::Leader).max_by_key(|s| s.term)
+        let leads = |s: &&StatusResponse| s.role() == Role::Leader && s.poison.is_empty();
+        self.answers.iter().map(|(_, s)| s).filter(leads).max_by_key(|s| s.term)
     }
 
     /// The log's id, if a server that answered is part of a cluster.

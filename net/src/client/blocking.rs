@@ -1,11 +1,16 @@
 //! Blocking: the client for programs without an async runtime. Each [`Client`] has a thread of its own that does the
-//! network's work; calls wait for it on the caller's thread. Not to be used from async code, and so not from callbacks,
-//! but for `send` while there is room.
+//! network's work; calls wait for it on the caller's thread. Not to be used from async code. In a callback, which runs
+//! on that thread, nothing can be waited for: what never waits is allowed there, all else is refused as
+//! `InvalidArgument`.
 //!
 //! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
+mod reader;
+
+pub use reader::Reader;
+
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
-use chiplog::{Error, ErrorKind, ForkGuard, Index, OwnedRecord, RecordBatch, Result, Start};
+use chiplog::{Error, ErrorKind, ForkGuard, Index, Result, SessionId, Start};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +18,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+
+/// Of each thread. With it said, nothing is read from the environment.
+const STACK_BYTES: usize = 2 << 20;
 
 /// A runtime on a thread of its own. Dropping it ends it.
 struct Runtime {
@@ -27,13 +35,18 @@ impl Runtime {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot start the client's thread: {e}"));
         let fork = ForkGuard::new().map_err(failed)?;
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .thread_stack_size(STACK_BYTES)
+            .build()
+            .map_err(failed)?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let run = move || {
             let _ = runtime.block_on(ended);
         };
-        let thread = std::thread::Builder::new().name("chiplog-client".into()).spawn(run).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("chiplog-client".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(run).map_err(failed)?;
         Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread), fork }))
     }
 
@@ -46,8 +59,18 @@ impl Runtime {
         Ok(())
     }
 
-    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Whether anything can be waited for here.
+    fn check(&self) -> Result<()> {
         self.check_fork()?;
+        if self.thread.as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id()) {
+            let what = "called in a callback of this client, on the thread that would have to do the work";
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        Ok(())
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check()?;
         self.handle.block_on(work)
     }
 }
@@ -122,7 +145,7 @@ impl Client {
 
     /// See [`super::Client::reader_with`].
     pub fn reader_with(&self, start: Start, options: ReaderOptions) -> Reader {
-        Reader { reader: self.client.reader_with(start, options), runtime: self.runtime.clone() }
+        Reader::new(self.client.reader_with(start, options), self.runtime.clone())
     }
 
     /// See [`super::Client::info`].
@@ -147,6 +170,24 @@ impl Client {
     /// As there.
     pub fn discard(&self, first: Index) -> Result<()> {
         self.runtime.wait(self.client.discard(first))
+    }
+
+    /// See [`super::Client::open_session`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_session(&self) -> Result<SessionId> {
+        self.runtime.wait(self.client.open_session())
+    }
+
+    /// See [`super::Client::batch_bytes_max`].
+    pub fn batch_bytes_max(&self) -> usize {
+        self.client.batch_bytes_max()
+    }
+
+    /// See [`super::Client::watch`].
+    pub fn watch(&self, interval: Duration) -> Watch {
+        Watch { watch: self.client.watch(interval), runtime: self.runtime.clone() }
     }
 }
 
@@ -183,6 +224,7 @@ impl Producer {
     /// # Errors
     /// As there.
     pub fn try_send(&self, record: &[u8]) -> Result<()> {
+        self.runtime.check_fork()?;
         self.producer.try_send(record)
     }
 
@@ -206,6 +248,48 @@ impl Producer {
         self.runtime.wait(async { self.producer.append(record).await?.await })
     }
 
+    /// As [`send`](Self::send), and gives what tells the record's index.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn submit(&self, record: &[u8]) -> Result<Delivery> {
+        self.runtime.check_fork()?;
+        let delivery = match self.producer.try_append(record) {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                self.runtime.wait(self.producer.append(record))?
+            }
+            done => done?,
+        };
+        Ok(Delivery { delivery, runtime: self.runtime.clone() })
+    }
+
+    /// As [`submit`](Self::submit), but never waits.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit); `Busy` when there is no room.
+    pub fn try_submit(&self, record: &[u8]) -> Result<Delivery> {
+        self.runtime.check_fork()?;
+        let delivery = self.producer.try_append(record)?;
+        Ok(Delivery { delivery, runtime: self.runtime.clone() })
+    }
+
+    /// See [`super::Producer::send_batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_batch(
+        &self,
+        records: &[impl AsRef<[u8]>],
+        callback: impl FnOnce(Result<Index>) + Send + 'static,
+    ) -> Result<()> {
+        self.runtime.wait(self.producer.send_batch(records, callback))
+    }
+
+    /// See [`super::Producer::buffered_bytes`].
+    pub fn buffered_bytes(&self) -> usize {
+        self.producer.buffered_bytes()
+    }
+
     /// See [`super::Producer::flush`].
     ///
     /// # Errors
@@ -222,62 +306,104 @@ impl Producer {
     }
 }
 
-/// As [`super::RemoteReader`], for threads.
+/// As [`super::Delivery`], for threads: tells what became of a record. May be dropped: the record is appended all the
+/// same.
 ///
 /// ```
-/// fn moves_between_threads<T: Send>() {}
-/// moves_between_threads::<chiplog_net::client::blocking::Reader>();
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+/// # let (_dir, address) = runtime.block_on(serve())?;
+/// # let client = chiplog_net::client::blocking::Client::connect([address], Default::default())?;
+/// let producer = client.producer(Default::default())?;
+/// let mut one = producer.submit(b"one")?;
+/// let mut two = producer.submit(b"two")?; // both are under way
+/// assert_eq!(one.wait()?.next(), two.wait()?);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
-pub struct Reader {
-    reader: super::RemoteReader,
+#[must_use = "a delivery that nobody asks leaves it unknown whether the record was appended"]
+pub struct Delivery {
+    delivery: super::Delivery,
     runtime: Arc<Runtime>,
 }
 
-impl Reader {
-    /// See [`super::RemoteReader::position`].
-    pub fn position(&self) -> Option<Index> {
-        self.reader.position()
-    }
-
-    /// See [`super::RemoteReader::seek`].
-    pub fn seek(&mut self, start: Start) {
-        self.reader.seek(start);
-    }
-
-    /// See [`super::RemoteReader::server`].
-    pub fn server(&self) -> Option<&str> {
-        self.reader.server()
-    }
-
-    /// See [`super::RemoteReader::next_record`].
+impl Delivery {
+    /// Waits until the record is settled. The answer stays.
     ///
     /// # Errors
-    /// As there.
-    pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
-        match self.reader.buffered_record() {
-            Some(record) => Ok(Some(record)),
-            None => self.runtime.wait(self.reader.next_record()),
+    /// Those of [`super::Delivery`].
+    pub fn wait(&mut self) -> Result<Index> {
+        match self.poll() {
+            Some(result) => result,
+            None => self.runtime.wait(&mut self.delivery),
         }
     }
 
-    /// See [`super::RemoteReader::next_batch`].
+    /// As [`wait`](Self::wait), for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); `Timeout` also: it is still under way. [`poll`](Self::poll) tells which.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Index> {
+        if let Some(result) = self.poll() {
+            return result;
+        }
+        let delivery = &mut self.delivery;
+        self.runtime.wait(async {
+            let late = |_| {
+                let what = format!("the record was not settled within {timeout:?}; it may still be appended");
+                Error::new(ErrorKind::Timeout, what)
+            };
+            tokio::time::timeout(timeout, delivery).await.map_err(late)?
+        })
+    }
+
+    /// The result, if there is one yet. Never waits.
+    pub fn poll(&self) -> Option<Result<Index>> {
+        self.delivery.try_result()
+    }
+}
+
+/// As [`super::Watch`], for threads.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+/// # let (_dir, address) = runtime.block_on(serve())?;
+/// # let client = chiplog_net::client::blocking::Client::connect([address], Default::default())?;
+/// use std::time::Duration;
+/// let mut watch = client.watch(Duration::from_millis(100));
+/// println!("now up to {}", watch.next_within(Duration::from_secs(30))?.last);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Watch {
+    watch: super::Watch,
+    runtime: Arc<Runtime>,
+}
+
+impl Watch {
+    /// See [`super::Watch::next`].
     ///
     /// # Errors
     /// As there.
-    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        self.runtime.wait(self.reader.next_batch())
+    #[allow(clippy::should_implement_trait, reason = "it waits")]
+    pub fn next(&mut self) -> Result<RemoteInfo> {
+        self.runtime.wait(self.watch.next())
     }
 
-    /// As [`next_batch`](Self::next_batch), for at most so long.
+    /// As [`next`](Self::next), for at most so long.
     ///
     /// # Errors
-    /// As there; and `Timeout`: nothing came.
-    pub fn next_batch_within(&mut self, timeout: Duration) -> Result<Option<RecordBatch>> {
-        let reader = &mut self.reader;
+    /// As [`next`](Self::next); and `Timeout`: nothing changed.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<RemoteInfo> {
+        let watch = &mut self.watch;
         self.runtime.wait(async {
-            let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
-            tokio::time::timeout(timeout, reader.next_batch()).await.map_err(nothing)?
+            let nothing = |_| Error::new(ErrorKind::Timeout, format!("nothing changed within {timeout:?}"));
+            tokio::time::timeout(timeout, watch.next()).await.map_err(nothing)?
         })
     }
 }

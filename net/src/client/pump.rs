@@ -15,7 +15,7 @@ use super::backoff::Backoff;
 use super::closed::Unacknowledged;
 use super::deadline::{after, within};
 use super::gather::{Gather, Take, Waiting};
-use super::producer::ProducerOptions;
+use super::producer_options::ProducerOptions;
 use super::servers::Stub;
 use super::silence::Silence;
 use super::{Client, ErrorClass};

@@ -244,6 +244,22 @@ impl RemoteReader {
         self.receive().await
     }
 
+    /// Waits as [`next_batch`](Self::next_batch), and keeps what comes for it. False: the end. Can be cancelled.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Self::next_batch).
+    pub(super) async fn fill(&mut self) -> Result<bool> {
+        if self.current.is_none() {
+            self.current = self.receive().await?.map(|batch| (batch, 0));
+        }
+        Ok(self.current.is_some())
+    }
+
+    /// Whether a record was received and not given out yet.
+    pub(super) fn is_filled(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// The next batch from the network.
     async fn receive(&mut self) -> Result<Option<RecordBatch>> {
         loop {

@@ -1,9 +1,13 @@
 //! Events: what happens to a follower, for whoever wants to know, in order.
 //!
-//! Invariant: bounded. Who does not take them loses the oldest, and is told how many.
+//! Invariants:
+//! - Bounded. Who does not take them loses the oldest, and is told how many.
+//! - No foreign code runs while the lock is held.
 
 use chiplog::{Error, ErrorKind, Index, Result};
 use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,6 +81,24 @@ struct State {
     missed: u64,
     /// None comes any more.
     ended: bool,
+    hook: Option<Hook>,
+}
+
+/// Called once, when there is an event to be taken, or will be none.
+struct Hook(Box<dyn FnOnce() + Send>);
+
+impl Hook {
+    fn call(self) {
+        if catch_unwind(AssertUnwindSafe(self.0)).is_err() {
+            tracing::error!("a callback of a follower's events panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 impl Events {
@@ -91,13 +113,38 @@ impl Events {
             state.missed += 1;
         }
         state.waiting.push_back(event);
+        let hook = state.hook.take();
         drop(state);
         self.changed.notify_one();
+        hook.into_iter().for_each(Hook::call);
     }
 
     pub(super) fn end(&self) {
-        self.state().ended = true;
+        let hook = {
+            let mut state = self.state();
+            state.ended = true;
+            state.hook.take()
+        };
         self.changed.notify_all();
+        hook.into_iter().for_each(Hook::call);
+    }
+
+    /// Calls `hook` once there is an event, or will be none any more; at once if so already. It takes the place of the
+    /// last one.
+    pub(super) fn on_next(&self, hook: impl FnOnce() + Send + 'static) {
+        let hook = Hook(Box::new(hook));
+        let replaced = {
+            let mut state = self.state();
+            if state.ended || state.missed > 0 || !state.waiting.is_empty() {
+                Err(hook)
+            } else {
+                Ok(state.hook.replace(hook))
+            }
+        };
+        match replaced {
+            Ok(replaced) => drop(replaced),
+            Err(due) => due.call(),
+        }
     }
 
     /// The next one, once it is there.
@@ -154,5 +201,30 @@ mod tests {
             assert_eq!(discarded(events.next(Duration::MAX).unwrap()), n);
         }
         assert_eq!(events.next(Duration::MAX).map_err(|e| e.kind()).map(discarded), Err(ErrorKind::Closed));
+    }
+
+    #[test]
+    fn a_hook_is_called_once_for_what_comes_and_at_once_for_what_is_there() {
+        let events = Events::default();
+        let (tx, rx) = std::sync::mpsc::channel();
+        let hook = |n| {
+            let tx = tx.clone();
+            move || tx.send(n).unwrap()
+        };
+        events.on_next(hook(1));
+        events.on_next(hook(2)); // in its place
+        assert!(rx.try_recv().is_err());
+        events.push(FollowerEvent::Discarded { first: Index(1) });
+        events.push(FollowerEvent::Discarded { first: Index(2) });
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), [2]);
+        events.on_next(hook(3));
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), [3]);
+        while events.next(Duration::ZERO).is_ok() {}
+        events.on_next(hook(4));
+        events.on_next(|| panic!("the one in its place"));
+        events.on_next(hook(5));
+        assert!(rx.try_recv().is_err());
+        events.end();
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), [5]);
     }
 }

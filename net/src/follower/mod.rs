@@ -27,6 +27,7 @@ pub use options::FollowerOptions;
 pub use status::FollowerStatus;
 
 use crate::address::check_host_port;
+use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
 use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
@@ -126,20 +127,29 @@ thread_local! {
     static AT_WORK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Of each thread. With it said, nothing is read from the environment.
+const STACK_BYTES: usize = 2 << 20;
+
+fn own_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("chiplog-follower".into()).stack_size(STACK_BYTES)
+}
+
 impl Follower {
     /// Goes on with the copy in `dir`, or begins one there. `cluster`: servers, `host:port`; one that runs is enough, the
     /// others are learnt from it. No leader is needed.
     ///
-    /// `from` says where a new copy begins, and means nothing to one that is there: [`Start::First`], [`Start::Index`]
-    /// or [`Start::Next`]. It begins with the block that holds that record, which can begin before it.
+    /// `from` says where a new copy begins, and means nothing to one that is there. It begins with the block that holds that
+    /// record, which can begin before it. The server that feeds it says which record [`Start::Last`], [`Start::Timestamp`]
+    /// and [`Start::Next`] are.
     ///
     /// A copy that is there is opened without a server. For a new one, this waits for a server to say where the log
     /// stands, for at most `options.open_timeout`. Blocks: not to be called on a runtime's thread.
     ///
     /// # Errors
-    /// `InvalidArgument`: no server, or no address; an option; another start; a log that is no copy in `dir`. `Locked`,
+    /// `InvalidArgument`: no server, or no address; an option; a log that is no copy in `dir`. `Locked`,
     /// `Corrupt`, `Unsupported`, `Io`: the directory. For a new copy also `Discarded`, `OutOfRange`: there is no such
-    /// record; `Unavailable`, `Timeout`: no server answered, and whatever one refused with.
+    /// record; `Unavailable`, `Timeout`: no server answered, and whatever one refused with; `Unsupported`: the servers are of
+    /// an earlier version, which knows no such start, or of a later one.
     pub fn open<S: Into<String>>(
         dir: impl AsRef<Path>,
         cluster: impl IntoIterator<Item = S>,
@@ -154,9 +164,6 @@ impl Follower {
         for seed in &seeds {
             check_host_port(seed).map_err(|e| invalid(e.to_string()))?;
         }
-        if !matches!(from, Start::First | Start::Index(_) | Start::Next) {
-            return Err(invalid(format!("a follower begins at First, Index or Next, not at {from:?}")));
-        }
         options.check()?;
         let dir = dir.as_ref().to_path_buf();
         let there = match Followed::open(&dir, options.files.clone()) {
@@ -164,7 +171,11 @@ impl Follower {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let sources = Sources::new(seeds, options.zone.clone(), options.client());
+        let needs = match from {
+            Start::Last(_) | Start::Timestamp(_) => FEATURE_PLACES,
+            _ => FEATURE,
+        };
+        let sources = Sources::new(seeds, options.zone.clone(), options.client(), needs);
         let shared = Arc::new(Shared {
             dir,
             from,
@@ -185,6 +196,7 @@ impl Follower {
             .enable_all()
             .max_blocking_threads(16) // one writes; names are looked up
             .thread_name("chiplog-follower")
+            .thread_stack_size(STACK_BYTES)
             .build()
             .map_err(failed)?;
         let run = {
@@ -195,8 +207,7 @@ impl Follower {
                 runtime.shutdown_background(); // a name that is looked up for long holds up nothing
             }
         };
-        let thread =
-            std::thread::Builder::new().name("chiplog-follower".into()).spawn(run).map_err(failed)?;
+        let thread = own_thread().spawn(run).map_err(failed)?;
         let follower = Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) };
         follower.inner.shared.wait_for_copy()?;
         Ok(follower)
@@ -259,6 +270,19 @@ impl Follower {
     /// `Timeout`: nothing happened. `Closed`: nothing will any more.
     pub fn next_event(&self, timeout: Duration) -> Result<FollowerEvent> {
         self.inner.shared.events.next(timeout)
+    }
+
+    /// Calls `hook` once there is an event to be taken, or will be none any more: at once if so already, else on the
+    /// follower's thread, where it must not block. For event loops: see [`chiplog::Signal`]. A follower has one hook, of
+    /// whichever clone: a new one takes the place of the last.
+    ///
+    /// ```
+    /// # fn watch(follower: &chiplog_net::follower::Follower, signal: chiplog::Signal) {
+    /// follower.on_event(move || signal.raise());
+    /// # }
+    /// ```
+    pub fn on_event(&self, hook: impl FnOnce() + Send + 'static) {
+        self.inner.shared.events.on_next(hook);
     }
 
     /// The copy as servers want it: whoever serves this host's services feeds other followers, and readers.
@@ -345,7 +369,7 @@ impl Shared {
                 }
             };
             // Without a thread to be had, the last handle closes it.
-            let _ = std::thread::Builder::new().name("chiplog-follower".into()).spawn(close);
+            let _ = own_thread().spawn(close);
         }
         let mut state = self.state();
         (state.server, state.connected_since, state.fed) = (None, None, false);

@@ -1,8 +1,8 @@
 //! One copy of one log: how it begins, goes on where it was, jumps, and what it lets go.
 
 use crate::served::{One, free_port};
-use crate::support::{LONG, append, event, follow, quick, same, until};
-use chiplog::{ErrorKind, Index, Options, Start};
+use crate::support::{LONG, append, event, follow, quick, same, stored, until};
+use chiplog::{ErrorKind, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent};
 use std::time::Duration;
 
@@ -74,13 +74,26 @@ fn a_new_copy_begins_where_it_is_told_to() {
     let (first, copy, _dir) = begin(Start::Index(Index(50))).unwrap();
     assert!(first <= Index(50) && first > Index(0), "{first}");
     same(copy.log(), &one.log, Index(100));
+    let (first, copy, _dir) = begin(Start::Last(3)).unwrap();
+    assert!(first <= Index(98), "{first}");
+    same(copy.log(), &one.log, Index(100));
+    assert_eq!(begin(Start::Last(0)).unwrap().0, Index(101));
+    assert_eq!(begin(Start::Last(1000)).unwrap().0, Index(1), "as many as there are");
+    let times = stored(&one.log, Index(1), Index(100));
+    let time = times[times.len() / 2].1;
+    let since = times.iter().find(|(_, t, _)| *t >= time).unwrap().0;
+    let (first, copy, _dir) = begin(Start::Timestamp(Timestamp(time))).unwrap();
+    assert!(first <= since, "{first} for {since}");
+    same(copy.log(), &one.log, Index(100));
+    let later = Timestamp(time + 1_000_000_000);
+    assert_eq!(begin(Start::Timestamp(later)).unwrap().0, Index(101), "still to come");
+    assert_eq!(begin(Start::Timestamp(Timestamp(0))).unwrap().0, Index(1));
     one.log.discard(Index(60)).unwrap();
     let (first, copy, _dir) = begin(Start::First).unwrap();
     assert!(first <= Index(60), "with the block that holds it: {first}");
     until("the discard has come as well", || copy.status().first == Index(60));
     let error = |from| begin(from).err().map(|e| e.kind());
     assert_eq!(error(Start::Index(Index(59))), Some(ErrorKind::Discarded));
-    assert_eq!(error(Start::Last(3)), Some(ErrorKind::InvalidArgument));
     let none: [String; 0] = [];
     for (servers, open_timeout) in [(none.as_slice(), LONG), (&["nowhere".to_owned()], LONG)] {
         let dir = tempfile::tempdir().unwrap();

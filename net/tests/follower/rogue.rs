@@ -1,10 +1,10 @@
 //! Servers of another log, and servers that send what is wrong.
 
 use crate::served::{One, Server, free_port};
-use crate::support::{LONG, append, event, follow, same};
+use crate::support::{LONG, append, event, follow, quick, same};
 use bytes::Bytes;
 use chiplog::{ErrorKind, FeedFrom, Log, Start};
-use chiplog_net::follower::FollowerEvent;
+use chiplog_net::follower::{Follower, FollowerEvent};
 use chiplog_net::host::Host;
 use chiplog_net::native::{Native, NativeOptions};
 use chiplog_net::proto::v1::follow_client::FollowClient;
@@ -186,4 +186,53 @@ fn what_a_rogue_server_sends_is_not_stored() {
         copy.close().unwrap();
         drop(right);
     }
+}
+
+/// A head that is another one, its checksum right.
+fn changed(head: &Bytes, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    let mut head = head.to_vec();
+    change(&mut head);
+    let crc = crc32c(&head[4..]);
+    head[..4].copy_from_slice(&crc.to_le_bytes());
+    head.into()
+}
+
+/// Castagnoli's, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
+}
+
+/// Servers and followers are not upgraded in one moment: what a later version adds is passed over, and what cannot be
+/// understood without it is refused with a word on what to do.
+#[test]
+fn servers_of_a_later_version_feed_copies_or_are_refused_as_such() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let one = One::new();
+    let last = append(&one.log, 100, 100);
+    let serve = |spoil: Spoil| {
+        let rogue = Rogue { log: one.log.clone(), spoil, asked: Arc::default() };
+        runtime.block_on(rogue.serve())
+    };
+    let later = serve(|r| {
+        r.head = changed(&r.head, |head| {
+            head[6] = 8;
+            head.splice(48..48, [3; 8]);
+        });
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &[later], Start::First);
+    copy.wait_for(last, LONG).unwrap();
+    same(copy.log(), &one.log, last);
+
+    let too_late = serve(|r| r.head = changed(&r.head, |head| head[5] = 1));
+    let dir = tempfile::tempdir().unwrap();
+    let refused =
+        Follower::open(dir.path(), [too_late.clone()], Start::First, quick()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains(&too_late), "{refused}");
+    assert!(refused.to_string().contains("upgrade the follower"), "{refused}");
+    // As long as another server has this version, it goes on with that one.
+    let copy = follow(dir.path(), &[too_late, one.address()], Start::First);
+    copy.wait_for(last, LONG).unwrap();
 }

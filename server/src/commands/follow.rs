@@ -8,7 +8,7 @@ use crate::serve::Config;
 use crate::serve::copy::CopyServer;
 use crate::signals;
 use crate::ui::Ui;
-use chiplog::{ErrorKind, Followed, Index, Options, Start};
+use chiplog::{ErrorKind, Followed, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use chiplog_net::ids::to_hex;
 use clap::Args;
@@ -21,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog follow ./copy --cluster log1:7411,log2:7411      a copy of the log, for as long as this runs
   chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
+  chiplog follow ./copy --cluster log1:7411 --since 2h     what the last two hours brought, and what is still to come
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
   chiplog read 127.0.0.1:7421 --stale --follow             what the copy has, over the network
@@ -49,8 +50,17 @@ pub(crate) struct Follow {
     cluster: Vec<String>,
 
     /// Where a new copy begins: oldest, newest, or the index of a record.
-    #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place)]
+    #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place, conflicts_with_all = ["last", "since"])]
     from: Start,
+
+    /// A new copy begins so many records before the end.
+    #[arg(long, value_name = "N", conflicts_with = "since")]
+    last: Option<u64>,
+
+    /// A new copy begins with the first record of this time or later: RFC 3339, a date, milliseconds since 1970, or a span
+    /// ago (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = crate::engine::since)]
+    since: Option<Timestamp>,
 
     /// Prefer servers of this zone.
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
@@ -116,6 +126,11 @@ fn place(text: &str) -> Result<Start, String> {
 }
 
 impl Follow {
+    fn start(&self) -> Start {
+        let since = self.since.map(Start::Timestamp);
+        self.last.map(Start::Last).or(since).unwrap_or(self.from)
+    }
+
     fn options(&self) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
@@ -156,7 +171,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
     }
-    let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.from, options)?;
+    let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;

@@ -27,8 +27,6 @@ mod token;
 mod top;
 mod verify;
 
-pub(crate) use serve::runtime;
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

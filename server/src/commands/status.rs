@@ -5,7 +5,7 @@ use crate::commands::replicas::{complaints, number, or_dash, title};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::human;
-use crate::survey::{Silent, role_name};
+use crate::survey::{Silent, Survey, role_name};
 use crate::ui::Ui;
 use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
@@ -149,7 +149,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let found = asker.wait(asker.survey(&args.servers).round(PATIENCE));
+    let found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
     let mut replicas: Vec<Replica> = found.answers.iter().map(|(_, s)| Replica::answered(s)).collect();
     replicas.extend(found.silent.iter().map(Replica::silent));
     for replica in &mut replicas {

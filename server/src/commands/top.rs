@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::Result;
 use crate::human;
 use crate::signals;
-use crate::survey::{Found, role_name};
+use crate::survey::{Found, Survey, role_name};
 use crate::ui::{Ui, print};
 use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
@@ -199,7 +199,7 @@ impl Drop for Output {
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let mut survey = asker.survey(&args.servers);
+    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
     // Before the terminal is taken: who sees nothing but an error should see it where it belongs.
     let mut began = Instant::now();
     let mut now = asker.wait(survey.round(PATIENCE)).somebody()?;

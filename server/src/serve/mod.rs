@@ -15,6 +15,7 @@
 
 pub(crate) mod config;
 pub(crate) mod copy;
+mod door;
 mod http;
 mod limits;
 mod metrics;
@@ -228,7 +229,7 @@ impl Server {
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
-        let listener = listening(listener)?;
+        let listener = door::Door::new(listening(listener)?);
         // Until the process ends: it says that the server is about to.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -332,7 +333,7 @@ fn hand_over(log: &Log, patience: Duration) {
 /// Tells the health service what changes, five times a second.
 async fn tell_health(
     host: Arc<Host>,
-    reporter: HealthReporter,
+    mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,
 ) {
@@ -353,9 +354,12 @@ async fn tell_health(
             _ = ending.wait_for(|e| *e) => break,
         }
     }
-    // Who watches hears it before the streams end.
+    // Who watches hears it, and then the end: streams that watch would be waited for.
     for name in names {
         reporter.set_service_status(*name, ServingStatus::NotServing).await;
+    }
+    for name in names {
+        reporter.clear_service_status(name).await;
     }
 }
 

@@ -1,0 +1,214 @@
+//! Reader of the blocking client; and how an event loop waits for it.
+//!
+//! ```text
+//! Here: the caller's thread asks ── on_more ──> Away: a task of the client's thread waits, keeps what comes, calls the hook
+//!       <────────────────── any call that reads or seeks: the task is called back, with what it has ──
+//! ```
+//!
+//! Invariants:
+//! - What the task received is given by the next call: nothing is lost, whoever waits.
+//! - No task is left behind by a reader that is dropped.
+
+use super::Runtime;
+use crate::client::RemoteReader;
+use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start};
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// As [`RemoteReader`], for threads. `Send`; one thread at a time.
+///
+/// ```
+/// fn moves_between_threads<T: Send>() {}
+/// moves_between_threads::<chiplog_net::client::blocking::Reader>();
+/// ```
+pub struct Reader {
+    held: Held,
+    /// What the task was told last, if that is not a batch: for the next call.
+    told: Option<Told>,
+    runtime: Arc<Runtime>,
+}
+
+/// False: the end.
+type Told = Result<bool>;
+
+enum Held {
+    Here(Box<RemoteReader>),
+    Away(Away),
+    /// The client's thread has ended by itself.
+    Lost,
+}
+
+/// A reader whose task waits for more.
+struct Away {
+    task: JoinHandle<(Box<RemoteReader>, Option<Told>)>,
+    /// Dropped: it shall come back.
+    recall: oneshot::Sender<()>,
+    position: Option<Index>,
+    server: Option<String>,
+}
+
+impl Reader {
+    pub(super) fn new(reader: RemoteReader, runtime: Arc<Runtime>) -> Self {
+        Self { held: Held::Here(Box::new(reader)), told: None, runtime }
+    }
+
+    /// See [`RemoteReader::position`].
+    pub fn position(&self) -> Option<Index> {
+        match &self.held {
+            Held::Here(reader) => reader.position(),
+            Held::Away(away) => away.position,
+            Held::Lost => None,
+        }
+    }
+
+    /// See [`RemoteReader::seek`].
+    pub fn seek(&mut self, start: Start) {
+        // Without its thread, or in a forked child, the next call tells what is the matter.
+        if let Ok(reader) = self.here() {
+            reader.seek(start);
+        }
+        self.told = None;
+    }
+
+    /// See [`RemoteReader::server`].
+    pub fn server(&self) -> Option<&str> {
+        match &self.held {
+            Held::Here(reader) => reader.server(),
+            Held::Away(away) => away.server.as_deref(),
+            Held::Lost => None,
+        }
+    }
+
+    /// See [`RemoteReader::next_record`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
+        // Not with something told: behind what is received there is nothing to be told yet.
+        if let Some(record) = self.here()?.buffered_record() {
+            return Ok(Some(record));
+        }
+        self.ask(async |reader| reader.next_record().await)
+    }
+
+    /// See [`RemoteReader::next_batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.ask(async |reader| reader.next_batch().await)
+    }
+
+    /// As [`next_batch`](Self::next_batch), for at most so long. Zero takes what was received.
+    ///
+    /// # Errors
+    /// As there; and `Timeout`: nothing came.
+    pub fn next_batch_within(&mut self, timeout: Duration) -> Result<Option<RecordBatch>> {
+        self.ask(async |reader| within(timeout, reader.next_batch()).await)
+    }
+
+    /// Calls `hook` once [`next_batch`](Self::next_batch) has something to tell without waiting: records, the end, or an
+    /// error. At once if so already, else on the client's thread, where it must not block. For event loops: see
+    /// [`chiplog::Signal`]. A reader has one hook: a new one takes the place of the last, and any other call that reads or
+    /// seeks takes it away, as dropping the reader does.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// # let (_dir, address) = runtime.block_on(serve())?;
+    /// use chiplog_net::client::{ReadFrom, blocking::Client};
+    /// let client = Client::connect([address], Default::default())?;
+    /// let mut reader = client.reader(chiplog::Start::First, ReadFrom::Any);
+    /// let (tx, rx) = std::sync::mpsc::channel();
+    /// reader.on_more(move || drop(tx.send("there is more")))?;
+    /// client.producer(Default::default())?.append(b"x")?;
+    /// assert_eq!(rx.recv()?, "there is more");
+    /// assert_eq!(reader.next_record()?.expect("there is more").data, "x");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Forked`; `Unavailable`: the client's thread has ended.
+    pub fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        if self.here()?.is_filled() || self.told.is_some() {
+            hook();
+            return Ok(());
+        }
+        let Held::Here(mut reader) = std::mem::replace(&mut self.held, Held::Lost) else {
+            return Err(lost());
+        };
+        let (position, server) = (reader.position(), reader.server().map(str::to_owned));
+        let (recall, recalled) = oneshot::channel::<()>();
+        let task = self.runtime.handle.spawn(async move {
+            let told = tokio::select! {
+                biased;
+                _ = recalled => None,
+                told = reader.fill() => Some(told),
+            };
+            if told.is_some() && catch_unwind(AssertUnwindSafe(hook)).is_err() {
+                tracing::error!("a callback of a reader panicked");
+            }
+            (reader, told)
+        });
+        self.held = Held::Away(Away { task, recall, position, server });
+        Ok(())
+    }
+
+    /// The reader, called back from its task. What that was told is kept in `told`.
+    fn here(&mut self) -> Result<&mut RemoteReader> {
+        self.runtime.check()?;
+        if let Held::Away(_) = self.held
+            && let Held::Away(Away { task, recall, .. }) = std::mem::replace(&mut self.held, Held::Lost)
+        {
+            drop(recall);
+            let (reader, told) = self.runtime.wait(async { task.await.map_err(|_| lost()) })?;
+            self.held = Held::Here(reader);
+            self.told = told.filter(|told| !matches!(told, Ok(true)));
+        }
+        match &mut self.held {
+            Held::Here(reader) => Ok(reader),
+            _ => Err(lost()),
+        }
+    }
+
+    fn ask<T>(&mut self, ask: impl AsyncFnOnce(&mut RemoteReader) -> Result<Option<T>>) -> Result<Option<T>> {
+        let runtime = self.runtime.clone();
+        self.here()?;
+        match self.told.take() {
+            Some(told) => told.map(|_| None),
+            None => runtime.wait(ask(self.here()?)),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.runtime.fork.is_child() {
+            // The task is the parent's, and so may be the lock that calling it back would take.
+            std::mem::forget(std::mem::replace(&mut self.held, Held::Lost));
+        }
+    }
+}
+
+async fn within<T>(timeout: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
+    tokio::time::timeout(timeout, work).await.map_err(nothing)?
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Unavailable, "the client's thread has ended")
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_away = matches!(self.held, Held::Away(_));
+        f.debug_struct("Reader").field("position", &self.position()).field("waits", &is_away).finish()
+    }
+}
