@@ -30,14 +30,14 @@ pub(crate) const VIEWS: &[View] = &[
     View { name: "java", source: "examples/view-java", tools: &["mvn", "java"], copies: false, build: java },
     View {
         name: "c",
-        source: "examples/c/follower_view.c",
+        source: "examples/view-c/view.c",
         tools: &["make", "cc", "pkg-config"],
         copies: true,
         build: c,
     },
     View {
         name: "python",
-        source: "examples/python/view.py",
+        source: "examples/view-python/view.py",
         tools: &["make", "python3"],
         copies: true,
         build: python,
@@ -157,7 +157,7 @@ fn java(place: &Place) -> Result<Program> {
 
 /// Against the library as it is installed.
 fn c(place: &Place) -> Result<Program> {
-    let (source, program) = (place.root.join("examples/c/follower_view.c"), place.out.join("view-c"));
+    let (source, program) = (place.root.join("examples/view-c/view.c"), place.out.join("view-c"));
     let prefix = place.root.join("target/install");
     step(
         Command::new("make")
@@ -192,5 +192,5 @@ fn python(place: &Place) -> Result<Program> {
 }
 
 fn view_py(root: &Path) -> OsString {
-    root.join("examples/python/view.py").into()
+    root.join("examples/view-python/view.py").into()
 }
