@@ -6,7 +6,7 @@
 use crate::bar::{Bar, Side, bar};
 use crate::cases::{Bench, Three, Versus, options};
 use crate::engine::Options;
-use crate::measure::{median, ratio};
+use crate::measure::{MIB, median, ratio};
 use crate::reads::{self, By};
 use crate::replicas::DRAGONBOAT;
 use crate::report::number;
@@ -220,8 +220,6 @@ fn append_small(bench: &Bench) -> Result<Vec<Bar>> {
     let single = bar("append_small_singles", values, "/s", values.0 / values.1, Side::AtLeast(1.0), note);
     Ok(vec![batched, single])
 }
-
-pub(crate) const MIB: f64 = 1_048_576.0;
 
 fn scans(name: &str, seen: &reads::Scans, least: f64, note: String) -> Bar {
     let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;

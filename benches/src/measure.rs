@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{Duration, Instant};
 
+/// Bytes of a MiB.
+pub(crate) const MIB: f64 = 1_048_576.0;
+
 /// Latencies in nanoseconds, up to a minute, to three digits. About 200 KiB whatever is recorded.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);

@@ -3,7 +3,7 @@
 //! Must not know: the bars.
 
 use crate::cases::{Bench, Versus, options};
-use crate::measure::{median, ratio};
+use crate::measure::{MIB, median, ratio};
 use crate::net::load::Streams;
 use crate::raw::{self, ZeroFilled};
 use crate::reads::{self, By, Scans};
@@ -58,8 +58,6 @@ pub(crate) struct Sizes {
 pub(crate) const THREADS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// The record that most figures are about.
 pub(crate) const RECORD_BYTES: usize = 2048;
-
-const MIB: f64 = 1_048_576.0;
 
 /// Runs one workload and returns its rows.
 pub(crate) fn workload(

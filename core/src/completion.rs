@@ -234,8 +234,8 @@ impl Ticket {
         Self { completion, place: Place { ordinal, offset, count }, waker: None }
     }
 
-    /// Another ticket for the same append.
-    pub(crate) fn twin(&self) -> Self {
+    /// Another ticket for the same append: for who wants to wait for it in two ways.
+    pub fn twin(&self) -> Self {
         Self { completion: self.completion.clone(), place: self.place, waker: None }
     }
 

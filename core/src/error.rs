@@ -251,8 +251,8 @@ impl Error {
         Self(Arc::new(Inner { kind: ErrorKind::Corrupt, message, source: None, place }))
     }
 
-    /// Of corruption: the file, and where in it.
-    pub(crate) fn place(&self) -> Option<(&Path, u64)> {
+    /// Of corruption that was found in a file here: the file, and where in it. None of corruption that a server told of.
+    pub fn place(&self) -> Option<(&Path, u64)> {
         self.0.place.as_ref().map(|(path, offset)| (path.as_path(), *offset))
     }
 

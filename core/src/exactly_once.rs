@@ -46,11 +46,12 @@ pub struct Session {
 }
 
 impl Log {
-    /// Opens an exactly-once session, durably.
+    /// Opens an exactly-once session, durably. Where as many are open as there may be (`Options::sessions_max`), the oldest
+    /// of those that never appended is closed for it: whose it was gets `SessionExpired`, and has lost nothing.
     ///
     /// # Errors
-    /// `TooManySessions`; `Full`; and those of [`Log::discard`]: a session that an `Unavailable` call opened is never used,
-    /// and expires.
+    /// `TooManySessions`: all of them have appended; `Full`; and those of [`Log::discard`]: a session that an `Unavailable`
+    /// call opened is never used, and expires.
     pub fn open_session(&self) -> Result<Session> {
         Ok(self.resume_session(self.new_session()?, Sequence(1)))
     }

@@ -7,11 +7,12 @@
 //! |---|---|---|
 //! | 0 | 4 | checksum of all that follows in the head |
 //! | 4 | 1 | 1: a state; 2: entries |
-//! | 5 | 3 | 0 |
+//! | 5 | 1 | the version of this format that is needed to read it: 0, the first. A later one is refused as `Unsupported` |
+//! | 6 | 2 | bytes between these fields and the headers that a later version adds, and an earlier one passes over: 0 |
 //! | 8 | 16 | the log's id |
 //! | 24 | 8 | the source's last committed entry |
 //! | 32 | 4 | number of headers: of a state 1 |
-//! | 36 | 4 | 0 |
+//! | 36 | 4 | 0; passed over, as a later version may have a use for it |
 //! | 40 | 8 | the first record that the source's log has not discarded; 0: not told |
 //! | 48 | 64 each | block headers as in the files, checksummed under the salt 0, with `durable upto` 0 |
 //!
@@ -40,6 +41,8 @@ use bytes::{Bytes, BytesMut};
 
 /// Bytes of a head without its headers.
 pub(crate) const HEAD_BYTES: usize = 48;
+/// The version of the format that this is: what comes from a source of a later one is read as long as it can be.
+const VERSION: u8 = 0;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;
 /// The salt of headers on their way.
@@ -72,6 +75,10 @@ pub enum FeedFrom {
     First,
     /// Anew, behind the last committed record.
     Newest,
+    /// Anew, with the block that holds the record so many before the end, or the first one if there are not so many.
+    Last(u64),
+    /// Anew, with the block that holds the first record that was written at this time or later, or will.
+    Timestamp(Timestamp),
 }
 
 /// What a feed gives: entries, or a state from which a follower begins.
@@ -310,7 +317,7 @@ impl Fed {
             ),
         };
         let mut head = BytesMut::with_capacity(HEAD_BYTES + headers.len() * BLOCK_HEADER_BYTES);
-        head.extend_from_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
+        head.extend_from_slice(&[0, 0, 0, 0, kind, VERSION, 0, 0]);
         head.extend_from_slice(&self.log().0.to_le_bytes());
         head.extend_from_slice(&self.committed().0.to_le_bytes());
         head.extend_from_slice(&(headers.len() as u32).to_le_bytes());
@@ -325,25 +332,39 @@ impl Fed {
     }
 
     /// The reverse of [`Self::encode`]. The pieces may be cut elsewhere than they were, as long as they come in order.
-    /// Every byte is checked.
+    /// Every byte is checked. What a source of a later version of chiplog gave can be read as well, but for what it says that
+    /// this one cannot understand.
     ///
     /// # Errors
-    /// `Corrupt`: it is not what a feed gave.
+    /// `Corrupt`: it is not what a feed gave. `Unsupported`: it needs a later version of chiplog.
     pub fn decode(head: Bytes, pieces: Vec<Bytes>) -> Result<Self> {
-        parse(&head, pieces).map_err(|why| {
+        let damaged = |why| {
             Error::new(ErrorKind::Corrupt, format!("what was fed is damaged: {why}; nothing of it was taken"))
-        })
+        };
+        let (fixed, headers) = split(&head).map_err(damaged)?;
+        if fixed[5] > VERSION {
+            let what = format!(
+                "what was fed is of version {} of the feeds' format, and this program reads up to {VERSION}; nothing of it was \
+                 taken: upgrade the follower to the version of chiplog that the source has, or let it follow one that has this",
+                fixed[5]
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        parse(fixed, headers, pieces).map_err(damaged)
     }
 }
 
-fn parse(head: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
-    let (fixed, headers) = head.split_at_checked(HEAD_BYTES).ok_or("head is cut off")?;
+/// The fields of a head, and the headers; its checksum is right.
+fn split(head: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (fixed, rest) = head.split_at_checked(HEAD_BYTES).ok_or("head is cut off")?;
     if crc32c(&head[4..]) != u32_at(fixed, 0) {
         return Err("head's checksum does not match");
     }
-    if fixed[5..8] != [0; 3] || fixed[36..40] != [0; 4] {
-        return Err("head has fields of a newer version");
-    }
+    let more = usize::from(u16::from_le_bytes([fixed[6], fixed[7]]));
+    Ok((fixed, rest.get(more..).ok_or("head is cut off")?))
+}
+
+fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malformed> {
     let count = u32_at(fixed, 32) as usize;
     if count == 0 || count > BLOCKS_MAX || headers.len() != count * BLOCK_HEADER_BYTES {
         return Err("head has another length than it says");
@@ -509,6 +530,35 @@ mod tests {
             }
             let more = [pieces, vec![Bytes::from_static(b"x")]].concat();
             assert!(Fed::decode(head, more).is_err());
+        }
+    }
+
+    /// A head that is another one, its checksum right.
+    fn changed(head: &Bytes, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+        let mut head = head.to_vec();
+        change(&mut head);
+        let crc = crc32c(&head[4..]);
+        head[..4].copy_from_slice(&crc.to_le_bytes());
+        head.into()
+    }
+
+    /// Source and follower are not upgraded in one moment.
+    #[test]
+    fn what_a_later_version_feeds_is_read_or_refused_as_such() {
+        for fed in [entries(), state()] {
+            let (head, pieces) = fed.encode();
+            let later = changed(&head, |head| {
+                head[6] = 16; // fields that are not known here
+                head[36..40].copy_from_slice(&[9; 4]);
+                head.splice(HEAD_BYTES..HEAD_BYTES, [7; 16]);
+            });
+            assert_eq!(Fed::decode(later, pieces.clone()).unwrap(), fed);
+            let too_late = changed(&head, |head| head[5] = 1);
+            let error = Fed::decode(too_late, pieces.clone()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("upgrade the follower"), "{error}");
+            let cut_off = changed(&head, |head| head[6..8].copy_from_slice(&u16::MAX.to_le_bytes()));
+            assert_eq!(Fed::decode(cut_off, pieces).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 

@@ -19,9 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
 use crate::fetch::BLOCKS_MAX;
 use crate::membership::Membership;
-use crate::positions::HookOwner;
+use crate::positions::{HookOwner, or_wake};
 use crate::raft_codec::{body_bytes, header_of};
-use crate::reader::Shelf;
+use crate::reader::{Shelf, Start};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::archive::Archive;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -75,9 +75,10 @@ enum Standing {
 
 #[derive(Clone, Copy, Debug)]
 enum Beginning {
-    First,
     Index(Index),
     Newest,
+    /// What is looked for when the state is made: that may read a segment.
+    At(Start),
 }
 
 /// What the cursor has come to.
@@ -94,8 +95,10 @@ impl Feed {
     /// `Diverged`: another log is wanted. `Discarded`, `OutOfRange` for [`FeedFrom::Index`] beyond either end.
     pub(crate) fn new(shelf: Shelf, me: Me, log: LogId, options: Options, from: FeedFrom) -> Result<Self> {
         let standing = match from {
-            FeedFrom::First => Standing::Begins(Beginning::First),
+            FeedFrom::First => Standing::Begins(Beginning::At(Start::First)),
             FeedFrom::Newest => Standing::Begins(Beginning::Newest),
+            FeedFrom::Last(count) => Standing::Begins(Beginning::At(Start::Last(count))),
+            FeedFrom::Timestamp(time) => Standing::Begins(Beginning::At(Start::Timestamp(time))),
             FeedFrom::Index(index) => {
                 shelf.check(index)?;
                 Standing::Begins(Beginning::Index(index))
@@ -213,15 +216,7 @@ impl Feed {
     /// # Errors
     /// As [`Self::wait`].
     pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match self.wait(Some(Duration::ZERO)) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error)),
-            Ok(false) => {
-                let waker = context.waker().clone();
-                self.on_more(move || waker.wake());
-                Poll::Pending
-            }
-        }
+        or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
     /// The entry that has to be committed before there is anything to give. `None`: nothing is waited for.
@@ -240,8 +235,8 @@ impl Feed {
             let committed = self.committed();
             let index = match beginning {
                 Beginning::Newest => None,
-                Beginning::First => Some(self.shelf.positions.range().0),
                 Beginning::Index(index) => Some(index),
+                Beginning::At(start) => Some(self.shelf.resolve(start).map_err(|error| self.suspect(error))?),
             };
             let found = match index {
                 Some(index) => self.entry_before(index),

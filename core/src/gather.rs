@@ -38,6 +38,14 @@ use std::time::{Duration, Instant};
 const COPIED_BYTES_MAX: usize = 64 << 10;
 /// What a command's block takes in the file.
 const COMMAND_BYTES_STORED: usize = 128;
+/// So many commands may wait: who asked for one can be gone.
+const COMMANDS_MAX: usize = 64 << 10;
+/// What a message counts for besides its bytes: none is free.
+const MAIL_BYTES_EACH: usize = 64;
+/// And each of its pieces.
+const PIECE_BYTES_EACH: usize = 32;
+/// So much beyond the bound may urgent messages take: entries that wait do not shut heartbeats out.
+const URGENT_MAIL_BYTES: usize = 1 << 20;
 /// Buffers kept for the next blocks.
 const SPARE_BUFFERS_MAX: usize = 4;
 
@@ -203,6 +211,7 @@ struct Inner {
     mail_bytes: usize,
     bytes: usize,
     appends: usize,
+    commands: usize,
     /// Bytes taken by the writer and not yet counted in `used`, nor refused.
     taken: usize,
     writer_waits: bool,
@@ -320,6 +329,11 @@ impl Queue {
         if let Command::OpenSession { .. } = command {
             self.check_capacity(&inner, COMMAND_BYTES_STORED)?;
         }
+        if inner.commands >= COMMANDS_MAX {
+            let what = format!("{COMMANDS_MAX} commands wait already; try again");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        inner.commands += 1;
         let promise = Promise::new();
         let ticket = promise.ticket(0, 0, 0);
         inner.items.push_back(Item::Command(command, promise));
@@ -332,8 +346,10 @@ impl Queue {
     pub(crate) fn push_mail(&self, mail: Mail) {
         let mut inner = self.lock();
         if let Mail::Message(envelope) = &mail {
-            let bytes = envelope.bytes();
-            if inner.refused.is_some() || inner.mail_bytes + bytes > self.limits.mail_bytes.max(bytes) {
+            let bytes = envelope.bytes() + MAIL_BYTES_EACH + envelope.bodies.len() * PIECE_BYTES_EACH;
+            let spare = if envelope.urgent { URGENT_MAIL_BYTES } else { 0 };
+            let max = self.limits.mail_bytes + spare;
+            if inner.refused.is_some() || inner.mail_bytes + bytes > max.max(bytes) {
                 return;
             }
             inner.mail_bytes += bytes;
@@ -454,7 +470,7 @@ impl Queue {
         let mut room = None;
         if hungry {
             inner.taken += std::mem::take(&mut inner.bytes);
-            inner.appends = 0;
+            (inner.appends, inner.commands) = (0, 0);
             work.items = std::mem::take(&mut inner.items);
             if inner.room_waiters > 0 {
                 self.room.notify_all();
@@ -534,6 +550,8 @@ mod models;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::transport::Envelope;
+    use crate::types::{DirectoryId, LogId, NodeId};
 
     fn queue(capacity: Option<u64>) -> Queue {
         Queue::new(QueueLimits { block_bytes: 1000, bytes: 2000, appends: 10, capacity, mail_bytes: 0 }, 0)
@@ -581,6 +599,44 @@ mod tests {
         let _ticket = q.push_record(&[0; 400], Stamp::default(), Patience::None).unwrap();
         let full = q.push_record(&[0; 400], Stamp::default(), Patience::None);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    /// Who asked can be gone, and nobody else counts what it left behind.
+    #[test]
+    fn commands_and_messages_are_bounded() {
+        let q = queue(None);
+        for _ in 0..COMMANDS_MAX {
+            drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+        }
+        let busy = q.push_command(Command::Discard { first: Index(1) });
+        assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(take(&q).len(), COMMANDS_MAX);
+        drop(q.push_command(Command::Discard { first: Index(1) }).unwrap());
+
+        let limits = QueueLimits { block_bytes: 1, bytes: 1, appends: 1, capacity: None, mail_bytes: 10_000 };
+        let q = Queue::new(limits, 0);
+        let message = |bodies, urgent| {
+            Mail::Message(Envelope {
+                log: LogId(1),
+                from: NodeId(1),
+                from_directory: DirectoryId(1),
+                to: NodeId(2),
+                to_directory: DirectoryId(0),
+                head: Bytes::new(),
+                bodies: vec![Bytes::new(); bodies],
+                urgent,
+            })
+        };
+        let wait = || q.lock().mail.len();
+        q.push_mail(message(300, false));
+        assert_eq!(wait(), 1);
+        for _ in 0..1000 {
+            q.push_mail(message(0, false));
+        }
+        assert!((2..100).contains(&wait()), "none is free: {}", wait());
+        let before = wait();
+        q.push_mail(message(0, true));
+        assert_eq!(wait(), before + 1, "what is urgent is not shut out");
     }
 
     /// Whoever waits for room without a thread is woken by the take that makes it, or by the end.

@@ -519,7 +519,8 @@ impl Log {
         }
     }
 
-    /// How this replica stands in its cluster, as of its last turn. Never blocks.
+    /// How this replica stands in its cluster, as of its last turn. Once the log is closed or poisoned: as it stood then, but
+    /// it leads no more and knows no leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
             Some(status) => status,

@@ -103,6 +103,8 @@ pub(crate) struct Node {
     gathered: usize,
     /// Bytes written and not committed, by the entry they go up to, and when they were written.
     uncommitted: VecDeque<(RaftIndex, u64, Moment)>,
+    /// Where the log began when it was last published.
+    first: Index,
     uncommitted_bytes: u64,
     /// A discard that is committed, whose files wait for a durable word of it.
     to_drop: Option<(RaftIndex, Index)>,
@@ -155,7 +157,8 @@ impl Node {
             let queue = queue.clone();
             move || queue.push_mail(Mail::Errand)
         });
-        let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
+        let (writing, first) =
+            (Writing::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
         let archive = writing.archive.clone();
         let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
         if !is_new {
@@ -175,6 +178,7 @@ impl Node {
             awaits_file: false,
             gathered: 0,
             uncommitted: VecDeque::new(),
+            first,
             uncommitted_bytes: 0,
             to_drop: None,
             prove_at: None,
@@ -239,7 +243,10 @@ impl Node {
         self.items.extend(work.items);
         for mail in work.mail {
             match mail {
-                Mail::Message(envelope) => self.replica.receive(envelope, now, &mut self.writing)?,
+                Mail::Message(envelope) => {
+                    self.replica.receive(envelope, now, &mut self.writing)?;
+                    self.leave_what_is_jumped_over(); // the next one can be a reason to write at once
+                }
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
@@ -334,11 +341,12 @@ impl Node {
     }
 
     /// Writes what is planned, as far as it can be without a sync.
-    fn write(&mut self, now: Moment) -> Result<()> {
+    pub(crate) fn write(&mut self, now: Moment) -> Result<()> {
         if self.writing.plan.is_empty() {
             self.queue.account(std::mem::take(&mut self.gathered), 0); // nothing but what sessions sent twice
             return Ok(());
         }
+        self.leave_what_is_jumped_over();
         let done = self.writing.write()?;
         let end = self.writing.written().end;
         let counters = &self.published.counters;
@@ -365,6 +373,13 @@ impl Node {
         }
         self.prove_at = self.writing.store.is_unproven().then(|| now.plus(MARKER_DELAY));
         Ok(())
+    }
+
+    /// A jump is in force for this replica before it is written, and with the write all older segments leave: who looks for a
+    /// record of theirs has to hear by then that it is discarded. Of what is discarded by command the segments stay until
+    /// that is published.
+    fn leave_what_is_jumped_over(&self) {
+        self.positions.discarded(self.replica.sequencer.committed().first);
     }
 
     /// What is to be synced, if anything is and no sync is under way.
@@ -406,12 +421,13 @@ impl Node {
         let committed =
             if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
         let upto = committed.min(self.writing.written().end.raft);
-        let before = self.positions.first();
         let members = self.replica.sequencer.committed().changed;
         let due = self.replica.commit_to(upto);
         let committed = self.replica.sequencer.committed();
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
+        let moved = first > self.first;
+        self.first = self.first.max(first);
         self.writing.store.commit(raft);
         let leads = self.replica.is_leader();
         let counters = &self.published.counters;
@@ -425,11 +441,11 @@ impl Node {
         self.positions.discarded(first);
         self.positions.commit_entries_to(raft);
         self.positions.commit_to(next.previous());
-        if first > before {
+        if moved {
             self.to_drop = Some((raft, first));
         }
         // Who starts again must not look for voters that are long gone.
-        if first > before || members_changed {
+        if moved || members_changed {
             self.keep_commit(raft)?;
             self.drop_files();
         }
@@ -602,6 +618,7 @@ impl Node {
 
     /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
     pub(crate) fn end(&mut self) {
+        self.show_end();
         let what = "outcome unknown: the log was closed before a majority had the append for certain";
         self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
         for item in self.items.drain(..) {
@@ -622,6 +639,16 @@ impl Node {
         self.send();
     }
 
+    /// What is shown from now on stands for ever: this replica leads no more, and hears of nobody who does.
+    fn show_end(&self) {
+        let mut status = self.status(Moment::default());
+        if matches!(status.role, Role::Leader | Role::Candidate) {
+            status.role = Role::Follower;
+        }
+        (status.leader, status.peers) = (None, Vec::new());
+        self.published.show(status);
+    }
+
     /// Ends the node's life as one that takes appends. Readers go on.
     pub(crate) fn poison(&mut self, cause: Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
@@ -630,6 +657,7 @@ impl Node {
         for envelope in self.replica.take_outgoing() {
             self.cluster.transport.send(envelope);
         }
+        self.show_end();
         self.queue.refuse(error);
         let unknown = unknown(&cause);
         self.replica.fail_all(&unknown);

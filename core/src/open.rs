@@ -115,9 +115,9 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
     };
     if identity.follows {
         let what = format!(
-            "{} follows log {} from outside: it takes no appends and no part in a cluster. Open it as `Followed`, or look at it with `Viewer`",
+            "{} holds a copy that follows log {:032x} from outside: it takes no appends and no part in a cluster (in a program: `Followed` goes on with it, `Viewer` reads it; `chiplog follow`, `chiplog read`)",
             disk.path().display(),
-            identity.log
+            identity.log.get()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, what));
     }

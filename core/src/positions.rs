@@ -25,6 +25,7 @@ use loom::sync::{Mutex, atomic};
 #[cfg(not(loom))]
 use std::sync::{Mutex, atomic};
 use std::sync::{OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -64,7 +65,7 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Positions {
     /// The first record that is not discarded.
-    /// Moves: only forward, after the discard command is durable.
+    /// Moves: only forward, after the discard command is durable; before the write of a jump, with which older segments leave.
     first: AtomicU64,
     /// Last record handed to the operating system.
     /// Moves: in `Node::write`, when the write returned; back, when a conflict cuts off what was not committed.
@@ -295,6 +296,22 @@ impl Positions {
 /// The error of whoever waits on a closed log.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the log was closed")
+}
+
+/// What a wait of no length found, for async code: where there is nothing yet, the task is to be woken by `hook`.
+pub(crate) fn or_wake(
+    found: Result<bool>,
+    context: &Context<'_>,
+    hook: impl FnOnce(Waker),
+) -> Poll<Result<()>> {
+    match found {
+        Ok(true) => Poll::Ready(Ok(())),
+        Err(error) => Poll::Ready(Err(error)),
+        Ok(false) => {
+            hook(context.waker().clone());
+            Poll::Pending
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,7 +8,7 @@
 
 use crate::batch::{self, BatchHeader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::positions::{HookOwner, Positions};
+use crate::positions::{HookOwner, Positions, or_wake};
 use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
@@ -62,7 +62,8 @@ impl Shelf {
         Ok(Reader { shelf: self.clone(), owner, next, lookup: false, cursor: None, block: None, batch: None })
     }
 
-    fn resolve(&self, start: Start) -> Result<Index> {
+    /// The record that this is.
+    pub(crate) fn resolve(&self, start: Start) -> Result<Index> {
         let (first, last) = self.positions.range();
         let end = last.next();
         match start {
@@ -285,15 +286,7 @@ impl Reader {
     /// # Errors
     /// As [`Self::wait`].
     pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match self.wait(Some(Duration::ZERO)) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error)),
-            Ok(false) => {
-                let waker = context.waker().clone();
-                self.on_more(move || waker.wake());
-                Poll::Pending
-            }
-        }
+        or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
     }
 
     fn has_batch(&self) -> bool {
@@ -334,8 +327,6 @@ impl Reader {
             // Start over from the index next time: nothing half-read is kept.
             self.block = None;
             self.cursor = None;
-            // The scrub looks there first: with other replicas to ask, it is repaired.
-            self.shelf.segments.suspect(error);
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
             if self.shelf.outside {
                 std::thread::sleep(OUTSIDE_LAG);
@@ -344,6 +335,8 @@ impl Reader {
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));
             }
+            // The scrub looks there first: with other replicas to ask, it is repaired.
+            self.shelf.segments.suspect(error);
         }
         read
     }

@@ -122,6 +122,34 @@ impl RecordBatch {
         (0..self.count()).map(|n| self.at(self.skip + n))
     }
 
+    /// The bytes of all its records, one after the other: one buffer, a slice of the mapping where the batch is not
+    /// compressed. [`end`](Self::end) tells where each record ends.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// log.append_batch(&chiplog::BatchBuilder::new().push(b"to")?.push(b"be")?.build()?)?;
+    /// let batch = log.reader(chiplog::Start::First)?.next_batch()?.expect("just appended");
+    /// assert_eq!((batch.payload(), batch.end(0), batch.end(1)), (&b"tobe"[..], 2, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn payload(&self) -> &[u8] {
+        let (start, end) = (self.stored_end(self.skip), self.stored_end(self.count));
+        self.body.get(start..end).unwrap_or_default()
+    }
+
+    /// Where record `n` of it, from 0, ends in [`payload`](Self::payload). One that it does not have ends with the last.
+    pub fn end(&self, n: u32) -> usize {
+        let upto = self.skip.saturating_add(n).saturating_add(1).min(self.count);
+        self.stored_end(upto) - self.stored_end(self.skip)
+    }
+
+    /// Where the first `upto` records of the stored batch end in its body; the table was checked.
+    fn stored_end(&self, upto: u32) -> usize {
+        let Some(n) = upto.checked_sub(1) else { return 0 };
+        Body::new(&self.body, self.count).and_then(|b| b.range(n)).unwrap_or_default().end
+    }
+
     /// Leaves out the records below `index`. False, and nothing changed: none would be left.
     pub fn skip_to(&mut self, index: Index) -> bool {
         let skip = index.0.saturating_sub(self.first.0);

@@ -262,12 +262,13 @@ impl Repairing {
             to_directory: self.membership.get(to).map_or(DirectoryId(0), |m| m.directory),
             head,
             bodies: Vec::new(),
+            urgent: true,
         });
     }
 
     /// The same checks as raft's messages go through.
     fn receive(&mut self, envelope: Envelope) -> Result<(), Malformed> {
-        let Envelope { log, from, from_directory, to, to_directory, head, bodies } = envelope;
+        let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
         let Damaged { identity, cluster, .. } = &self.damaged;
         if log != identity.log || to != cluster.node || from == cluster.node || from.is_none() {
             return Err("it is of another log or for another node");

@@ -26,6 +26,7 @@ mod asks;
 mod checking;
 mod lend;
 mod ordering;
+mod pace;
 mod peers;
 mod readies;
 mod room;

@@ -375,6 +375,12 @@ impl Sequencer {
         Ok(earlier)
     }
 
+    /// At the leader: the session that is to be closed before another is opened, if one has to be.
+    pub(crate) fn session_to_go(&mut self, options: &Options) -> Option<SessionId> {
+        let timestamp = self.now(options);
+        self.sessions.next_to_go(timestamp)
+    }
+
     /// At the leader: decides a command, and makes its block if it changes anything.
     pub(crate) fn command(&mut self, command: Command, options: &Options) -> Decision {
         match command {

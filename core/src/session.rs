@@ -179,6 +179,17 @@ impl Sessions {
         Ok(())
     }
 
+    /// The session that has to go so that one more can be opened at the time `at`: of those that never appended, the
+    /// oldest. None: there is room, or nobody's leaving would make any.
+    pub(crate) fn next_to_go(&mut self, at: Timestamp) -> Option<SessionId> {
+        self.expire(at);
+        if self.sessions.len() != self.sessions_max as usize {
+            return None;
+        }
+        // Ids are raft indexes: the smallest is the oldest.
+        self.sessions.iter().filter(|(_, session)| session.last.0 == 0).map(|(id, _)| *id).min()
+    }
+
     /// Forgets a session. One that is not known is forgotten already.
     pub(crate) fn close(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {

@@ -3,7 +3,7 @@
 //!
 //! What a transport has to do, and no more: deliver an [`Envelope`] to the inbox of the node it is for, or not at
 //! all. It may lose, delay, double and, between different pairs of nodes, reorder; one stream from a node to
-//! another should keep its order, for speed. Damage is found by checksums before raft sees a message.
+//! another should keep its order, for speed, but for what is urgent. Damage is found by checksums before raft sees a message.
 //!
 //! Must not know: raft, blocks.
 
@@ -42,6 +42,8 @@ pub struct Envelope {
     pub head: Bytes,
     /// The blocks that go with it, one after the other, in pieces.
     pub bodies: Vec<Bytes>,
+    /// It is small, and elections hang on it: it should not wait behind what is not urgent, and may overtake it.
+    pub urgent: bool,
 }
 
 impl Envelope {
@@ -83,6 +85,13 @@ pub trait Transport: fmt::Debug + Send + Sync {
 
     /// Sends, or drops, a message. Bounded: what a slow peer does not take is dropped.
     fn send(&self, envelope: Envelope);
+
+    /// Bytes of what was sent to this node, urgent messages aside, and waits here for the network still. A leader gives a
+    /// follower nothing again, and nothing beyond what it may have under way, as long as much of it waits. The default: 0.
+    fn backlog(&self, to: NodeId) -> usize {
+        let _ = to;
+        0
+    }
 
     /// The cluster's members, with their addresses, whenever they change.
     fn members(&self, members: &[Member]) {

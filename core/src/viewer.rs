@@ -2,7 +2,7 @@
 //!
 //! It takes no lock, changes nothing and reads by `pread` (files can be reused under it; a copy is checked and
 //! stays). It cannot know which syncs the writer has done, so it shows what is *proven* durable by what was
-//! written later: on an idle log that is everything within about 10 ms.
+//! written later: on an idle log that is everything within about 10 ms, on one that follows another within about 0.2 s.
 //!
 //! A thread of its own sleeps until inotify tells it that a file in the directory changed.
 

@@ -83,6 +83,7 @@ const ORDER: &[&str] = &[
     "replica::applying",
     "replica::asks",
     "replica::lend",
+    "replica::pace",
     "replica::room",
     "replica::peers",
     "replica::readies",

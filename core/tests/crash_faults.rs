@@ -8,7 +8,7 @@
 mod support;
 
 use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, Rng, SimDisk, Trouble};
-use chiplog::{Codec, ErrorKind, Index, Log, Options, Start};
+use chiplog::{Codec, ErrorKind, Index, Log, Options, Role, Start};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -197,6 +197,8 @@ fn a_failed_sync_poisons_for_good_and_readers_go_on() {
     assert!(matches!(first.kind(), ErrorKind::Io | ErrorKind::Poisoned), "{first:?}");
     let cause = log.poison_cause().unwrap();
     assert_eq!(cause.os_error(), Some(5), "the cause is kept: {cause:?}");
+    let status = log.status();
+    assert_eq!((status.role, status.leader), (Role::Follower, None), "it does not claim to lead for ever");
     for _ in 0..3 {
         assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(log.discard(Index(2)).unwrap_err().kind(), ErrorKind::Poisoned);

@@ -167,7 +167,6 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut open: Vec<Session> = (0..sessions).map(|_| log.open_session().unwrap()).collect();
-    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     let mut placed = BTreeMap::new();
     for n in 0..window {
         for session in &mut open {
@@ -177,6 +176,7 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
             placed.insert((session.id(), n + 1), answer.first);
         }
     }
+    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     // The largest batches: they need what the table leaves.
     for _ in 0..4 {
         log.append(&vec![7; options.record_bytes_max as usize]).unwrap();
@@ -199,6 +199,39 @@ fn the_fullest_table_outlives_rolls_and_restarts() {
     assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
     let mut session = log.resume_session(open[1].id(), Sequence(window + 1));
     session.append(b"y").unwrap();
+}
+
+/// Who opened as many sessions as there may be, and did nothing with them, kept everybody out for a day.
+#[test]
+fn who_never_appended_makes_room_the_oldest_first() {
+    let options = Options { sessions_max: 4, ..small() };
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), options.clone()).unwrap();
+    let mut open: Vec<Session> = (0..4).map(|_| log.open_session().unwrap()).collect();
+    for n in [0, 2] {
+        open[n].append(b"x").unwrap();
+    }
+    open.push(log.open_session().unwrap());
+    assert_eq!(log.info().sessions, 4);
+    // Whose session went is told so, and has lost nothing.
+    assert_eq!(open[1].append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
+    // Those that are there still can append, and then stay.
+    open[3].append(b"x").unwrap();
+    open[4].append(b"x").unwrap();
+    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
+    assert_eq!(log.info().sessions, 4);
+    log.resume_session(open[0].id(), Sequence(2)).close().unwrap();
+    open.push(log.open_session().unwrap());
+    log.close().unwrap();
+    // The log says all of that, to one who would allow more sessions too.
+    let log = Log::open(dir.path(), Options { sessions_max: 5, ..options }).unwrap();
+    assert_eq!(log.info().sessions, 4);
+    let ids: Vec<_> = open.iter().map(Session::id).collect();
+    for (n, id) in ids.into_iter().enumerate() {
+        let next = if n == 5 { Sequence(1) } else { Sequence(2) };
+        let appended = log.resume_session(id, next).append(b"y");
+        assert_eq!(appended.is_ok(), n > 1, "session {n}: {appended:?}");
+    }
 }
 
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - With tokens, a method that the table does not name is refused, whoever asks.
 //! - Only digests of tokens are held. A token is compared by its digest, in constant time, with all that are known.
+//! - A call goes on for as long as its token lets it in: when tokens are replaced, those that are open are checked anew.
 //!
 //! **A new method gets its line in [`METHODS`], and nowhere else.**
 //!
@@ -10,15 +11,15 @@
 
 use crate::arrival::Arrival;
 use crate::refusals::{Refusal, Refusals};
+use crate::revoked::{Admitted, Open};
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Result};
-use futures_util::future::Either;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fmt;
-use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -151,7 +152,7 @@ fn to_hex(bytes: &[u8]) -> String {
 /// assert!(digest.starts_with("2bb80d537b1da3e3"));
 /// ```
 pub fn digest_of(token: &str) -> String {
-    to_hex(digest(&SHA256, token.as_bytes()).as_ref())
+    to_hex(&sha256(token))
 }
 
 /// The tokens that a server knows, by their digests. `Send + Sync`.
@@ -165,7 +166,16 @@ pub fn digest_of(token: &str) -> String {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
-    known: Vec<(Role, [u8; SHA256_OUTPUT_LEN])>,
+    known: Vec<(Role, Digest)>,
+}
+
+/// A token's SHA-256.
+type Digest = [u8; SHA256_OUTPUT_LEN];
+
+fn sha256(token: &str) -> Digest {
+    let mut bytes = [0; SHA256_OUTPUT_LEN];
+    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes
 }
 
 impl fmt::Debug for Tokens {
@@ -183,10 +193,13 @@ impl Tokens {
 
     /// The role of a token; None: it is not known. Takes as long for any token of the same length.
     pub fn role_of(&self, token: &str) -> Option<Role> {
-        let shown = digest(&SHA256, token.as_bytes());
+        self.role_by(&sha256(token))
+    }
+
+    fn role_by(&self, shown: &Digest) -> Option<Role> {
         let mut found = 0_u8;
         for (role, known) in &self.known {
-            let same = shown.as_ref().ct_eq(known);
+            let same = shown.ct_eq(known);
             found = u8::conditional_select(&found, &found.max(*role as u8), same);
         }
         Role::ALL.into_iter().find(|role| *role as u8 == found)
@@ -227,7 +240,7 @@ impl FromStr for Tokens {
     }
 }
 
-fn from_hex(digits: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
+fn from_hex(digits: &str) -> Option<Digest> {
     let mut bytes = [0; SHA256_OUTPUT_LEN];
     if digits.len() != 2 * bytes.len() || !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
         return None;
@@ -249,18 +262,38 @@ fn from_hex(digits: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
 #[derive(Debug, Default)]
 pub struct Access {
     tokens: RwLock<Option<Arc<Tokens>>>,
+    open: Open<Pass>,
     refusals: Arc<Refusals>,
+}
+
+/// What a call was let in by.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    token: Digest,
+    needed: Role,
 }
 
 impl Access {
     /// With these tokens; None: everybody may call everything.
     pub fn new(tokens: Option<Tokens>, refusals: Arc<Refusals>) -> Self {
-        Self { tokens: RwLock::new(tokens.map(Arc::new)), refusals }
+        Self { tokens: RwLock::new(tokens.map(Arc::new)), open: Open::default(), refusals }
     }
 
-    /// From now on these are the tokens. Calls that are open go on.
+    /// From now on these are the tokens. Calls that are open and whose token is not among them, or has a lesser role
+    /// than they need, end as UNAUTHENTICATED or PERMISSION_DENIED. Those that began when there were no tokens go on.
     pub fn replace(&self, tokens: Tokens) {
-        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tokens));
+        let tokens = Arc::new(tokens);
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens.clone());
+        self.open.end(|pass| match tokens.role_by(&pass.token) {
+            None => Some(self.unauthenticated("the token was taken away")),
+            Some(role) if role < pass.needed => {
+                let needed = pass.needed;
+                Some(
+                    self.denied(format!("the call needs a token of role {needed}; this one's is {role} now")),
+                )
+            }
+            Some(_) => None,
+        });
     }
 
     /// Whether a call may be made.
@@ -268,21 +301,26 @@ impl Access {
     /// # Errors
     /// UNAUTHENTICATED, PERMISSION_DENIED.
     pub fn check(&self, path: &str, headers: &HeaderMap) -> std::result::Result<(), Status> {
-        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(tokens) = tokens else { return Ok(()) };
+        self.admit(path, headers).map(drop)
+    }
+
+    /// Lets a call in. None: whatever becomes of the tokens.
+    fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Option<Admitted<Pass>>, Status> {
+        // Held until the call is among those that are open: a replacement comes before it, or finds it there.
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = &*tokens else { return Ok(None) };
         let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
         if needs == Some(Needs::Nothing) {
-            return Ok(());
+            return Ok(None);
         }
-        let role = match bearer(headers).map(|token| tokens.role_of(token)) {
-            Some(Some(role)) => role,
-            Some(None) => return Err(self.unauthenticated("the token is not known here")),
-            None => {
-                return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
-            }
+        let Some(token) = bearer(headers).map(sha256) else {
+            return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
+        };
+        let Some(role) = tokens.role_by(&token) else {
+            return Err(self.unauthenticated("the token is not known here"));
         };
         match needs {
-            Some(Needs::Role(needed)) if role >= needed => Ok(()),
+            Some(Needs::Role(needed)) if role >= needed => Ok(Some(self.open.begin(Pass { token, needed }))),
             Some(Needs::Role(needed)) => {
                 Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
             }
@@ -350,26 +388,34 @@ pub struct Accessed<S> {
     access: Arc<Access>,
 }
 
+type Answering<E> = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, E>> + Send>>;
+
 impl<S> Service<Request<Body>> for Accessed<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<Ready<std::result::Result<Response<Body>, S::Error>>, S::Future>;
+    type Future = Answering<S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.access.check(request.uri().path(), request.headers()) {
-            Ok(()) => Either::Right(self.inner.call(request)),
+        match self.access.admit(request.uri().path(), request.headers()) {
+            Ok(None) => Box::pin(self.inner.call(request)),
+            Ok(Some(call)) => {
+                let answering = self.inner.call(request);
+                Box::pin(async move { Ok(answering.await?.map(|body| call.answer(body))) })
+            }
             Err(status) => {
                 if let Some(arrival) = request.extensions().get::<Arrival>() {
                     arrival.calls().refused();
                 }
-                Either::Left(ready(Ok(status.into_http())))
+                Box::pin(std::future::ready(Ok(status.into_http())))
             }
         }
     }

@@ -45,6 +45,8 @@ const PIECE_BYTES: usize = 1024;
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// A message that is coming in may pause for so long, all in all.
 const STALL: Duration = Duration::from_secs(30);
+/// As good as never.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// But for its pauses it comes in no slower than this.
 const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
 
@@ -360,7 +362,7 @@ impl Gate {
     fn wait(&self, pieces: usize) -> Waiting {
         let (budget, connection) = (self.budget.clone(), self.connection.clone());
         Box::pin(async move {
-            let deadline = Instant::now() + budget.wait;
+            let deadline = Instant::now() + budget.wait.min(FAR);
             let own = match connection {
                 Some(own) => {
                     let pieces = pieces.min(budget.connection_pieces);
@@ -396,7 +398,7 @@ impl Gate {
             slow.pause.as_mut().reset(now + (STALL + earned).saturating_sub(slow.waited));
         }
         ready!(slow.pause.as_mut().poll(context));
-        self.budget.refusals.count(Refusal::InflightBytes);
+        self.budget.refusals.count(Refusal::Stalled);
         let what =
             "the rest of a request did not come in time; the memory set aside for it is wanted by others";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
@@ -602,6 +604,17 @@ mod tests {
         assert_eq!(permits(), (4, 4));
     }
 
+    /// A limit of `Duration::MAX` was a panic.
+    #[tokio::test]
+    async fn for_ever_is_a_time_to_wait() {
+        let limits = BudgetLimits { bytes: PIECE_BYTES, connection_bytes: PIECE_BYTES, wait: Duration::MAX };
+        let budget = Budget::new(limits, Arc::default());
+        let mut gate = gate([Bytes::from([message(1), message(1)].concat())], &budget, None);
+        assert_eq!(pull(&mut gate).0.len(), 6 + 4);
+        drop(gate.ledger.claim());
+        assert_eq!(pull(&mut gate).0.len(), 2);
+    }
+
     /// A head that announced 64 MiB took a share for ever; sixteen of them, 80 bytes, took all there is.
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_gives_its_share_back() {
@@ -634,7 +647,8 @@ mod tests {
         assert_eq!(next(&mut gate).await.unwrap().unwrap().into_data().unwrap().len(), 100);
         let status = next(&mut gate).await.unwrap().unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "after {:?}", begun.elapsed());
-        assert_eq!(budget.refusals.read(Refusal::InflightBytes), 1);
+        let refused = [Refusal::Stalled, Refusal::InflightBytes].map(|reason| budget.refusals.read(reason));
+        assert_eq!(refused, [1, 0], "there was room");
     }
 
     #[tokio::test]

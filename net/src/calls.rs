@@ -1,8 +1,8 @@
 //! Calls: what is asked on one connection, and how its answers are taken.
 //!
 //! ```text
-//! service ──> Answer (a body) ──> HTTP/2, which asks for the next piece when the one before is on its way
-//!                │ a piece was given at …, none was asked for since
+//! service ──> Answer (a body) ──> pieces ──> HTTP/2, which drops each when it is on its way
+//!                │ since … a piece lies there, and none was dropped
 //!                └────────────> Calls: looked at by the connection's timer
 //! ```
 //!
@@ -12,6 +12,8 @@
 //!
 //! Invariants:
 //! - A piece is small, so that "nothing was taken" can be told from "it takes long".
+//! - A call is open until its answer has ended and HTTP/2 holds no piece of it: the last one, too, may lie in a window
+//!   that its client never opens, and what it is a part of, such as a segment's mapping, is held meanwhile.
 //! - A look never waits for an answer that is being made just now: that one is not stuck.
 //!
 //! Must not know: sockets, services.
@@ -23,7 +25,7 @@ use http::HeaderMap;
 use http_body::Frame;
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -54,7 +56,8 @@ struct State {
     used: bool,
     /// Those open that were refused.
     refused: usize,
-    answers: BTreeMap<u64, Arc<Handed>>,
+    /// Weak: they hold their calls, which take themselves out of here.
+    answers: BTreeMap<u64, Weak<Handed>>,
     next: u64,
 }
 
@@ -111,31 +114,31 @@ impl Calls {
         let idle = idle.map(|idle| if self.state().used { idle } else { idle.min(UNUSED) });
         let shortest = idle.into_iter().chain(slow).min().unwrap_or(NEVER);
         let mut next = now + (shortest.min(NEVER) / LOOKS).max(Duration::from_millis(1));
-        let (mut cut, mut stuck) = (Vec::new(), false);
-        let state = self.state();
-        if state.open == 0
-            && let Some(until) = idle.and_then(|idle| state.idle_since.checked_add(idle))
-        {
-            if now >= until {
-                return Look { cut: 0, verdict: Verdict::Idle };
-            }
-            next = next.min(until);
-        }
-        if let Some(slow) = slow {
-            for answer in state.answers.values() {
-                let Some(mut lying) = answer.lying() else { continue };
-                let Some(since) = lying.given_at else { continue };
-                let lies = now.saturating_duration_since(since);
-                stuck |= lying.cut.is_some() && lies / 2 >= slow;
-                if lying.cut.is_none() && lies >= slow {
-                    lying.cut = Some(slow_reader(slow));
-                    cut.push((lying.body.take(), std::mem::take(&mut lying.rest)));
+        let answers: Vec<_> = {
+            let state = self.state();
+            if state.open == 0
+                && let Some(until) = idle.and_then(|idle| state.idle_since.checked_add(idle))
+            {
+                if now >= until {
+                    return Look { cut: 0, verdict: Verdict::Idle };
                 }
+                next = next.min(until);
+            }
+            state.answers.values().filter_map(Weak::upgrade).collect()
+        };
+        // Not under the lock: the last hold of one may be the one above.
+        let (mut cut, mut stuck) = (0, false);
+        for answer in answers {
+            let (Some(slow), Some(since)) = (slow, answer.lying().since) else { continue };
+            let lies = now.saturating_duration_since(since);
+            match answer.cut(slow, lies) {
+                Cut::Now => cut += 1,
+                Cut::Before => stuck |= lies / 2 >= slow,
+                Cut::Not => {}
             }
         }
-        drop(state);
         let verdict = if stuck { Verdict::Stuck } else { Verdict::On(next) };
-        Look { cut: cut.len(), verdict }
+        Look { cut, verdict }
     }
 }
 
@@ -157,16 +160,17 @@ impl Call {
         if http_body::Body::is_end_stream(&body) {
             return body;
         }
-        let lying = Lying { body: Some(body), ..Lying::default() };
-        let handed = Arc::new(Handed { lying: Mutex::new(lying) });
-        let id = {
-            let mut state = self.calls.state();
+        let handed = {
+            let calls = self.calls.clone();
+            let mut state = calls.state();
             state.next += 1;
             let id = state.next;
-            state.answers.insert(id, handed.clone());
-            id
+            let source = Mutex::new(Source { body: Some(body), ..Source::default() });
+            let handed = Arc::new(Handed { source, lying: Mutex::default(), id, call: self });
+            state.answers.insert(id, Arc::downgrade(&handed));
+            handed
         };
-        Body::new(Answer { handed, id, call: self })
+        Body::new(Answer { handed })
     }
 }
 
@@ -185,53 +189,119 @@ impl Drop for Call {
     }
 }
 
-/// What an answer and its connection share.
+/// What an answer, its pieces and its connection share.
 #[derive(Debug)]
 struct Handed {
+    source: Mutex<Source>,
+    /// Locked for a moment only, and nothing is locked meanwhile.
     lying: Mutex<Lying>,
+    id: u64,
+    call: Call,
 }
 
+/// What is still to be given.
 #[derive(Debug, Default)]
-struct Lying {
+struct Source {
     /// None: it was cut, or all of it was given.
     body: Option<Body>,
     /// Of the last chunk, what was not given yet.
     rest: Bytes,
-    /// When a piece was given, if none was asked for since.
-    given_at: Option<Instant>,
-    /// Why it was cut.
-    cut: Option<Status>,
+    /// It was cut.
+    is_cut: bool,
+    /// Why, until that is told.
+    why: Option<Status>,
+}
+
+/// The pieces that HTTP/2 holds.
+#[derive(Debug, Default)]
+struct Lying {
+    pieces: usize,
+    /// Since when none was taken, if there are any.
+    since: Option<Instant>,
+}
+
+/// Whether an answer is cut.
+enum Cut {
+    Not,
+    Now,
+    Before,
 }
 
 impl Handed {
-    /// None: it is being made just now.
-    fn lying(&self) -> Option<MutexGuard<'_, Lying>> {
-        match self.lying.try_lock() {
-            Ok(lying) => Some(lying),
-            Err(TryLockError::Poisoned(lying)) => Some(lying.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+    fn lying(&self) -> MutexGuard<'_, Lying> {
+        self.lying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts it if it lies for too long. One that is being made just now is left alone.
+    fn cut(&self, slow: Duration, lies: Duration) -> Cut {
+        let mut source = match self.source.try_lock() {
+            Ok(source) => source,
+            Err(TryLockError::Poisoned(source)) => source.into_inner(),
+            Err(TryLockError::WouldBlock) => return Cut::Not,
+        };
+        if source.is_cut {
+            return Cut::Before;
         }
+        if lies < slow {
+            return Cut::Not;
+        }
+        source.is_cut = true;
+        source.why = Some(slow_reader(slow));
+        let gone = (source.body.take(), std::mem::take(&mut source.rest));
+        drop(source);
+        drop(gone);
+        Cut::Now
+    }
+
+    /// So much of what there is, as HTTP/2 gets it.
+    fn piece(self: &Arc<Self>, rest: &mut Bytes) -> Frame<Bytes> {
+        let bytes = rest.split_to(rest.len().min(PIECE_BYTES));
+        let mut lying = self.lying();
+        lying.pieces += 1;
+        lying.since.get_or_insert_with(Instant::now);
+        drop(lying);
+        Frame::data(Bytes::from_owner(Piece { bytes, handed: self.clone() }))
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        self.call.calls.state().answers.remove(&self.id);
+    }
+}
+
+/// A piece of an answer, which is taken when it is dropped.
+struct Piece {
+    bytes: Bytes,
+    handed: Arc<Handed>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut lying = self.handed.lying();
+        lying.pieces -= 1;
+        lying.since = (lying.pieces > 0).then(Instant::now);
     }
 }
 
 /// The body of an answer.
 struct Answer {
     handed: Arc<Handed>,
-    id: u64,
-    call: Call,
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let gone = self.call.calls.state().answers.remove(&self.id);
+        // What it reads from is let go, whatever lies of it.
+        let mut source = self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = (source.body.take(), std::mem::take(&mut source.rest));
+        drop(source);
         drop(gone);
-    }
-}
-
-impl Lying {
-    fn piece(&mut self) -> Frame<Bytes> {
-        self.given_at = Some(Instant::now());
-        Frame::data(self.rest.split_to(self.rest.len().min(PIECE_BYTES)))
     }
 }
 
@@ -243,38 +313,37 @@ impl http_body::Body for Answer {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let lying = &mut *self.handed.lying.lock().unwrap_or_else(PoisonError::into_inner);
-        lying.given_at = None;
-        if let Some(why) = lying.cut.take() {
+        let source = &mut *self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = source.why.take() {
             let mut trailers = HeaderMap::new();
             let added = why.add_header(&mut trailers);
             return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
         }
-        if !lying.rest.is_empty() {
-            return Poll::Ready(Some(Ok(lying.piece())));
+        if !source.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.handed.piece(&mut source.rest))));
         }
-        let Some(body) = &mut lying.body else { return Poll::Ready(None) };
+        let Some(body) = &mut source.body else { return Poll::Ready(None) };
         let frame = match ready!(Pin::new(body).poll_frame(context)) {
             Some(Ok(frame)) => frame,
             end => {
-                lying.body = None;
+                source.body = None;
                 return Poll::Ready(end);
             }
         };
         Poll::Ready(Some(Ok(match frame.into_data() {
             Ok(data) if data.is_empty() => Frame::data(data),
             Ok(data) => {
-                lying.rest = data;
-                lying.piece()
+                source.rest = data;
+                self.handed.piece(&mut source.rest)
             }
             Err(trailers) => trailers,
         })))
     }
 
     fn is_end_stream(&self) -> bool {
-        let Some(lying) = self.handed.lying() else { return false };
-        let made = lying.body.as_ref().is_none_or(http_body::Body::is_end_stream);
-        lying.rest.is_empty() && lying.cut.is_none() && made
+        let Ok(source) = self.handed.source.try_lock() else { return false };
+        let made = source.body.as_ref().is_none_or(http_body::Body::is_end_stream);
+        source.rest.is_empty() && source.why.is_none() && made
     }
 }
 
@@ -282,6 +351,7 @@ impl http_body::Body for Answer {
 mod tests {
     use super::*;
     use http_body::Body as _;
+    use http_body_util::BodyExt as _;
     use std::task::Waker;
 
     /// Gives these chunks, then waits for ever.
@@ -302,16 +372,31 @@ mod tests {
         }
     }
 
+    /// What a segment's mapping is to an answer.
+    struct Mapped(#[allow(dead_code, reason = "seen from outside")] Arc<()>);
+
+    impl AsRef<[u8]> for Mapped {
+        fn as_ref(&self) -> &[u8] {
+            b"bytes of a segment"
+        }
+    }
+
     fn poll(body: &mut Body) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn bytes(frame: Poll<Option<Result<Frame<Bytes>, Status>>>) -> usize {
+    fn piece(frame: Poll<Option<Result<Frame<Bytes>, Status>>>) -> Bytes {
         match frame {
-            Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap().len(),
+            Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap(),
             other => panic!("{other:?}"),
         }
     }
+
+    fn is_on(look: &Look) -> bool {
+        matches!(look, Look { cut: 0, verdict: Verdict::On(_) })
+    }
+
+    const EDGE: Duration = Duration::from_millis(1);
 
     const SLOW: Duration = Duration::from_secs(60);
 
@@ -321,22 +406,24 @@ mod tests {
         let held = Arc::new(());
         let chunks = vec![Bytes::from(vec![1; PIECE_BYTES + 1]), Bytes::from_static(b"more")];
         let mut body = calls.begin().answer(Body::new(Chunks(chunks, held.clone())));
-        assert_eq!(bytes(poll(&mut body)), PIECE_BYTES);
-        let given = Instant::now();
         let look = |now: Instant| calls.look(now, None, Some(SLOW));
-        let on = |look: Look| matches!(look, Look { cut: 0, verdict: Verdict::On(_) });
-        assert!(on(look(given + SLOW - Duration::from_millis(1))));
-        // A piece that is taken begins the time anew.
-        tokio::time::advance(SLOW - Duration::from_millis(1)).await;
-        assert_eq!(bytes(poll(&mut body)), 1);
+        let first = piece(poll(&mut body));
+        assert_eq!(first.len(), PIECE_BYTES);
         let given = Instant::now();
-        assert!(on(look(given + SLOW - Duration::from_millis(1))));
+        assert!(is_on(&look(given + SLOW - EDGE)));
+        // HTTP/2 asks for one more ahead. A piece that is taken begins the time anew.
+        let second = piece(poll(&mut body));
+        assert_eq!(second.len(), 1);
+        tokio::time::advance(SLOW - EDGE).await;
+        drop(first);
+        let taken = Instant::now();
+        assert!(is_on(&look(taken + SLOW - EDGE)));
         assert_eq!(Arc::strong_count(&held), 2);
-        assert_eq!(look(given + SLOW).cut, 1);
+        assert_eq!(look(taken + SLOW).cut, 1);
         assert_eq!(Arc::strong_count(&held), 1, "what it reads from is dropped");
         // Nothing is taken still: the connection has to go.
-        assert!(on(look(given + 2 * SLOW - Duration::from_millis(1))));
-        assert_eq!(look(given + 2 * SLOW).verdict, Verdict::Stuck);
+        assert!(is_on(&look(taken + 2 * SLOW - EDGE)));
+        assert_eq!(look(taken + 2 * SLOW).verdict, Verdict::Stuck);
         // Who reads on after all is told.
         let Poll::Ready(Some(Ok(frame))) = poll(&mut body) else { panic!("no trailers") };
         let trailers = frame.into_trailers().unwrap();
@@ -344,6 +431,42 @@ mod tests {
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
         assert!(status.message().starts_with("slow reader"), "{status}");
         assert!(matches!(poll(&mut body), Poll::Ready(None)));
+        // To be told is not to take: what lies there still has its time.
+        assert_eq!(look(taken + 2 * SLOW).verdict, Verdict::Stuck);
+        drop((second, body));
+        assert!(is_on(&look(taken + 2 * SLOW)));
+    }
+
+    /// HTTP/2 has the last piece, and the answer has ended: that was watched by nobody, and its client could keep the
+    /// segment that it is a part of.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_piece_is_watched_too() {
+        let calls = Calls::new();
+        let mapped = Arc::new(());
+        let of_a_segment = Bytes::from_owner(Mapped(mapped.clone()));
+        let body = http_body_util::Full::new(of_a_segment).map_err(|never| match never {});
+        let mut body = calls.begin().answer(Body::new(body));
+        let last = piece(poll(&mut body));
+        assert!(matches!(poll(&mut body), Poll::Ready(None)));
+        drop(body);
+        let given = Instant::now();
+        let look = |now: Instant| calls.look(now, Some(SLOW / 2), Some(SLOW));
+        assert!(is_on(&look(given + SLOW - EDGE)), "not idle: the call is open");
+        assert_eq!(look(given + SLOW).cut, 1);
+        assert!(is_on(&look(given + 2 * SLOW - EDGE)));
+        assert_eq!(look(given + 2 * SLOW).verdict, Verdict::Stuck);
+        assert_eq!(Arc::strong_count(&mapped), 2);
+        tokio::time::advance(2 * SLOW).await;
+        let sent = last.slice(..3);
+        drop(last);
+        assert_eq!(look(Instant::now()).verdict, Verdict::Stuck, "a part of it still lies there");
+        drop(sent);
+        assert_eq!(Arc::strong_count(&mapped), 1);
+        // From now on it is idle.
+        let taken = Instant::now();
+        assert!(is_on(&look(taken + SLOW / 2 - EDGE)));
+        assert_eq!(look(taken + SLOW / 2).verdict, Verdict::Idle);
+        assert!(calls.state().answers.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -351,10 +474,11 @@ mod tests {
         let calls = Calls::new();
         let mut body =
             calls.begin().answer(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())));
-        assert_eq!(bytes(poll(&mut body)), 1);
+        let said = piece(poll(&mut body));
         assert!(poll(&mut body).is_pending());
-        let look = calls.look(Instant::now() + 10 * SLOW, Some(SLOW), Some(SLOW));
-        assert!(matches!(look, Look { cut: 0, verdict: Verdict::On(_) }), "{look:?}");
+        let look = || calls.look(Instant::now() + 10 * SLOW, Some(SLOW), Some(SLOW));
+        drop(said);
+        assert!(is_on(&look()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@
 
 use crate::arrival::Arrival;
 use crate::calls::Verdict;
+use crate::places::Place;
 use crate::refusals::{Refusal, Refusals};
 use std::io;
 use std::pin::Pin;
@@ -23,7 +24,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
@@ -45,6 +45,9 @@ const BLOCKED: Duration = Duration::from_secs(60);
 pub struct ConnectionLimits {
     /// The most connections that are open at a time, default 4,096. One more is closed at once.
     pub connections: usize,
+    /// The most of them that are open from one address at a time, default 1,024: one of IPv4, or a network of IPv6 (64
+    /// bits). One more is closed at once.
+    pub connections_per_address: usize,
     /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
     /// wait it is refused (REFUSED_STREAM).
     pub streams: u32,
@@ -63,6 +66,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            connections_per_address: 1024,
             streams: 1024,
             header_bytes: 16 << 10,
             handshake: Duration::from_secs(10),
@@ -108,7 +112,7 @@ pub struct Connection<T> {
     /// Since when nothing can be written, if nothing can.
     blocked_since: Option<Instant>,
     ended: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl<T> Connection<T> {
@@ -119,7 +123,7 @@ impl<T> Connection<T> {
         limits: Arc<ConnectionLimits>,
         refusals: Arc<Refusals>,
         deadline: Instant,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) -> Self {
         let look = Box::pin(sleep_until(deadline));
         Self {
@@ -320,15 +324,12 @@ impl AsyncWrite for Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::Places;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-    use tokio::sync::Semaphore;
 
-    async fn connection(
-        io: DuplexStream,
-        limits: ConnectionLimits,
-    ) -> (Connection<DuplexStream>, Arc<Refusals>) {
+    fn connection(io: DuplexStream, limits: ConnectionLimits) -> (Connection<DuplexStream>, Arc<Refusals>) {
         let remote = ([127, 0, 0, 1], 1).into();
-        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let place = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
         let refusals = Arc::<Refusals>::default();
         let arrival = Arrival::new(remote, false, None);
         let deadline = Instant::now() + limits.handshake;
@@ -343,7 +344,7 @@ mod tests {
         for (idle, reason) in [(None, Refusal::SlowReader), (Some(Duration::from_secs(5)), Refusal::Idle)] {
             let limits = ConnectionLimits { idle, ..ConnectionLimits::default() };
             let (mut client, server) = tokio::io::duplex(64);
-            let (mut server, refusals) = connection(server, limits).await;
+            let (mut server, refusals) = connection(server, limits);
             client.write_all(&[b'x'; PREFACE_BYTES]).await.unwrap();
             server.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
             let begun = Instant::now();

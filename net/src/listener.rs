@@ -12,6 +12,7 @@
 use crate::arrival::{Arrival, CallLayer};
 use crate::authority::Mended;
 use crate::connection::{Connection, ConnectionLimits, Wire};
+use crate::places::{Place, Places};
 use crate::refusals::{Refusal, Refusals};
 use crate::tls::ServerTls;
 use std::io;
@@ -21,7 +22,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -30,13 +30,17 @@ use tonic::transport::Server;
 use tower_layer::{Identity, Stack};
 
 /// What a client may send on one stream before it is read.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-/// What a client may send on all its streams before it is read.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all its streams before it is read. Many times the former: streams that wait, such as those
+/// of appends that find no room, would otherwise use it up, and nothing would come on the others, which is then taken
+/// for a client that does not send.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// After an error of accepting, such as too many open files, the next try waits for this time.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// As good as never.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// That connections are refused is said at most so often.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -122,7 +126,7 @@ pub struct Incoming<T> {
     limits: Arc<ConnectionLimits>,
     tls: Option<Arc<ServerTls>>,
     refusals: Arc<Refusals>,
-    places: Arc<Semaphore>,
+    places: Places,
     wrap: fn(Wire) -> T,
     /// Those that are still shaking hands. None: it came to nothing.
     handshakes: JoinSet<Option<Connection<T>>>,
@@ -135,7 +139,7 @@ pub struct Incoming<T> {
 impl<T: Send + 'static> Incoming<T> {
     fn new(listener: TcpListener, settings: Settings, wrap: fn(Wire) -> T) -> Self {
         let Settings { limits, tls, refusals } = settings;
-        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let places = Places::new(limits.connections, limits.connections_per_address);
         let limits = Arc::new(limits);
         let handshakes = JoinSet::new();
         Self { listener, limits, tls, refusals, places, wrap, handshakes, pause: None, said: None }
@@ -143,19 +147,22 @@ impl<T: Send + 'static> Incoming<T> {
 
     /// Takes one in, if there is a place for it. Some: it is ready.
     fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
-            let refused = self.refusals.count(Refusal::Connections);
-            if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
-                self.said = Some(Instant::now());
-                let limit = self.limits.connections;
-                tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+        let place = match self.places.take(remote.ip()) {
+            Ok(place) => place,
+            Err(limit) => {
+                let refused = self.refusals.count(limit);
+                if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
+                    self.said = Some(Instant::now());
+                    let limit = limit.name();
+                    tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+                }
+                return None;
             }
-            return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection ended before it began");
         }
-        let deadline = Instant::now() + self.limits.handshake;
+        let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
             let arrival = Arrival::new(remote, false, None);
             return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));
@@ -182,13 +189,7 @@ impl<T: Send + 'static> Incoming<T> {
         None
     }
 
-    fn connection(
-        &self,
-        wire: Wire,
-        arrival: Arrival,
-        deadline: Instant,
-        place: OwnedSemaphorePermit,
-    ) -> Connection<T> {
+    fn connection(&self, wire: Wire, arrival: Arrival, deadline: Instant, place: Place) -> Connection<T> {
         let (limits, refusals) = (self.limits.clone(), self.refusals.clone());
         Connection::new((self.wrap)(wire), arrival, limits, refusals, deadline, place)
     }

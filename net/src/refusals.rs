@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Refusal {
     /// A connection: as many are open as are allowed.
     Connections,
+    /// A connection: as many are open from its address as are allowed.
+    ConnectionsOfAddress,
     /// A connection that did not finish its handshake in time, or not well.
     Handshake,
     /// A connection on which nothing was asked for too long.
@@ -26,6 +28,8 @@ pub enum Refusal {
     MessageBytes,
     /// A message that found no room in time among those under way.
     InflightBytes,
+    /// A request whose rest did not come in time.
+    Stalled,
     /// A call without a token, or with one that nobody knows.
     Unauthenticated,
     /// A call that the token's role does not allow.
@@ -34,13 +38,15 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Connections,
+        Self::ConnectionsOfAddress,
         Self::Handshake,
         Self::Idle,
         Self::SlowReader,
         Self::MessageBytes,
         Self::InflightBytes,
+        Self::Stalled,
         Self::Unauthenticated,
         Self::PermissionDenied,
     ];
@@ -49,11 +55,13 @@ impl Refusal {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
+            Self::ConnectionsOfAddress => "connections_per_address",
             Self::Handshake => "handshake",
             Self::Idle => "idle",
             Self::SlowReader => "slow_reader",
             Self::MessageBytes => "message_bytes",
             Self::InflightBytes => "inflight_bytes",
+            Self::Stalled => "stalled",
             Self::Unauthenticated => "unauthenticated",
             Self::PermissionDenied => "permission_denied",
         }

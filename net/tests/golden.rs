@@ -90,8 +90,14 @@ fn messages_are_what_they_were() {
                 to: 2,
                 to_directory: "t".into(),
                 from_address: "p c z".into(),
+                features: 0,
+                stream: 0,
             })),
         },
+    );
+    held::<v1::PeerHello>(
+        "080140014801",
+        PeerHello { protocol: 1, features: 1, stream: 1, ..PeerHello::default() },
     );
     held::<v1::PeerMessage>(
         "120c0a01681201311201321a0174",

@@ -9,14 +9,16 @@ use chiplog::{
 };
 use chiplog_net::peer::{PeerOptions, PeerTransport};
 use chiplog_net::proto::v1::peer_client::PeerClient;
+use chiplog_net::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tonic::Code;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// So long a test waits for what has to happen: no machine is as slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,9 +32,12 @@ struct Replica {
     address: SocketAddr,
 }
 
-fn options(segment_bytes: u32, mut cluster: Cluster) -> Options {
+/// The election time-out, where nothing else is said.
+const ELECTION: Duration = Duration::from_millis(400);
+
+fn options(segment_bytes: u32, mut cluster: Cluster, election_timeout: Duration) -> Options {
     cluster.heartbeat = Duration::from_millis(50);
-    cluster.election_timeout = Duration::from_millis(400);
+    cluster.election_timeout = election_timeout;
     Options { cluster: Some(cluster), ..Options::with_segment_bytes(segment_bytes) }
 }
 
@@ -51,7 +56,7 @@ impl Replica {
     fn start(node: u64, dir: &Path, bootstrap: Bootstrap, segment_bytes: u32) -> Self {
         let listener = bind(0);
         let address = listener.local_addr().unwrap();
-        Self::start_at(node, dir, bootstrap, segment_bytes, listener, address)
+        Self::start_at(node, dir, bootstrap, segment_bytes, listener, address, ELECTION)
     }
 
     fn start_at(
@@ -61,14 +66,15 @@ impl Replica {
         segment_bytes: u32,
         listener: TcpListener,
         address: SocketAddr,
+        election_timeout: Duration,
     ) -> Self {
         let text = format!("{address} {address}");
         let mut peer = PeerOptions::new(NodeId(node), listener, text.clone());
-        peer.election_timeout = Duration::from_millis(400);
+        peer.election_timeout = election_timeout;
         let transport = PeerTransport::start(peer).unwrap();
         let mut cluster = Cluster::new(NodeId(node), bootstrap, transport.clone());
         cluster.address = text;
-        let log = Log::open(dir, options(segment_bytes, cluster)).unwrap();
+        let log = Log::open(dir, options(segment_bytes, cluster, election_timeout)).unwrap();
         let info = log.info();
         transport.identify(info.log_id, info.directory);
         Self { node: NodeId(node), dir: dir.to_owned(), log, transport, address }
@@ -159,7 +165,7 @@ fn three_replicas_lose_their_leader_and_take_it_back() {
 
     let listener = bind(port);
     let address = listener.local_addr().unwrap();
-    let back = Replica::start_at(1, &directory, Bootstrap::Existing, 1 << 20, listener, address);
+    let back = Replica::start_at(1, &directory, Bootstrap::Existing, 1 << 20, listener, address, ELECTION);
     let last = append(&left, b"with it again");
     let expected = records(&replicas[0].log, last);
     assert_eq!(expected.len(), 102);
@@ -232,15 +238,21 @@ fn who_is_not_meant_is_refused() {
         to: 1,
         to_directory: bytes(info.directory.get()),
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
+        features: 0,
+        stream: 0,
     };
     let hello = |hello: PeerHello| PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
     let answer = greet(replica.address, hello(right.clone())).unwrap();
     assert_eq!((answer.from, answer.to, &answer.log_id), (1, 2, &right.log_id));
     assert_eq!(answer.from_directory, bytes(info.directory.get()));
+    assert_eq!((answer.features, answer.stream), (1, 0), "it takes a second stream");
     greet(replica.address, hello(PeerHello { to_directory: Bytes::new(), ..right.clone() })).unwrap();
+    let newer = PeerHello { features: u32::MAX, stream: 1, ..right.clone() };
+    assert_eq!(greet(replica.address, hello(newer)).unwrap().stream, 1, "features nobody knows harm nobody");
 
     for (wrong, what) in [
         (PeerHello { protocol: 2, ..right.clone() }, "protocol"),
+        (PeerHello { stream: 2, ..right.clone() }, "stream 2"),
         (PeerHello { log_id: bytes(1), ..right.clone() }, "log"),
         (PeerHello { log_id: Bytes::from_static(b"short"), ..right.clone() }, "16 bytes"),
         (PeerHello { to: 3, ..right.clone() }, "for node 3"),
@@ -288,51 +300,78 @@ fn a_replica_of_another_log_gets_nothing() {
     assert!(other.transport.traffic().iter().all(|t| t.received == 0));
 }
 
-/// Between replicas: forwards, swallows silently, or cuts.
+/// Between replicas: forwards, swallows silently, cuts, or is slow.
 struct Proxy {
     address: SocketAddr,
-    mode: Arc<AtomicU8>,
+    line: Arc<Line>,
+}
+
+/// What all connections through a proxy share.
+#[derive(Default)]
+struct Line {
+    mode: AtomicU8,
+    /// When it is free again, if it is slow.
+    free_at: Mutex<Option<Instant>>,
 }
 
 const FORWARD: u8 = 0;
 const SWALLOW: u8 = 1;
 const CUT: u8 = 2;
+const SLOW: u8 = 3;
+
+/// What a slow line carries in a second, of all connections together, in pieces.
+const SLOW_BYTES: usize = 2 << 20;
+const PIECE_BYTES: usize = 16 << 10;
+
+impl Line {
+    /// Until it is this piece's turn, and the line has carried it.
+    fn carry(&self, bytes: usize) {
+        let until = {
+            let mut free_at = self.free_at.lock().unwrap();
+            let begin = free_at.unwrap_or_else(Instant::now).max(Instant::now());
+            let until = begin + Duration::from_secs(1) * bytes as u32 / SLOW_BYTES as u32;
+            *free_at = Some(until);
+            until
+        };
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
+}
 
 impl Proxy {
     fn start(to: SocketAddr) -> Self {
         let listener = bind(0);
         let address = listener.local_addr().unwrap();
-        let mode = Arc::new(AtomicU8::new(FORWARD));
-        let shared = mode.clone();
+        let line = Arc::new(Line::default());
+        let shared = line.clone();
         // The threads end with the test's process.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                if shared.load(Ordering::Relaxed) == CUT {
+                if shared.mode.load(Ordering::Relaxed) == CUT {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(to) else { continue };
                 let (client2, server2) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let (mode, mode2) = (shared.clone(), shared.clone());
-                std::thread::spawn(move || pump(client, server, &mode));
-                std::thread::spawn(move || pump(server2, client2, &mode2));
+                let (line, line2) = (shared.clone(), shared.clone());
+                std::thread::spawn(move || pump(client, server, &line));
+                std::thread::spawn(move || pump(server2, client2, &line2));
             }
         });
-        Self { address, mode }
+        Self { address, line }
     }
 
     fn set(&self, mode: u8) {
-        self.mode.store(mode, Ordering::Relaxed);
+        self.line.mode.store(mode, Ordering::Relaxed);
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, mode: &AtomicU8) {
+fn pump(mut from: TcpStream, mut to: TcpStream, line: &Line) {
     from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let mut buffer = vec![0; 64 << 10];
+    let mut buffer = vec![0; PIECE_BYTES];
     // What was swallowed is missing: such a connection never speaks again.
     let mut dead = false;
     loop {
         let read = from.read(&mut buffer);
-        match mode.load(Ordering::Relaxed) {
+        match line.mode.load(Ordering::Relaxed) {
             CUT => break,
             SWALLOW => dead = true,
             _ => {}
@@ -340,6 +379,12 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mode: &AtomicU8) {
         match read {
             Ok(0) => break,
             Ok(_) if dead => {}
+            Ok(n) if line.mode.load(Ordering::Relaxed) == SLOW => {
+                line.carry(n);
+                if to.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+            }
             Ok(n) if to.write_all(&buffer[..n]).is_ok() => {}
             Err(e) if matches!(e.kind(), IoErrorKind::WouldBlock | IoErrorKind::TimedOut) => {}
             _ => break,
@@ -357,7 +402,7 @@ fn a_link_that_is_cut_or_silent_is_made_again() {
         let proxy = Proxy::start(listener.local_addr().unwrap());
         let at = proxy.address;
         let path = dir.path().join(node.to_string());
-        (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at), proxy)
+        (Replica::start_at(node, &path, bootstrap, 1 << 20, listener, at, ELECTION), proxy)
     };
     let (first, first_proxy) = proxied(1, Bootstrap::Init);
     wait("it leads itself", || first.log.status().role == Role::Leader);
@@ -412,6 +457,7 @@ fn the_last_word_of_a_replica_that_goes_arrives() {
                 to_directory: DirectoryId(0),
                 head: Bytes::from_static(b"a word"),
                 bodies: Vec::new(),
+                urgent: false,
             });
         }
         leader.transport.detach(leader.node);
@@ -422,4 +468,124 @@ fn the_last_word_of_a_replica_that_goes_arrives() {
             traffic.iter().filter(|t| t.connected).count() == 2
         });
     }
+}
+
+/// A large record took the one stream to each follower for longer than an election time-out: heartbeats stood behind it,
+/// both followers asked for votes, the leader was deposed, and the record came again, from the next one.
+#[test]
+fn a_large_record_on_a_slow_line_deposes_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let election = Duration::from_millis(1500);
+    let proxied = |node: u64, bootstrap| {
+        let listener = bind(0);
+        let proxy = Proxy::start(listener.local_addr().unwrap());
+        let path = dir.path().join(node.to_string());
+        (Replica::start_at(node, &path, bootstrap, 64 << 20, listener, proxy.address, election), proxy)
+    };
+    let (first, first_proxy) = proxied(1, Bootstrap::Init);
+    wait("it leads itself", || first.log.status().role == Role::Leader);
+    let log = first.log.info().log_id;
+    let (second, second_proxy) = proxied(2, Bootstrap::Join(log));
+    add(&first.log, &second);
+    let (third, third_proxy) = proxied(3, Bootstrap::Join(log));
+    add(&first.log, &third);
+    let small = first.log.append(b"small").unwrap();
+    for replica in [&second, &third] {
+        assert_eq!(records(&replica.log, small).len(), 1);
+    }
+    let status = first.log.status();
+    assert_eq!(status.role, Role::Leader);
+    let sent = || first.transport.traffic().iter().map(|t| t.sent_bytes).max().unwrap_or_default();
+    let before = sent();
+
+    for proxy in [&first_proxy, &second_proxy, &third_proxy] {
+        proxy.set(SLOW);
+    }
+    let large: Vec<u8> = (0..12_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let last = first.log.append(&large).unwrap();
+    let after = first.log.status();
+    assert_eq!((after.role, after.term), (Role::Leader, status.term));
+    for replica in [&second, &third] {
+        assert!(records(&replica.log, last).last().is_some_and(|record| *record == large));
+        assert_eq!(replica.log.status().term, status.term);
+    }
+    assert!(sent() - before < 2 * large.len() as u64, "it was sent once");
+}
+
+/// A replica of an earlier version: it knows no features, and takes a second stream for the first one come again.
+#[derive(Clone, Default)]
+struct Earlier {
+    streams: Arc<AtomicUsize>,
+    heads: Arc<Mutex<Vec<Bytes>>>,
+}
+
+#[tonic::async_trait]
+impl Peer for Earlier {
+    type MessagesStream = ReceiverStream<Result<PeerHello, Status>>;
+
+    async fn messages(
+        &self,
+        request: Request<Streaming<PeerMessage>>,
+    ) -> Result<Response<Self::MessagesStream>, Status> {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        let mut incoming = request.into_inner();
+        let first = incoming.message().await?.and_then(|m| m.message);
+        let Some(peer_message::Message::Hello(hello)) = first else {
+            return Err(Status::internal("a Hello"));
+        };
+        let (answers, outgoing) = tokio::sync::mpsc::channel(1);
+        let answer = PeerHello { from: hello.to, to: hello.from, features: 0, ..hello };
+        answers.send(Ok(answer)).await.unwrap();
+        let heads = self.heads.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = incoming.message().await {
+                if let Some(peer_message::Message::Envelope(envelope)) = message.message {
+                    heads.lock().unwrap().push(envelope.head);
+                }
+            }
+            drop(answers);
+        });
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+}
+
+/// While a cluster is upgraded, some of it is of the version before: that knew one stream only.
+#[test]
+fn a_replica_of_an_earlier_version_gets_all_by_one_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let earlier = Earlier::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = bind(0);
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let service = PeerServer::new(earlier.clone());
+    runtime.spawn(async move {
+        let incoming = TcpListenerStream::new(tokio::net::TcpListener::from_std(listener).unwrap());
+        tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await
+    });
+    let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
+    wait("it leads itself", || replica.log.status().role == Role::Leader);
+    let change =
+        Change::AddLearner { node: NodeId(2), directory: DirectoryId(9), address: address.to_string() };
+    replica.log.change_members(&[change], PATIENCE).unwrap();
+    wait("the stream stands", || {
+        replica.transport.traffic().iter().any(|t| t.node.get() == 2 && t.connected)
+    });
+    let info = replica.log.info();
+    for (word, urgent) in [("large", false), ("urgent", true), ("large again", false)] {
+        replica.transport.send(Envelope {
+            log: info.log_id,
+            from: replica.node,
+            from_directory: info.directory,
+            to: NodeId(2),
+            to_directory: DirectoryId(9),
+            head: Bytes::from_static(word.as_bytes()),
+            bodies: vec![Bytes::from(vec![7; 1000])],
+            urgent,
+        });
+    }
+    let place = |word: &str| earlier.heads.lock().unwrap().iter().position(|head| *head == word.as_bytes());
+    wait("all of it comes", || ["large", "urgent", "large again"].iter().all(|word| place(word).is_some()));
+    assert!(place("large") < place("large again"));
+    assert_eq!(earlier.streams.load(Ordering::Relaxed), 1);
 }

@@ -6,7 +6,6 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
-use crate::survey::Survey;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
@@ -55,6 +54,8 @@ pub(crate) struct Connect {
 
 /// The token itself; a flag would show it to everybody on the machine.
 pub(crate) const TOKEN_VARIABLE: &str = "CHIPLOG_TOKEN";
+/// What to do when a server wants a token, or another one.
+pub(crate) const TOKEN_ADVICE: &str = "; --token-file, or CHIPLOG_TOKEN";
 
 impl Connect {
     /// The options of a client: what the files hold, and defaults.
@@ -167,11 +168,6 @@ impl Asker {
         self.runtime.block_on(work)
     }
 
-    /// The cluster of these servers as a whole, to be asked.
-    pub(crate) fn survey(&self, servers: &[String]) -> Survey {
-        Survey::new(self.dialler.clone(), servers)
-    }
-
     /// For connections of other services.
     pub(crate) fn dialler(&self) -> &Dialler {
         &self.dialler
@@ -230,6 +226,13 @@ impl Asker {
                         let what = format!("{server} is not part of a cluster yet");
                         last = Failure::new(ErrorKind::Unavailable, what);
                     }
+                    // One of an earlier version claims to lead for ever. The others know who does.
+                    Ok(status) if !status.poison.is_empty() => {
+                        let what = format!("{server} takes no more appends: {}", status.poison);
+                        last = Failure::new(ErrorKind::Unavailable, what);
+                        let others = status.members.iter().map(|m| m.client_address.clone());
+                        ask.extend(others.filter(|a| !a.is_empty()));
+                    }
                     Ok(status) if status.leader_node == status.node => return Ok((server, status)),
                     Ok(status) => {
                         let leads = |m: &&_| is(m, status.leader_node);
@@ -287,6 +290,7 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
         Code::Unimplemented => {
             "; is there a chiplog server at this address? Peers and probes have ports of their own"
         }
+        Code::Unauthenticated => TOKEN_ADVICE,
         _ => "",
     };
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))

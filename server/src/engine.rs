@@ -1,11 +1,12 @@
 //! How commands open a log: the one place that turns command-line options into the library's.
 
 use crate::failure::{Failure, LOCKED_ADVICE, Result};
-use crate::human::parse_bytes;
+use crate::human::{parse_bytes, parse_time};
 use crate::locks::{self, Holder};
-use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, Viewer};
+use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, Timestamp, Viewer};
 use clap::{Args, ValueEnum};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The codecs by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -54,6 +55,12 @@ pub(crate) struct WriteOptions {
     /// Fail (status 4) instead of making a new log where there is none.
     #[arg(long)]
     no_create: bool,
+}
+
+/// A point in time, as an option gives it: spans are before this moment.
+pub(crate) fn since(text: &str) -> Result<Timestamp, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    parse_time(text, Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// The size of a segment, as an option gives it.

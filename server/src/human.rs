@@ -60,12 +60,14 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// Rows as columns, each as wide as its widest cell, two spaces between; the first row is the head.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
+pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let columns = rows.first().map_or(0, |head| head.as_ref().len());
+    let width = |n: usize| rows.iter().map(|row| row.as_ref()[n].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        let cells: Vec<String> =
+            row.as_ref().iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}", w = *w)).collect();
         _ = writeln!(out, "{}", cells.join("  ").trim_end());
     }
     out

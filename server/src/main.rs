@@ -12,6 +12,8 @@ mod failure;
 mod human;
 mod locks;
 mod remote;
+mod runtime;
+mod secret;
 mod serve;
 mod signals;
 mod survey;

@@ -2,7 +2,7 @@
 //!
 //! The runtime works on while the command waits for something else, such as a slow pipe.
 
-use crate::cluster::Connect;
+use crate::cluster::{Connect, TOKEN_ADVICE};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
@@ -67,7 +67,7 @@ impl Remote {
 pub(crate) fn failure(error: chiplog::Error) -> Failure {
     let advice = match error.kind() {
         ErrorKind::Full => "; `chiplog discard` makes room",
-        ErrorKind::Unauthenticated => "; --token-file, or CHIPLOG_TOKEN",
+        ErrorKind::Unauthenticated => TOKEN_ADVICE,
         ErrorKind::Corrupt => "; `chiplog status` tells what the replicas know of damage",
         _ => "",
     };

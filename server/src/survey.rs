@@ -6,7 +6,7 @@
 //!
 //! Must not know: how anything is shown.
 
-use crate::cluster::{Dialled, Dialler};
+use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::admin_client::AdminClient;
@@ -14,7 +14,7 @@ use chiplog_net::proto::v1::{Member, Role, StatusRequest, StatusResponse};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// What is asked, and whom. Keeps connections from one round to the next.
 pub(crate) struct Survey {
@@ -41,12 +41,15 @@ pub(crate) struct Silent {
     /// What the others say of it.
     pub(crate) member: Option<Member>,
     pub(crate) why: String,
+    /// It refuses who asks, which trying again does not mend.
+    pub(crate) refuses: bool,
 }
 
 impl Found {
     /// Who leads. Two can believe that they do; the one of the later term does.
     pub(crate) fn leader(&self) -> Option<&StatusResponse> {
-        self.answers.iter().map(|(_, s)| s).filter(|s| s.role() == Role::Leader).max_by_key(|s| s.term)
+        let leads = |s: &&StatusResponse| s.role() == Role::Leader && s.poison.is_empty();
+        self.answers.iter().map(|(_, s)| s).filter(leads).max_by_key(|s| s.term)
     }
 
     /// The log's id, if a server that answered is part of a cluster.
@@ -64,13 +67,18 @@ impl Found {
     }
 
     /// # Errors
-    /// `Unavailable`: nobody answered.
+    /// `Unavailable`: nobody answered. `Unauthenticated`: one of them refused who asks.
     pub(crate) fn somebody(self) -> Result<Self> {
         if !self.answers.is_empty() {
             return Ok(self);
         }
+        let refuses = self.silent.iter().any(|s| s.refuses);
         let all: Vec<String> = self.silent.into_iter().map(|s| format!("{}: {}", s.server, s.why)).collect();
-        Err(Failure::new(ErrorKind::Unavailable, format!("no server answers: {}", all.join("; "))))
+        let all = all.join("; ");
+        Err(match refuses {
+            true => Failure::new(ErrorKind::Unauthenticated, format!("{all}{TOKEN_ADVICE}")),
+            false => Failure::new(ErrorKind::Unavailable, format!("no server answers: {all}")),
+        })
     }
 }
 
@@ -117,7 +125,7 @@ impl Survey {
                 }
                 Err(status) => {
                     self.channels.remove(&server);
-                    silent.push((server, status.message().to_owned()));
+                    silent.push((server, status));
                 }
             }
         }
@@ -125,11 +133,12 @@ impl Survey {
             self.members = members;
         }
         found.answers.sort_by_key(|(_, s)| s.node);
-        for (server, why) in silent {
+        for (server, status) in silent {
             let member = self.members.values().find(|m| m.client_address == server).cloned();
             // It answered elsewhere.
             if !member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| a.node == m.node)) {
-                found.silent.push(Silent { server, member, why });
+                let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
+                found.silent.push(Silent { server, member, why: status.message().to_owned(), refuses });
             }
         }
         found.silent.sort_by_key(|s| s.member.as_ref().map_or(u64::MAX, |m| m.node));

@@ -8,14 +8,17 @@
 #[allow(dead_code, reason = "the demo uses more of it")]
 mod witness;
 
+#[path = "support/tmpfs.rs"]
+mod tmpfs;
+
 use chiplog::{ErrorKind, Index, Log, Options, Start, Viewer};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tmpfs::Tmpfs;
 use witness::{Plan, Running, Seen, Text, Witness};
 
 const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
@@ -143,52 +146,13 @@ fn a_stopped_writer_goes_on_where_it_was() {
     assert_eq!(seen.count(), witness.plan().total);
 }
 
-/// A tmpfs of our own, unmounted when dropped.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    /// None, and says why, where mounting is not allowed.
-    fn mount(at: &Path, bytes: u64) -> Option<Self> {
-        fs::create_dir_all(at).unwrap();
-        let size = format!("size={bytes}");
-        match Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output() {
-            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
-            Ok(output) => {
-                println!("SKIPPED, cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(e) => {
-                println!("SKIPPED, cannot run mount: {e}");
-                None
-            }
-        }
-    }
-
-    fn remount(&self, how: &str) {
-        let done =
-            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
-        assert!(done.success());
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let done = Command::new("umount").arg(&self.0).status();
-        assert!(
-            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
-            "cannot unmount {}",
-            self.0.display()
-        );
-    }
-}
-
 /// A full disk refuses appends by name and breaks nothing: what was acknowledged is read, the log is opened
 /// again while the disk is still full, a discard makes room, and the log goes on.
 #[test]
 fn a_full_disk_refuses_cleanly_and_a_discard_makes_room() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
-    let path = tmpfs.0.join("log");
+    let path = tmpfs.path().join("log");
     let options = Options::with_segment_bytes(256 << 10);
     let record = |n: u64| format!("{n:08} ").into_bytes().repeat(500);
     let fill = |log: &Log| {
@@ -243,7 +207,7 @@ fn a_disk_that_is_too_small_for_a_log_is_told_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 1 << 20) else { return };
     let mut append = Command::new(env!("CARGO_BIN_EXE_chiplog"));
-    append.arg("append").arg(tmpfs.0.join("log")).args(["--segment-bytes", "16MiB"]);
+    append.arg("append").arg(tmpfs.path().join("log")).args(["--segment-bytes", "16MiB"]);
     let ran = append.stdin(std::process::Stdio::null()).output().unwrap();
     let words = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.status.code(), Some(5), "{words}");
@@ -257,7 +221,7 @@ fn a_disk_that_is_too_small_for_a_log_is_told_in_words() {
 fn a_read_only_file_system_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let Some(tmpfs) = Tmpfs::mount(&dir.path().join("small"), 4 << 20) else { return };
-    let path = tmpfs.0.join("log");
+    let path = tmpfs.path().join("log");
     let options = Options::with_segment_bytes(64 << 10);
     let log = Log::open(&path, options.clone()).unwrap();
     log.append(b"written before").unwrap();

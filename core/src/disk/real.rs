@@ -31,9 +31,9 @@ impl RealDisk {
         if create && !path.exists() {
             fs::create_dir_all(path)?;
         }
-        if !path.is_dir() {
-            let kind = if path.exists() { io::ErrorKind::NotADirectory } else { io::ErrorKind::NotFound };
-            return Err(kind.into());
+        // What cannot be looked at is not taken for missing.
+        if !fs::metadata(path)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
         }
         Ok(Self { path: std::path::absolute(path)?, dir: File::open(path)? })
     }

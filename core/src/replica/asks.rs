@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Entries that a learner may lack when it is promoted: what is on its way while appends go on.
 const CAUGHT_UP_ENTRIES: u64 = 256;
+/// So many barriers may wait: who asked for one can be gone.
+const BARRIERS_MAX: usize = 16 << 10;
 
 /// Questions that are not answered.
 pub(super) struct Asks {
@@ -73,6 +75,11 @@ impl Asks {
             changes: Vec::new(),
             transfer: None,
         }
+    }
+
+    /// How many barriers wait.
+    fn barriers(&self) -> usize {
+        self.next.len() + self.landed.len() + self.flying.as_ref().map_or(0, |f| f.barriers.len())
     }
 
     /// When there is something to do without anything having come.
@@ -182,6 +189,11 @@ impl Replica {
             Ask::Barrier => {
                 if let Some(why) = self.exclusion().cloned() {
                     promise.answer(Outcome::Failed(why));
+                    return Ok(());
+                }
+                if self.asks.barriers() >= BARRIERS_MAX {
+                    let what = format!("{BARRIERS_MAX} barriers wait already; try again");
+                    promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
                     return Ok(());
                 }
                 self.asks.next.push(Barrier { until, promise });

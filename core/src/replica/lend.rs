@@ -34,7 +34,7 @@ impl Replica {
 
     /// Asks another replica for entries.
     pub(crate) fn borrow(&mut self, from: NodeId, fetch: &Fetch) {
-        self.post(from, fetch.encode(), Vec::new());
+        self.post(from, fetch.encode());
     }
 
     /// What other replicas have brought since the last time.
@@ -75,7 +75,7 @@ impl Replica {
         self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
         let head = encode_blocks(found.0.iter().map(|(header, _)| header));
         let bodies = found.0.into_iter().flat_map(|(_, body)| body).collect();
-        self.post(to, head, bodies);
+        self.post_as(to, head, bodies, false);
         Ok(())
     }
 }

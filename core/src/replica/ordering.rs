@@ -57,7 +57,9 @@ impl Replica {
         Ok(true)
     }
 
-    /// Orders a command, or answers it.
+    /// Orders a command, or answers it. When a session is to be opened and there is no room, one that never appended goes:
+    /// whoever opens sessions and does nothing with them keeps nobody out. That is a command in the log as any other, so
+    /// that every replica, whatever its options, has the same sessions.
     pub(crate) fn command(
         &mut self,
         command: Command,
@@ -66,6 +68,13 @@ impl Replica {
         writing: &mut Writing,
     ) -> Result<()> {
         self.lockstep(now, writing)?;
+        if let Command::OpenSession { .. } = command
+            && self.refusal().is_none()
+            && let Some(id) = self.sequencer.session_to_go(&self.options)
+        {
+            self.command(Command::CloseSession { id }, None, now, writing)?;
+            self.lockstep(now, writing)?;
+        }
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
             None => writing.plan.make_room(COMMAND_BODY_BYTES, purpose_of(&command), &mut self.sequencer),

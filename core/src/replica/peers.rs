@@ -4,6 +4,7 @@
 //! where a message contradicts its state. So all of that is checked here, before it.
 
 use super::Replica;
+use super::pace::is_urgent;
 use crate::batch::{Malformed, u64_at};
 use crate::error::{Error, ErrorKind};
 use crate::membership::{Member, Membership};
@@ -82,7 +83,7 @@ pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
 impl Replica {
     /// Checks a message. What comes back is for raft.
     pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<ForRaft, Malformed> {
-        let Envelope { log, from, from_directory, to, to_directory, head, bodies } = envelope;
+        let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
         if log != self.me.log {
             return Err("it is of another log");
         }
@@ -130,7 +131,7 @@ impl Replica {
             // All that this replica remembers may be gone: who wants something of it can tell who belongs to the cluster.
             if !is_member || is_candidates(&message) {
                 let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
-                self.post(from, hello, Vec::new());
+                self.post(from, hello);
             }
             return Err("it comes before it is known that the disk is not an older one");
         }
@@ -192,7 +193,7 @@ impl Replica {
                 Ok(bodies) => {
                     let to = NodeId(message.to);
                     match raft_codec::encode_message(&message) {
-                        Ok(head) => self.post(to, head, bodies),
+                        Ok(head) => self.post_as(to, head, bodies, is_urgent(&message)),
                         Err(why) => tracing::error!(why, "a message could not be encoded"),
                     }
                 }
@@ -215,7 +216,12 @@ impl Replica {
         Ok(bodies)
     }
 
-    pub(super) fn post(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>) {
+    /// Sends a question or an answer that is no message of raft's.
+    pub(super) fn post(&mut self, to: NodeId, head: Bytes) {
+        self.post_as(to, head, Vec::new(), true);
+    }
+
+    pub(super) fn post_as(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>, urgent: bool) {
         let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
         let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
         self.outgoing.push(Envelope {
@@ -226,6 +232,7 @@ impl Replica {
             to_directory,
             head,
             bodies,
+            urgent,
         });
     }
 
@@ -259,6 +266,7 @@ impl Replica {
             to_directory: directory,
             head,
             bodies: Vec::new(),
+            urgent: true,
         });
     }
 
@@ -321,7 +329,7 @@ impl Replica {
         let silent: BTreeSet<NodeId> = voters.map(|m| m.node).filter(|n| !answered.by.contains(n)).collect();
         let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
         for to in silent {
-            self.post(to, head.clone(), Vec::new());
+            self.post(to, head.clone());
         }
     }
 
@@ -332,7 +340,7 @@ impl Replica {
         if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
             let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
             for to in self.others() {
-                self.post(to, head.clone(), Vec::new());
+                self.post(to, head.clone());
             }
         }
     }
@@ -368,7 +376,7 @@ impl Replica {
         let mut body = known.encode().to_vec();
         body.extend_from_slice(&committed.raft.0.to_le_bytes());
         body.extend_from_slice(&committed.membership.encode());
-        self.post(from, raft_codec::head(HeadKind::Known, &body), Vec::new());
+        self.post(from, raft_codec::head(HeadKind::Known, &body));
         Ok(())
     }
 

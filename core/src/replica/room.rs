@@ -124,8 +124,7 @@ impl Replica {
             self.admit_self(&mut message);
         }
         self.give_way(&message);
-        // Stale and foreign ones are raft's to refuse.
-        let _ = self.raw.step(message);
+        self.step_at_pace(message);
         Ok(None)
     }
 

@@ -3,19 +3,27 @@
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
-use crate::gather::{Queue, QueueLimits};
+use crate::error::ErrorKind;
+use crate::gather::{Queue, QueueLimits, Work};
+use crate::mail::{Ask, Mail};
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
 use crate::positions::Positions;
+use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
-use crate::transport::{Envelope, MemoryNetwork};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex};
+use crate::session::Sessions;
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::layout::{HardState, Opening};
+use crate::transport::{Envelope, Inbox, MemoryNetwork, Transport};
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const LOG: LogId = LogId(7);
 const LEADER: NodeId = NodeId(1);
@@ -23,7 +31,11 @@ const DIRECTORY: DirectoryId = DirectoryId(11);
 
 /// Node 2, which is to join.
 fn joining() -> Node {
-    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), MemoryNetwork::new().transport());
+    joining_over(MemoryNetwork::new().transport())
+}
+
+fn joining_over(transport: Arc<dyn Transport>) -> Node {
+    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
     let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
     let opened = open(Arc::new(SimDisk::default()), &options).unwrap();
     opened.store.preparer.go_unaided();
@@ -47,6 +59,7 @@ fn deliver(node: &mut Node, head: Bytes) {
         to_directory: DirectoryId(0),
         head,
         bodies: Vec::new(),
+        urgent: false,
     };
     node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
@@ -104,4 +117,185 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     assert_ne!(node.replica.role(), Role::Removed);
     deliver(&mut node, notice(2));
     assert_eq!(node.replica.role(), Role::Removed);
+}
+
+/// The opening block of a leader's oldest segment, behind entry 50 and record 99.
+fn snapshot() -> Message {
+    let membership = Membership::of([Member::voter(LEADER, DIRECTORY, "")]);
+    let opening = Opening {
+        base_raft: RaftIndex(50),
+        base_term: Term(1),
+        log_first: Index(90),
+        hard_state: HardState { term: Term(1), vote: 0, commit: RaftIndex(50) },
+        configuration: membership.encode(),
+        sessions: Sessions::new(16, 16).encode(),
+    };
+    let opening = opening.encode();
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(50),
+        term: Term(1),
+        first: Index(100),
+        timestamp: Timestamp(1),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: 0,
+        kind: Kind::Opening,
+    };
+    let mut message = Message { from: LEADER.0, to: 2, term: 1, ..Message::default() };
+    message.set_msg_type(MessageType::MsgSnapshot);
+    let snapshot = message.mut_snapshot();
+    snapshot.data = super::storage::encode_snapshot(&header, &opening);
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (50, 1);
+    metadata.set_conf_state(raft_codec::conf_state(&membership));
+    message
+}
+
+/// The segments that a replica jumps over left before its first index moved. Who looked in between for a record of theirs
+/// heard that the log is damaged, and the scrub went there.
+#[test]
+fn what_is_jumped_over_is_discarded_before_it_is_gone() {
+    let mut node = joining();
+    deliver(&mut node, raft_codec::encode_message(&append(0, vec![entry_at(1)])).unwrap());
+    node.turn(Moment::START, Work::default()).unwrap();
+    let oldest = |node: &Node| node.writing.store.segments.snapshot().first().map(|s| s.base.next);
+    assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
+
+    deliver(&mut node, raft_codec::encode_message(&snapshot()).unwrap());
+    assert_eq!(oldest(&node), Some(Index(1)), "not written yet");
+    node.write(Moment::START).unwrap();
+    assert_eq!(oldest(&node), Some(Index(100)));
+    assert_eq!(node.positions.first(), Index(100), "and not published yet");
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+
+    // The leader's word that its log begins there is remembered as ever: it may discard more.
+    node.turn(Moment::START, Work::default()).unwrap();
+    while let Some(job) = node.begin_sync(Moment::START) {
+        job.run().unwrap();
+        node.end_sync(Moment::START, &job).unwrap();
+    }
+    assert_eq!(
+        node.writing.synced().commit,
+        RaftIndex(50),
+        "that it is committed is durable, so that files may go"
+    );
+}
+
+/// Keeps what is sent.
+#[derive(Debug, Default)]
+struct Wire {
+    sent: Mutex<Vec<Envelope>>,
+    backlog: AtomicUsize,
+}
+
+impl Transport for Wire {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+
+    fn send(&self, envelope: Envelope) {
+        self.sent.lock().unwrap().push(envelope);
+    }
+
+    fn backlog(&self, _: NodeId) -> usize {
+        self.backlog.load(Ordering::Relaxed)
+    }
+}
+
+impl Wire {
+    /// What was sent since the last time: kinds, and whether they are urgent.
+    fn take(&self) -> Vec<(MessageType, bool)> {
+        let kind = |e: Envelope| {
+            let (_, body) = raft_codec::parse_head(&e.head).unwrap();
+            (Message::parse_from_bytes(&body).unwrap().get_msg_type(), e.urgent)
+        };
+        std::mem::take(&mut *self.sent.lock().unwrap()).into_iter().map(kind).collect()
+    }
+}
+
+/// Gives it a message, and does all that follows.
+fn turn(node: &mut Node, message: &Message) {
+    let envelope = Envelope {
+        log: LOG,
+        from: LEADER,
+        from_directory: DIRECTORY,
+        to: NodeId(2),
+        to_directory: DirectoryId(0),
+        head: raft_codec::encode_message(message).unwrap(),
+        bodies: Vec::new(),
+        urgent: false,
+    };
+    let work = Work { mail: [Mail::Message(envelope)].into(), ..Work::default() };
+    node.turn(Moment::START, work).unwrap();
+    while let Some(job) = node.begin_sync(Moment::START) {
+        job.run().unwrap();
+        node.end_sync(Moment::START, &job).unwrap();
+    }
+}
+
+/// An answer to a heartbeat means to raft that all before it came, or is lost: since heartbeats overtake entries, it sent a
+/// large one again with each of them, beside the one that was still on its way.
+#[test]
+fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
+    let wire = Arc::new(Wire::default());
+    let mut node = joining_over(wire.clone());
+    let directory = node.status(Moment::default()).directory;
+    let changed = |index, node, members: &[Member]| {
+        let membership = Membership::of(members.iter().cloned());
+        let change = raft_codec::conf_change(&[Change::Promote(node)], &membership);
+        let mut entry = entry_at(index);
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.data = change.write_to_bytes().unwrap().into();
+        entry
+    };
+    let voters = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(NodeId(2), directory, "")];
+    let entries = vec![entry_at(1), changed(2, LEADER, &voters[..1]), changed(3, NodeId(2), &voters)];
+    let mut entries = append(0, entries);
+    entries.commit = 3;
+    turn(&mut node, &entries);
+    let message = |kind, term| {
+        let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
+        message.set_msg_type(kind);
+        message
+    };
+    turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
+    turn(&mut node, &message(MessageType::MsgRequestVoteResponse, 2));
+    assert_eq!((node.replica.role(), node.replica.term()), (Role::Leader, Term(2)));
+    let sent = wire.take();
+    assert_eq!(sent.last(), Some(&(MessageType::MsgAppend, false)), "{sent:?}");
+    assert!(sent.contains(&(MessageType::MsgRequestVote, true)), "{sent:?}");
+    let answer = message(MessageType::MsgHeartbeatResponse, 2);
+    for _ in 0..3 {
+        wire.backlog.store(1 << 20, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), []);
+        wire.backlog.store(1 << 10, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), [(MessageType::MsgAppend, false)]);
+    }
+    // What it has got, it says all the same, and gets what is next.
+    wire.backlog.store(1 << 20, Ordering::Relaxed);
+    let mut all = message(MessageType::MsgAppendResponse, 2);
+    all.index = 4;
+    turn(&mut node, &all);
+    assert_eq!(node.status(Moment::default()).committed_raft, RaftIndex(4));
+}
+
+/// Each that was given up stayed until its time was over, and nobody counted them.
+#[test]
+fn barriers_are_bounded() {
+    let mut node = joining();
+    let patience = Duration::from_secs(60);
+    let mut refused = 0;
+    for _ in 0..17 << 10 {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        node.replica.ask(Ask::Barrier, patience, promise, Moment::START, &mut node.writing).unwrap();
+        if let Some(outcome) = ticket.poll() {
+            assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1 << 10);
 }

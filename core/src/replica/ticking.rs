@@ -132,13 +132,15 @@ impl Replica {
         (place + self.raw.raft.term as usize) % voters.max(1)
     }
 
-    /// How many ticks this voter lets others go first. Who has no place waits for as long as chance says.
+    /// How many ticks this voter waits behind the shortest time-out: one, for the others to have given the leader up as
+    /// well, and those in which it lets others go first. The others heard the leader at the same moment but tick at moments
+    /// of their own, and who has not given it up yet does not answer. Who has no place waits for as long as chance says.
     fn patience(&mut self, (place, voters): (usize, usize)) -> usize {
         if voters == 0 {
             return self.ticks.chance.below(self.ticks.election);
         }
         let apart = (self.ticks.election * 3 / 5).div_ceil(voters).max(1);
-        (self.turn(place, voters) * apart).min(self.ticks.election - 1)
+        (1 + self.turn(place, voters) * apart).min(self.ticks.election - 1)
     }
 
     /// Keeps the election time-out of our own: raft draws another one on every change.

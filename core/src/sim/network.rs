@@ -192,6 +192,7 @@ mod tests {
             to_directory: DirectoryId(to.into()),
             head: Bytes::copy_from_slice(&[n; 20]),
             bodies: vec![Bytes::new(), Bytes::copy_from_slice(&[n; 20])],
+            urgent: false,
         }
     }
 

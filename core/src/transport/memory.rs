@@ -202,6 +202,7 @@ mod tests {
             to_directory: DirectoryId(2),
             head: Bytes::from_static(text.as_bytes()),
             bodies: vec![Bytes::from(vec![5; 100]), Bytes::from(vec![6; 10])],
+            urgent: false,
         }
     }
 

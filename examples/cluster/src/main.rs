@@ -269,7 +269,7 @@ fn discard_and_come_back(
     let had = Viewer::open(&servers.place(killed)?.data)?.info().last;
     let back = Instant::now();
     servers.start(killed)?;
-    while servers.last(killed) != Some(last.get()) {
+    while servers.figure(killed, "chiplog_last_index") != Some(last.get()) {
         if back.elapsed() > PATIENCE {
             return Err(format!("server {killed} does not catch up").into());
         }

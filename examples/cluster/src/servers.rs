@@ -152,11 +152,11 @@ impl Servers {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// The last record that a server shows, by its own figures.
-    pub(crate) fn last(&self, node: u64) -> Option<u64> {
+    /// What a server says in one of its figures, such as `chiplog_last_index`.
+    pub(crate) fn figure(&self, node: u64, name: &str) -> Option<u64> {
         let page = self.page(node, "/metrics")?;
-        let last = page.lines().find_map(|line| line.strip_prefix("chiplog_last_index ")?.parse().ok());
-        last.map(|last: f64| last as u64)
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.map(|value: f64| value as u64)
     }
 
     /// A page of its probes.

@@ -1,5 +1,8 @@
 //! Backoff: how long to wait before the next attempt: exponential, with jitter, so that clients that failed together
 //! do not come back together.
+//!
+//! What is waited for decides how fast the waits grow. Something that is wrong may stay so: they double. An election is
+//! over soon, at any moment: they grow by an eighth, so that it is noticed within a small part of what it took.
 
 use super::deadline::FAR;
 use std::time::Duration;
@@ -8,13 +11,23 @@ use std::time::Duration;
 pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
-    failures: u32,
+    growth: f64,
+    failures: i32,
 }
 
 impl Backoff {
     pub(crate) fn new(min: Duration, max: Duration) -> Self {
+        Self::growing(min, max, 2.0)
+    }
+
+    /// For whoever looks for a leader.
+    pub(crate) fn searching(min: Duration, max: Duration) -> Self {
+        Self::growing(min, max, 1.125)
+    }
+
+    fn growing(min: Duration, max: Duration, growth: f64) -> Self {
         let (min, max) = (min.min(FAR), max.min(FAR));
-        Self { min, max: max.max(min), failures: 0 }
+        Self { min, max: max.max(min), growth, failures: 0 }
     }
 
     /// It went well.
@@ -22,11 +35,12 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// It went wrong again: how long to wait now. Between half of `min * 2^n` and all of it, at most `max`.
+    /// It went wrong again: how long to wait now. Between half of `min * growth^n` and all of it, at most `max`.
     pub(crate) fn next(&mut self) -> Duration {
-        let full = self.min.saturating_mul(1 << self.failures.min(20)).min(self.max);
-        self.failures += 1;
-        full.mul_f64(0.5 + fastrand::f64() / 2.0)
+        let full = self.min.as_secs_f64() * self.growth.powi(self.failures);
+        self.failures = (self.failures + 1).min(500);
+        let full = full.min(self.max.as_secs_f64());
+        Duration::from_secs_f64(full * (0.5 + fastrand::f64() / 2.0))
     }
 }
 
@@ -45,5 +59,21 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.next() <= min);
+        for _ in 0..1000 {
+            assert!(backoff.next() <= max);
+        }
+    }
+
+    /// After a search of any length the next wait is a small part of it.
+    #[test]
+    fn a_search_is_over_soon_after_there_is_a_leader() {
+        let mut backoff = Backoff::searching(Duration::from_millis(10), Duration::from_secs(1));
+        let mut searched = Duration::ZERO;
+        for _ in 0..60 {
+            let wait = backoff.next();
+            assert!(wait <= (searched / 3).max(Duration::from_millis(40)), "{wait:?} after {searched:?}");
+            searched += wait;
+        }
+        assert!(searched > Duration::from_secs(10), "the waits do not grow: {searched:?}");
     }
 }

@@ -18,9 +18,11 @@ mod errands;
 mod gather;
 mod outcome;
 mod producer;
+mod producer_options;
 mod pump;
 mod reader;
 pub(crate) mod servers;
+mod silence;
 mod stale;
 mod tls;
 pub(crate) mod token;
@@ -29,7 +31,8 @@ mod watch;
 pub use class::ErrorClass;
 pub use closed::{Closed, Unacknowledged};
 pub use outcome::Delivery;
-pub use producer::{Producer, ProducerOptions};
+pub use producer::Producer;
+pub use producer_options::ProducerOptions;
 pub use reader::{ReadFrom, ReaderOptions, RemoteReader};
 pub use tls::ClientTls;
 pub(crate) use token::Shown;
@@ -43,6 +46,7 @@ use crate::status::{from_status, leader_of};
 use backoff::Backoff;
 use chiplog::{Error, ErrorKind, Index, Result, SessionId, Start};
 use servers::Servers;
+use silence::Silence;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,9 +71,11 @@ pub struct ClientOptions {
     pub attempt_timeout: Duration,
     /// How long a connection may take to come about, default 2 s.
     pub connect_timeout: Duration,
-    /// How long a server is waited for when all are asked who leads, default 1 s.
+    /// How long a server is waited for when all are asked who leads, default 1 s. A leader that owes an answer for so
+    /// long is asked after: when the others say that another one leads by now, it is not waited for any longer.
     pub probe_timeout: Duration,
-    /// The wait after a first failure, default 10 ms; twice as long after each further one, with jitter.
+    /// The wait after a first failure, default 10 ms; twice as long after each further one, with jitter. While a leader is
+    /// looked for, an eighth longer each time.
     pub backoff_min: Duration,
     /// The longest such wait, default 1 s.
     pub backoff_max: Duration,
@@ -270,16 +276,23 @@ impl Client {
         call: impl Fn(LogClient<Shown>, Q) -> Call<A>,
     ) -> Result<A> {
         let deadline = self.deadline();
-        let mut backoff = Backoff::new(self.options().backoff_min, self.options().backoff_max);
+        let (min, max) = (self.options().backoff_min, self.options().backoff_max);
+        let (mut backoff, mut search) = (Backoff::new(min, max), Backoff::searching(min, max));
         loop {
             let leader = self.servers().leader(deadline).await?;
             let until = deadline.min(deadline::within(self.options().attempt_timeout));
             let client = self.servers().client(&leader)?;
-            let (error, hint) = match timeout_at(until, call(client, request.clone())).await {
-                Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) => (from_status(&status), leader_of(&status)),
+            let (asked, mut silence) = (Some(leader.clone()), Silence::default());
+            let answered = tokio::select! {
+                answered = timeout_at(until, call(client, request.clone())) => answered.ok(),
+                () = silence.is_deposition(self, &asked, Instant::now()) => None,
+            };
+            let mut wait = &mut backoff;
+            let (error, hint) = match answered {
+                Some(Ok(answer)) => return Ok(answer.into_inner()),
+                Some(Err(status)) => (from_status(&status), leader_of(&status)),
                 // Silence may be a dead connection or a leader that was cut off.
-                Err(_) => {
+                None => {
                     (Error::new(ErrorKind::Unavailable, format!("{leader} did not answer in time")), None)
                 }
             };
@@ -287,13 +300,14 @@ impl Client {
                 ErrorClass::Fatal => return Err(error),
                 ErrorClass::Retriable => {}
                 ErrorClass::RefreshMetadata => {
+                    wait = &mut search;
                     self.servers().doubt(&leader);
                     if let Some(hint) = hint {
                         self.servers().suggest(&hint);
                     }
                 }
             }
-            let wait = backoff.next();
+            let wait = wait.next();
             if Instant::now() + wait >= deadline {
                 return Err(error);
             }

@@ -15,8 +15,9 @@ use super::backoff::Backoff;
 use super::closed::Unacknowledged;
 use super::deadline::{after, within};
 use super::gather::{Gather, Take, Waiting};
-use super::producer::ProducerOptions;
+use super::producer_options::ProducerOptions;
 use super::servers::Stub;
+use super::silence::Silence;
 use super::{Client, ErrorClass};
 use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, InfoRequest, Refused};
@@ -53,6 +54,8 @@ pub(super) struct Pump {
     /// Since when the log has been full.
     full_since: Option<Instant>,
     backoff: Backoff,
+    /// While another leader is looked for.
+    search: Backoff,
     /// The server of the last stream, and the connection to it while that is good.
     server: Option<String>,
     connection: Option<Stub>,
@@ -130,7 +133,7 @@ impl Pump {
         options: ProducerOptions,
         session: Option<SessionId>,
     ) -> Self {
-        let backoff = Backoff::new(client.options().backoff_min, client.options().backoff_max);
+        let (min, max) = (client.options().backoff_min, client.options().backoff_max);
         Self {
             client,
             gather,
@@ -147,7 +150,8 @@ impl Pump {
             progress: Instant::now(),
             refused_as: None,
             full_since: None,
-            backoff,
+            backoff: Backoff::new(min, max),
+            search: Backoff::searching(min, max),
             server: None,
             connection: None,
             proven: None,
@@ -191,7 +195,13 @@ impl Pump {
         let in_time = within(self.options.request_timeout).min(self.due());
         let opening = timeout_at(in_time, client.append(ReceiverStream::new(receiver)));
         let silent = |_| Error::new(ErrorKind::Unavailable, "the server did not answer in time");
-        let mut answers = opening.await.map_err(silent)??.into_inner();
+        self.progress = Instant::now();
+        let mut silence = Silence::default();
+        let opened = tokio::select! {
+            opened = opening => opened.map_err(silent)??,
+            () = silence.is_deposition(&self.client, &self.server, self.progress) => return Err(deposed()),
+        };
+        let mut answers = opened.into_inner();
         self.progress = Instant::now();
         loop {
             let linger = self.fill(&requests, window)?;
@@ -210,6 +220,9 @@ impl Pump {
                     None => return Err(Error::new(ErrorKind::Unavailable, "the server ended the stream").into()),
                 },
                 () = self.gather.work.notified() => {}
+                () = silence.is_deposition(&self.client, &self.server, self.progress), if self.under_way > 0 => {
+                    return Err(deposed());
+                }
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if self.under_way > 0 && now >= silent_at {
@@ -325,6 +338,7 @@ impl Pump {
         self.settle_front(&result);
         self.progress = Instant::now();
         self.backoff.reset();
+        self.search.reset();
         (self.careful, self.proven) = (false, None);
         (self.refused_as, self.full_since) = (None, None);
         Ok(())
@@ -392,7 +406,10 @@ impl Pump {
         if let Some(error) = self.expire(&error) {
             return self.fail(error);
         }
-        let wait = self.backoff.next();
+        let wait = match ErrorClass::of(error.kind()) {
+            ErrorClass::RefreshMetadata => self.search.next(),
+            ErrorClass::Retriable | ErrorClass::Fatal => self.backoff.next(),
+        };
         sleep(wait.min(self.due().saturating_duration_since(Instant::now()))).await;
         true
     }
@@ -505,6 +522,11 @@ impl Drop for Pump {
         self.give_up(&error);
         self.gather.gone(std::mem::take(&mut self.left));
     }
+}
+
+/// A leader that did not answer any more.
+fn deposed() -> Broken {
+    Error::new(ErrorKind::Unavailable, "no answer, and another server leads").into()
 }
 
 fn request(client: &Client, batch: &Batch) -> AppendRequest {

@@ -152,7 +152,7 @@ impl Servers {
         thorough: bool,
         is: impl Fn(&Known) -> Option<T>,
     ) -> Result<T> {
-        let mut backoff = Backoff::new(self.options.backoff_min, self.options.backoff_max);
+        let mut backoff = Backoff::searching(self.options.backoff_min, self.options.backoff_max);
         loop {
             if let Some(found) = is(&self.known()) {
                 return Ok(found);
@@ -244,6 +244,22 @@ impl Servers {
         let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
         let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
         Some(found.2)
+    }
+
+    /// Whether one of the others says that another server than this one leads, since a later election than was known.
+    pub(super) async fn is_deposed(&self, server: &str) -> bool {
+        let term = self.known().term;
+        let mut asked = JoinSet::new();
+        self.ask_each(self.all().into_iter().filter(|other| other != server), &mut asked);
+        while let Some(Ok(answer)) = asked.join_next().await {
+            if let Ok(Some((later, _, leader))) = self.judge(answer)
+                && later > term
+                && leader != server
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// The servers of a zone that `server` is not in.

@@ -5,11 +5,12 @@
 
 use crate::host::{Feeding as Counted, Host};
 use crate::ids;
+use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
 use crate::verbatim::{Answers, FrameWriter, SHARED_BYTES_MIN, Verbatim};
 use bytes::Bytes;
-use chiplog::{Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, Term};
+use chiplog::{Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, Term, Timestamp};
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -84,7 +85,14 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
         Some(Asked::Index(index)) => FeedFrom::Index(Index(index)),
         Some(Asked::Oldest(_)) => FeedFrom::First,
         Some(Asked::Newest(_)) => FeedFrom::Newest,
-        None => return invalid("a copy has to say where it starts: after, index, oldest or newest"),
+        Some(Asked::Last(count)) => FeedFrom::Last(count),
+        Some(Asked::TimestampNanos(nanos)) => FeedFrom::Timestamp(Timestamp(nanos.div_ceil(NANOS_PER_MILLI))),
+        None => {
+            return invalid(
+                "a copy has to say where it starts: after, index, oldest, newest, last or timestamp_nanos; one of a later \
+                 version may say something else",
+            );
+        }
     })
 }
 

@@ -27,6 +27,7 @@ pub use options::FollowerOptions;
 pub use status::FollowerStatus;
 
 use crate::address::check_host_port;
+use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
 use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
@@ -137,16 +138,18 @@ impl Follower {
     /// Goes on with the copy in `dir`, or begins one there. `cluster`: servers, `host:port`; one that runs is enough, the
     /// others are learnt from it. No leader is needed.
     ///
-    /// `from` says where a new copy begins, and means nothing to one that is there: [`Start::First`], [`Start::Index`]
-    /// or [`Start::Next`]. It begins with the block that holds that record, which can begin before it.
+    /// `from` says where a new copy begins, and means nothing to one that is there. It begins with the block that holds that
+    /// record, which can begin before it. The server that feeds it says which record [`Start::Last`], [`Start::Timestamp`]
+    /// and [`Start::Next`] are.
     ///
     /// A copy that is there is opened without a server. For a new one, this waits for a server to say where the log
     /// stands, for at most `options.open_timeout`. Blocks: not to be called on a runtime's thread.
     ///
     /// # Errors
-    /// `InvalidArgument`: no server, or no address; an option; another start; a log that is no copy in `dir`. `Locked`,
+    /// `InvalidArgument`: no server, or no address; an option; a log that is no copy in `dir`. `Locked`,
     /// `Corrupt`, `Unsupported`, `Io`: the directory. For a new copy also `Discarded`, `OutOfRange`: there is no such
-    /// record; `Unavailable`, `Timeout`: no server answered, and whatever one refused with.
+    /// record; `Unavailable`, `Timeout`: no server answered, and whatever one refused with; `Unsupported`: the servers are of
+    /// an earlier version, which knows no such start, or of a later one.
     pub fn open<S: Into<String>>(
         dir: impl AsRef<Path>,
         cluster: impl IntoIterator<Item = S>,
@@ -161,9 +164,6 @@ impl Follower {
         for seed in &seeds {
             check_host_port(seed).map_err(|e| invalid(e.to_string()))?;
         }
-        if !matches!(from, Start::First | Start::Index(_) | Start::Next) {
-            return Err(invalid(format!("a follower begins at First, Index or Next, not at {from:?}")));
-        }
         options.check()?;
         let dir = dir.as_ref().to_path_buf();
         let there = match Followed::open(&dir, options.files.clone()) {
@@ -171,7 +171,11 @@ impl Follower {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let sources = Sources::new(seeds, options.zone.clone(), options.client());
+        let needs = match from {
+            Start::Last(_) | Start::Timestamp(_) => FEATURE_PLACES,
+            _ => FEATURE,
+        };
+        let sources = Sources::new(seeds, options.zone.clone(), options.client(), needs);
         let shared = Arc::new(Shared {
             dir,
             from,

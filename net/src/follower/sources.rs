@@ -38,6 +38,8 @@ pub(super) struct Sources {
     seeds: Vec<String>,
     zone: String,
     options: ClientOptions,
+    /// What a server has to be capable of for a copy to begin.
+    needs: &'static str,
     /// As the servers named each other when they were last asked: where each is, and whether it led.
     known: BTreeMap<String, bool>,
     /// Failed lately.
@@ -60,11 +62,12 @@ type Rank = [bool; 5];
 const BEST: Rank = [false; 5];
 
 impl Sources {
-    pub(super) fn new(seeds: Vec<String>, zone: String, options: ClientOptions) -> Self {
+    pub(super) fn new(seeds: Vec<String>, zone: String, options: ClientOptions, needs: &'static str) -> Self {
         Self {
             seeds,
             zone,
             options,
+            needs,
             known: BTreeMap::new(),
             failed: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -180,8 +183,16 @@ impl Sources {
         if told.logs.is_empty() {
             return Err(of(ErrorKind::Unavailable, "it is not part of a cluster yet".into()));
         }
-        if !told.features.iter().any(|f| f == FEATURE) {
+        let has = |feature: &str| told.features.iter().any(|f| f == feature);
+        if !has(FEATURE) {
             let what = format!("version {} does not feed followers", told.version);
+            return Err(of(ErrorKind::Unsupported, what));
+        }
+        if log.is_none() && !has(self.needs) {
+            let what = format!(
+                "version {} cannot begin a copy at a time, or so many records before the end: upgrade it, or begin at an index",
+                told.version
+            );
             return Err(of(ErrorKind::Unsupported, what));
         }
         let theirs = from_hex(&told.log_id).ok().map(LogId);
@@ -242,5 +253,39 @@ impl Sources {
     pub(super) fn error(server: &str, status: &tonic::Status) -> Error {
         let error = from_status(status);
         Error::new(error.kind(), format!("{server}: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::follow::FEATURE_PLACES;
+
+    /// Source and follower are not upgraded in one moment.
+    #[test]
+    fn a_server_that_does_not_know_a_place_to_begin_at_says_what_to_do() {
+        let told = |features: &[&str]| Answer {
+            address: "a:1".to_owned(),
+            told: Ok(ServerInfoResponse {
+                version: "0.0.9".into(),
+                protocol_min: *PROTOCOL.start(),
+                protocol_max: *PROTOCOL.end(),
+                logs: vec!["default".into()],
+                features: features.iter().map(|f| (*f).to_owned()).collect(),
+                ..ServerInfoResponse::default()
+            }),
+        };
+        let sources =
+            |needs| Sources::new(vec!["a:1".into()], String::new(), ClientOptions::default(), needs);
+        let refused = |mut sources: Sources, features, log| {
+            sources.hear(told(features), log).err().map(|e| (e.kind(), e.to_string()))
+        };
+        assert_eq!(refused(sources(FEATURE), &[FEATURE], None), None);
+        assert_eq!(refused(sources(FEATURE_PLACES), &[FEATURE, FEATURE_PLACES], None), None);
+        assert_eq!(refused(sources(FEATURE_PLACES), &[FEATURE], Some(LogId(1))), None, "it has begun");
+        let (kind, what) = refused(sources(FEATURE_PLACES), &[FEATURE], None).unwrap();
+        assert_eq!(kind, ErrorKind::Unsupported);
+        assert!(what.contains("a:1: version 0.0.9") && what.contains("upgrade it"), "{what}");
+        assert_eq!(refused(sources(FEATURE), &[], None).unwrap().0, ErrorKind::Unsupported);
     }
 }

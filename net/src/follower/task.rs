@@ -19,6 +19,7 @@ use super::sources::Sources;
 use super::{AT_WORK, FollowerEvent, Shared};
 use crate::client::backoff::Backoff;
 use crate::ids;
+use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_client::FollowClient;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
@@ -254,6 +255,10 @@ impl Task {
                 match self.shared.from {
                     Start::Index(index) => Asked::Index(index.get()),
                     Start::Next => Asked::Newest(true),
+                    Start::Last(count) => Asked::Last(count),
+                    Start::Timestamp(time) => {
+                        Asked::TimestampNanos(time.get().saturating_mul(NANOS_PER_MILLI))
+                    }
                     _ => Asked::Oldest(true),
                 },
             ),
@@ -297,7 +302,11 @@ impl Task {
         }
         let of_server = |e: Error| Error::new(e.kind(), format!("{server}: {e}"));
         let fed = Fed::decode(response.head, response.bodies);
-        let fed = fed.map_err(|e| Failure::Server(of_server(e)))?;
+        let fed = fed.map_err(|error| match error.kind() {
+            // Of a later version: trying again changes nothing.
+            ErrorKind::Unsupported => Failure::Refused(of_server(error)),
+            _ => Failure::Server(of_server(error)),
+        })?;
         if let (Fed::State(_), Some(_)) = (&fed, self.followed())
             && !self.sources.is_gone(server)
         {

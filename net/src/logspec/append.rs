@@ -13,7 +13,7 @@
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
 
 use super::leader::{Answered, leads};
-use super::{AppendRequest, LogspecService, Replies, within};
+use super::{AppendRequest, LogspecService, Replies};
 use crate::budget;
 use crate::proto::logspec::AppendReply;
 use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
@@ -22,6 +22,7 @@ use futures_util::stream;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
 /// Bytes under way are counted in pieces of this size.
@@ -128,7 +129,8 @@ impl Taker {
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
             let batch = batch.map_err(Turn::Refused)?;
-            let submitted = within(options.queue_timeout, self.log.submit_batch_when_room(&batch)).await;
+            let submitted = timeout(options.queue_timeout, self.log.submit_batch_when_room(&batch)).await;
+            let submitted = submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.len())));
             tickets.push(submitted.map_err(Turn::Refused)?);
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
@@ -151,6 +153,18 @@ impl Taker {
             return Err(Turn::Refused(Error::new(ErrorKind::TooLarge, what)));
         }
         Ok(())
+    }
+}
+
+/// What waited for room in the log's queue is not in the log; but what stands before it in its request may be.
+fn no_room(waited: Duration, submitted: usize) -> Error {
+    let what = format!("the log's queue was full for {waited:?}");
+    match submitted {
+        0 => Error::new(ErrorKind::Busy, format!("{what}: nothing of the request is in the log")),
+        n => Error::new(
+            ErrorKind::Unavailable,
+            format!("outcome unknown: {what}, after {n} batches of the request"),
+        ),
     }
 }
 

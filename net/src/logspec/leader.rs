@@ -64,7 +64,7 @@ impl LogspecService {
                 }
             }
             // Not in time here: perhaps at the leader, if that is another one.
-            ErrorKind::Unavailable => match self.host.another_leader() {
+            ErrorKind::Unavailable | ErrorKind::Busy => match self.host.another_leader() {
                 Some(host) => Answered::Redirect(Redirect { host }),
                 None => Answered::Failed(self.host.status_of(error)),
             },

@@ -1,6 +1,7 @@
 //! Info: what a server tells of its log and of itself, once or whenever it changes.
 
 use crate::address::Address;
+use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
 use crate::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
@@ -18,7 +19,7 @@ pub(crate) const PROTOCOL: std::ops::RangeInclusive<u32> = 1..=1;
 
 /// What a client can rely on.
 const FEATURES: &[&str] =
-    &["append", "sessions", "read", "read.min_index", "discard", "watch", crate::follow::FEATURE];
+    &["append", "sessions", "read", "read.min_index", "discard", "watch", FEATURE, FEATURE_PLACES];
 
 /// How often a watch looks, unless it is told.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);

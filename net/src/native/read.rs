@@ -63,7 +63,7 @@ pub(super) type Replies = Answers<Reply>;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-pub(super) const NANOS_PER_MILLI: u64 = 1_000_000;
+pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Begins a read.
 ///

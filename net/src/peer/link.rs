@@ -1,13 +1,14 @@
-//! Link: the stream to one other replica, made again whenever it breaks.
+//! Link: the streams to one other replica, made again whenever one breaks. The second has a connection of its own, dialled
+//! once the first stands and the other side has said that it takes one; until then what it would carry waits.
 //!
 //! Invariants:
 //! - The first attempts follow each other quickly, later ones at least four times an election time-out.
 //! - What waits when an attempt fails is dropped: it would be old when it arrived.
 //! - A link that is closed is gone within twice [`LAST_WORD`].
 
-use super::queue::Queue;
+use super::queue::{Queue, Which};
 use super::traffic::Counters;
-use super::{IDLE, MESSAGE_BYTES_MAX, PROTOCOL, Shared};
+use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
 use crate::ids;
 use crate::proto::v1::PeerHello;
 use crate::proto::v1::peer_client::PeerClient;
@@ -51,7 +52,7 @@ impl Link {
     }
 }
 
-/// Keeps the stream up until the link is closed.
+/// Keeps the streams up until the link is closed.
 pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
     let mut closed = link.closed.subscribe();
     let keep = async {
@@ -68,14 +69,10 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             let begun = Instant::now();
             let mut stood = false;
             let end = match connect(&shared, &link).await {
-                Ok(answers) => {
+                Ok(greeted) => {
                     stood = true;
                     told = None;
-                    if !link.is_closed() {
-                        link.counters.connected();
-                    }
-                    tracing::debug!(node = %link.node, address = link.address, "connected to a peer");
-                    let end = stand(&shared, &link, answers).await;
+                    let end = stand(&shared, &link, greeted).await;
                     if !link.is_closed() {
                         link.counters.disconnected();
                     }
@@ -89,7 +86,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             if link.is_closed() {
                 return;
             }
-            link.queue.end_stream();
+            link.queue.end_streams();
             link.queue.clear();
             if told != Some(end.code()) {
                 told = Some(end.code());
@@ -111,14 +108,14 @@ pub(super) async fn run(shared: Arc<Shared>, link: Arc<Link>) {
             }
         };
         let _ = tokio::time::timeout(LAST_WORD, left).await;
-        link.queue.end_stream();
+        link.queue.end_streams();
         tokio::time::sleep(LAST_WORD).await; // the peer ends the stream when all of it has come
     };
     tokio::select! {
         () = keep => {}
         () = last_word => {}
     }
-    link.queue.end_stream();
+    link.queue.end_streams();
     link.queue.clear();
     shared.links.fetch_sub(1, Ordering::Relaxed);
 }
@@ -133,8 +130,16 @@ fn say(link: &Link, status: &Status) {
     }
 }
 
+/// A first stream that stands.
+struct Greeted {
+    answers: Streaming<PeerHello>,
+    /// What this replica said of itself.
+    hello: PeerHello,
+    takes_second: bool,
+}
+
 /// Dials and introduces this replica.
-async fn connect(shared: &Shared, link: &Link) -> Result<Streaming<PeerHello>, Status> {
+async fn connect(shared: &Shared, link: &Link) -> Result<Greeted, Status> {
     let (me, to_directory) = {
         let state = shared.read();
         (state.me, state.members.get(&link.node).map_or(0, |known| known.directory.get()))
@@ -148,43 +153,85 @@ async fn connect(shared: &Shared, link: &Link) -> Result<Streaming<PeerHello>, S
         to: link.node.get(),
         to_directory: ids::to_bytes(to_directory),
         from_address: shared.address.clone(),
+        features: FEATURES,
+        stream: Which::First as u32,
     };
+    let (answers, answer) = dial(shared, link, Which::First, hello.clone()).await?;
+    Ok(Greeted { answers, hello, takes_second: answer.features & SECOND_STREAM != 0 })
+}
+
+/// One of the streams: a connection of its own, so that what is urgent waits for no buffer that is full of other things.
+async fn dial(
+    shared: &Shared,
+    link: &Link,
+    which: Which,
+    hello: PeerHello,
+) -> Result<(Streaming<PeerHello>, PeerHello), Status> {
     let unavailable = |e: tonic::transport::Error| Status::unavailable(causes(&e));
-    let channel = shared
-        .endpoint(link.node, &link.address)
-        .map_err(unavailable)?
-        .connect()
-        .await
-        .map_err(unavailable)?;
+    let silence = match which {
+        Which::First => shared.silence(),
+        Which::Second => SECOND_SILENCE.max(shared.silence()),
+    };
+    let endpoint = shared.endpoint(link.node, &link.address, silence).map_err(unavailable)?;
+    let channel = endpoint.connect().await.map_err(unavailable)?;
     let mut client = PeerClient::new(channel)
         .max_decoding_message_size(64 << 10) // Hellos are all that comes back
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let log = hello.log_id.clone();
+    let outgoing = match which {
+        Which::First => link.queue.first(hello),
+        Which::Second => link.queue.second(hello),
+    };
     let begin = async {
-        let mut answers = client.messages(link.queue.stream(hello)).await?.into_inner();
+        let mut answers = client.messages(outgoing).await?.into_inner();
         let answer = answers.message().await?;
         Ok::<_, Status>((answers, answer.ok_or_else(|| Status::unavailable("it said nothing"))?))
     };
     let late = |_| Status::deadline_exceeded("it did not answer the greeting");
     let (answers, answer) = tokio::time::timeout(2 * shared.silence(), begin).await.map_err(late)??;
-    if answer.from != link.node.get() || ids::from_bytes(&answer.log_id) != Some(me.log.get()) {
+    if answer.from != link.node.get() || answer.log_id != log {
         let what = format!("node {} of another log or another node answers there", answer.from);
         return Err(Status::failed_precondition(what));
     }
-    Ok(answers)
+    if answer.protocol != PROTOCOL {
+        let what = format!("it speaks protocol {}; this replica speaks {PROTOCOL}", answer.protocol);
+        return Err(Status::failed_precondition(what));
+    }
+    Ok((answers, answer))
 }
 
-/// Until the stream breaks; then why. None: it was idle, and ended.
-async fn stand(shared: &Shared, link: &Arc<Link>, mut answers: Streaming<PeerHello>) -> Option<Status> {
+/// Until a stream breaks; then why. None: it was idle, and ended.
+async fn stand(shared: &Shared, link: &Arc<Link>, greeted: Greeted) -> Option<Status> {
+    let Greeted { answers: mut first, hello, takes_second } = greeted;
+    let mut second = None;
+    if takes_second {
+        let hello = PeerHello { stream: Which::Second as u32, ..hello };
+        tokio::select! {
+            end = ended(&mut first) => return Some(end),
+            dialled = dial(shared, link, Which::Second, hello) => match dialled {
+                Ok((answers, _)) => second = Some(answers),
+                Err(status) => return Some(status),
+            },
+        }
+    } else {
+        link.queue.without_second();
+    }
+    if !link.is_closed() {
+        link.counters.connected();
+    }
+    tracing::debug!(node = %link.node, address = link.address, takes_second, "connected to a peer");
     let mut ticks = tokio::time::interval(IDLE);
     ticks.tick().await;
     let mut sent = None;
     loop {
         tokio::select! {
-            answer = answers.message() => match answer {
-                Ok(Some(_)) => {}
-                Ok(None) => return Some(Status::unavailable("it ended the stream")),
-                Err(status) => return Some(status),
-            },
+            end = ended(&mut first) => return Some(end),
+            end = async {
+                match &mut second {
+                    Some(second) => ended(second).await,
+                    None => std::future::pending().await,
+                }
+            } => return Some(end),
             _ = ticks.tick() => {
                 let now = link.counters.read(link.node, 0).sent;
                 if sent == Some(now) && !shared.is_member(link.node) && shared.retire(link) {
@@ -192,6 +239,17 @@ async fn stand(shared: &Shared, link: &Arc<Link>, mut answers: Streaming<PeerHel
                 }
                 sent = Some(now);
             }
+        }
+    }
+}
+
+/// Why a stream has ended, once it has. Cancel-safe.
+async fn ended(answers: &mut Streaming<PeerHello>) -> Status {
+    loop {
+        match answers.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Status::unavailable("it ended the stream"),
+            Err(status) => return status,
         }
     }
 }

@@ -1,17 +1,20 @@
 //! Peer: the way between replicas, over gRPC. A [`PeerTransport`] is what [`chiplog::Cluster`] takes.
 //!
 //! ```text
-//! log's thread ── send ──> Queue ──> Link (one stream a peer, dials again when it breaks) ──> network
+//! log's thread ── send ──> Queue ──> Link (two streams a peer, dials again when one breaks) ──> network
 //!                                                       Service (Hello checked first) <── network
 //!                                                          └──> Inbox of the log
 //! ```
 //!
 //! Invariants:
 //! - `send` never waits: what a peer does not take is dropped, within a bound of bytes.
-//! - One stream to each peer, in order. Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
+//! - Two streams to each peer, each over a connection of its own: what is urgent goes by the first and overtakes what is
+//!   large, which goes by the second. Each keeps its order. Who takes one only gets both by that, what is urgent ahead.
+//! - Nothing reaches the inbox from a stream whose Hello was not checked: the log, the
 //!   node meant, its directory, and the sender's directory, if the membership knows one.
-//! - All of it runs on one thread of its own: what clients do does not delay elections.
-//! - A silent connection is given up after about an election time-out.
+//! - All of it runs on threads of its own: what clients do does not delay elections. They are two, so that a handshake, or the
+//!   encoding of a large block, does not stand in a heartbeat's way; nothing relies on there being one.
+//! - A peer that is silent is given up after about an election time-out: the first stream tells, and takes the second along.
 //! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
 //!
 //! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
@@ -45,11 +48,20 @@ use tokio::sync::{oneshot, watch};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use traffic::Counters;
 
-/// The revision of the peers' protocol.
+/// The revision of the peers' protocol. Both sides have to speak the same: what can be left out is a feature.
 const PROTOCOL: u32 = 1;
+/// The feature of who takes a second stream.
+const SECOND_STREAM: u32 = 1;
+/// What this replica can do besides.
+const FEATURES: u32 = SECOND_STREAM;
 /// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
 /// whatever their own limits say.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
+/// Threads that carry messages, besides the one that takes connections in.
+const WORKERS: usize = 2;
+/// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
+/// tells whether the other side is there.
+const SECOND_SILENCE: Duration = Duration::from_secs(30);
 /// How long a link to a node that is no member stays without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -176,8 +188,21 @@ struct State {
     told: BTreeMap<NodeId, String>,
     links: BTreeMap<NodeId, Arc<Link>>,
     counters: BTreeMap<NodeId, Arc<Counters>>,
-    /// Streams that arrive: letting go of one's sender ends it.
-    arriving: BTreeMap<NodeId, oneshot::Sender<()>>,
+    /// Streams that arrive, by node.
+    arriving: BTreeMap<NodeId, Arriving>,
+}
+
+/// The streams of one node that arrive: letting go of one's sender ends it.
+#[derive(Debug, Default)]
+struct Arriving {
+    first: Option<oneshot::Sender<()>>,
+    second: Option<oneshot::Sender<()>>,
+}
+
+impl Arriving {
+    fn is_closed(&self) -> bool {
+        [&self.first, &self.second].into_iter().flatten().all(oneshot::Sender::is_closed)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +213,7 @@ struct Known {
 }
 
 impl PeerTransport {
-    /// Begins to listen, on a thread of its own.
+    /// Begins to listen, on threads of its own.
     ///
     /// # Errors
     /// The listener cannot be used, the certificates are none, or there is no thread to be had.
@@ -201,7 +226,11 @@ impl PeerTransport {
         let tls = tls.map(secured).transpose()?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("chiplog-peer")
+            .enable_all()
+            .build()?;
         let shared = Arc::new(Shared {
             node,
             address,
@@ -268,7 +297,7 @@ impl PeerTransport {
         Ok(())
     }
 
-    /// Ends all streams and the thread, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
+    /// Ends all streams and the threads, and waits for that: a moment, in which what was sent leaves. Nothing is sent or
     /// delivered afterwards.
     pub fn close(&self) {
         self.shared.forget();
@@ -310,6 +339,10 @@ impl Transport for PeerTransport {
 
     fn send(&self, envelope: Envelope) {
         self.shared.send(envelope);
+    }
+
+    fn backlog(&self, to: NodeId) -> usize {
+        self.shared.read().links.get(&to).map_or(0, |link| link.queue.backlog())
     }
 
     fn members(&self, members: &[Member]) {
@@ -388,7 +421,8 @@ impl Shared {
             }
         }
         let nodes: Vec<NodeId> = state.members.keys().copied().collect();
-        state.counters.retain(|n, _| nodes.contains(n));
+        let State { counters, links, .. } = &mut *state;
+        counters.retain(|n, _| nodes.contains(n) || links.contains_key(n));
         // Dialled before there is anything to say: an election should not wait for it.
         for node in nodes {
             self.link(&mut state, node);
@@ -417,6 +451,7 @@ impl Shared {
         }
         if here {
             state.links.remove(&link.node);
+            state.counters.remove(&link.node);
         }
         link.close();
         true
@@ -426,14 +461,19 @@ impl Shared {
         self.read().members.contains_key(&node)
     }
 
-    /// How to reach a peer, and only that one.
-    fn endpoint(&self, node: NodeId, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    /// How to reach a peer, and only that one; given up when it leaves a ping without an answer for `silence`.
+    fn endpoint(
+        &self,
+        node: NodeId,
+        address: &str,
+        silence: Duration,
+    ) -> Result<Endpoint, tonic::transport::Error> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
             .connect_timeout(self.election_timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(self.election_timeout / 2)
-            .keep_alive_timeout(self.silence())
+            .keep_alive_timeout(silence)
             .keep_alive_while_idle(true)
             .initial_connection_window_size(WINDOW_BYTES)
             .initial_stream_window_size(WINDOW_BYTES);
@@ -448,7 +488,7 @@ impl Shared {
         Ok(endpoint)
     }
 
-    /// How long a peer may leave a ping without an answer.
+    /// How long a peer may leave a ping of the first stream without an answer.
     fn silence(&self) -> Duration {
         self.election_timeout.max(Duration::from_millis(500))
     }

@@ -1,10 +1,12 @@
-//! Queue: messages that wait for the stream to another replica. Filled by the log's own thread, which never waits;
-//! emptied by the stream of the moment.
+//! Queue: messages that wait for the streams to another replica. Filled by the log's own thread, which never waits; emptied
+//! by the streams of the moment: the first takes what is urgent, the second all else, and where there is no second one the
+//! first takes both.
 //!
 //! Invariants:
-//! - At most `bytes_max` wait, or one message that is larger.
+//! - At most `bytes_max` wait that are not urgent, or one message that is larger; and a little of what is.
 //! - Beyond that the newest is dropped: what was sent before stays whole and in order, and raft sends again.
-//! - One stream at a time takes messages: a stream that was replaced gets none.
+//! - What is not urgent keeps its order, and so does what is.
+//! - One stream of a kind at a time takes messages: a stream that was replaced gets none.
 
 use super::traffic::Counters;
 use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
@@ -15,6 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio_stream::Stream;
+
+/// So much that is urgent may wait: hundreds of heartbeats.
+const URGENT_BYTES_MAX: usize = 1 << 20;
+
+/// Which of the streams to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    First,
+    Second,
+}
 
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -27,11 +39,35 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
+    urgent: Waiting,
+    others: Waiting,
+    /// Bytes that the network has taken over from `others` last, and may hold still.
+    leaving: usize,
+    /// Which streams take messages now.
+    number: u64,
+    /// Who takes what is not urgent; as long as it is not known, nobody.
+    carrier: Option<Which>,
+    wakers: [Option<Waker>; 2],
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
     messages: VecDeque<Envelope>,
     bytes: usize,
-    /// Which stream takes messages now.
-    stream: u64,
-    waker: Option<Waker>,
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<Envelope> {
+        let envelope = self.messages.pop_front()?;
+        self.bytes -= envelope.bytes();
+        Some(envelope)
+    }
+
+    /// Forgets them all; how many they were.
+    fn clear(&mut self) -> usize {
+        self.bytes = 0;
+        std::mem::take(&mut self.messages).len()
+    }
 }
 
 impl Queue {
@@ -49,14 +85,19 @@ impl Queue {
         let bytes = envelope.bytes();
         let waker = {
             let mut inner = self.lock();
-            if inner.bytes > 0 && inner.bytes + bytes > self.bytes_max {
+            let (max, which) = match envelope.urgent {
+                true => (URGENT_BYTES_MAX, Some(Which::First)),
+                false => (self.bytes_max, inner.carrier),
+            };
+            let waiting = if envelope.urgent { &mut inner.urgent } else { &mut inner.others };
+            if waiting.bytes > 0 && waiting.bytes + bytes > max {
                 drop(inner);
                 self.counters.dropped(1);
                 return;
             }
-            inner.bytes += bytes;
-            inner.messages.push_back(envelope);
-            inner.waker.take()
+            waiting.bytes += bytes;
+            waiting.messages.push_back(envelope);
+            which.and_then(|which| inner.wakers[which as usize].take())
         };
         match waker {
             Some(waker) => waker.wake(),
@@ -68,18 +109,25 @@ impl Queue {
     pub(super) fn clear(&self) {
         let dropped = {
             let mut inner = self.lock();
-            inner.bytes = 0;
-            std::mem::take(&mut inner.messages)
+            inner.urgent.clear() + inner.others.clear()
         };
-        self.counters.dropped(dropped.len());
+        self.counters.dropped(dropped);
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lock().bytes
+        let inner = self.lock();
+        inner.urgent.bytes + inner.others.bytes
+    }
+
+    /// Bytes that are not urgent and have not left.
+    pub(super) fn backlog(&self) -> usize {
+        let inner = self.lock();
+        inner.others.bytes + inner.leaving
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().messages.is_empty()
+        let inner = self.lock();
+        inner.urgent.messages.is_empty() && inner.others.messages.is_empty()
     }
 
     /// Returns once there is a message.
@@ -89,30 +137,50 @@ impl Queue {
         }
     }
 
-    /// A stream of a Hello and then of all messages as they come; earlier streams of this queue end.
-    pub(super) fn stream(self: &Arc<Self>, hello: PeerHello) -> Outgoing {
-        let (number, earlier) = {
-            let mut inner = self.lock();
-            inner.stream += 1;
-            (inner.stream, inner.waker.take())
-        };
-        if let Some(waker) = earlier {
-            waker.wake();
-        }
-        let hello = Some(PeerMessage { message: Some(peer_message::Message::Hello(hello)) });
-        Outgoing { queue: self.clone(), number, hello }
+    /// The first stream: a Hello and then what is urgent, as it comes; earlier streams of this queue end.
+    pub(super) fn first(self: &Arc<Self>, hello: PeerHello) -> Outgoing {
+        let number = self.end_streams();
+        self.outgoing(Which::First, number, hello)
     }
 
-    /// Ends the stream of the moment.
-    pub(super) fn end_stream(&self) {
-        let waker = {
+    /// The second stream beside the first of the moment: a Hello and then what is not urgent.
+    pub(super) fn second(self: &Arc<Self>, hello: PeerHello) -> Outgoing {
+        let number = self.carry(Which::Second);
+        self.outgoing(Which::Second, number, hello)
+    }
+
+    /// There is no second stream: the first carries all.
+    pub(super) fn without_second(&self) {
+        self.carry(Which::First);
+    }
+
+    fn outgoing(self: &Arc<Self>, which: Which, number: u64, hello: PeerHello) -> Outgoing {
+        let hello = Some(PeerMessage { message: Some(peer_message::Message::Hello(hello)) });
+        Outgoing { queue: self.clone(), which, number, hello }
+    }
+
+    fn carry(&self, carrier: Which) -> u64 {
+        let (number, waker) = {
             let mut inner = self.lock();
-            inner.stream += 1;
-            inner.waker.take()
+            inner.carrier = Some(carrier);
+            (inner.number, inner.wakers[carrier as usize].take())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        number
+    }
+
+    /// Ends the streams of the moment. The number of those to come.
+    pub(super) fn end_streams(&self) -> u64 {
+        let (number, wakers) = {
+            let mut inner = self.lock();
+            inner.number += 1;
+            (inner.carrier, inner.leaving) = (None, 0);
+            (inner.number, std::mem::take(&mut inner.wakers))
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        number
     }
 }
 
@@ -120,6 +188,7 @@ impl Queue {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Arc<Queue>,
+    which: Which,
     number: u64,
     hello: Option<PeerMessage>,
 }
@@ -133,14 +202,25 @@ impl Stream for Outgoing {
         }
         let envelope = {
             let mut inner = self.queue.lock();
-            if inner.stream != self.number {
+            if inner.number != self.number {
                 return Poll::Ready(None);
             }
-            let Some(envelope) = inner.messages.pop_front() else {
-                inner.waker = Some(context.waker().clone());
+            let carries = inner.carrier == Some(self.which);
+            if carries {
+                inner.leaving = 0; // HTTP/2 asks for more once it has passed on what it was given
+            }
+            let urgent = if self.which == Which::First { inner.urgent.pop() } else { None };
+            let envelope = match urgent {
+                None if carries => inner.others.pop(),
+                urgent => urgent,
+            };
+            let Some(envelope) = envelope else {
+                inner.wakers[self.which as usize] = Some(context.waker().clone());
                 return Poll::Pending;
             };
-            inner.bytes -= envelope.bytes();
+            if carries {
+                inner.leaving = envelope.bytes();
+            }
             envelope
         };
         self.queue.counters.sent(envelope.bytes());
@@ -160,7 +240,7 @@ mod tests {
     use chiplog::{DirectoryId, LogId, NodeId};
     use tokio_stream::StreamExt;
 
-    fn message(bytes: usize) -> Envelope {
+    fn message(bytes: usize, urgent: bool) -> Envelope {
         Envelope {
             log: LogId(1),
             from: NodeId(1),
@@ -169,6 +249,7 @@ mod tests {
             to_directory: DirectoryId(0),
             head: Bytes::from(vec![bytes as u8; bytes]),
             bodies: Vec::new(),
+            urgent,
         }
     }
 
@@ -179,41 +260,100 @@ mod tests {
         }
     }
 
+    /// What comes out of a stream now.
+    async fn taken(stream: &mut Outgoing) -> Vec<usize> {
+        let mut all = Vec::new();
+        while let Ok(next) = tokio::time::timeout(std::time::Duration::ZERO, stream.next()).await {
+            match head_bytes(next) {
+                Some(bytes) => all.push(bytes),
+                None => return all,
+            }
+        }
+        all
+    }
+
     #[tokio::test]
     async fn what_is_too_much_is_dropped_and_the_rest_keeps_its_order() {
         let counters = Arc::new(Counters::default());
         let queue = Arc::new(Queue::new(100, counters.clone()));
         for bytes in [60, 40, 1, 50] {
-            queue.push(message(bytes));
+            queue.push(message(bytes, false));
         }
         assert_eq!((queue.bytes(), counters.read(NodeId(2), 0).dropped), (100, 2));
-        let mut stream = queue.stream(PeerHello::default());
-        for bytes in [0, 60, 40] {
-            assert_eq!(head_bytes(stream.next().await), Some(bytes));
-        }
+        let mut stream = queue.first(PeerHello::default());
+        queue.without_second();
+        assert_eq!(taken(&mut stream).await, [0, 60, 40]);
         assert!(queue.is_empty());
-        queue.push(message(500));
-        queue.push(message(1));
-        assert_eq!(head_bytes(stream.next().await), Some(500), "a larger one goes alone");
+        queue.push(message(500, false));
+        queue.push(message(1, false));
+        assert_eq!(taken(&mut stream).await, [500], "a larger one goes alone");
         assert_eq!(counters.read(NodeId(2), 0).dropped, 3);
-        queue.push(message(7));
+        queue.push(message(7, false));
+        queue.push(message(8, true));
         queue.clear();
-        assert_eq!((queue.bytes(), counters.read(NodeId(2), 0).dropped), (0, 4));
+        assert_eq!((queue.bytes(), counters.read(NodeId(2), 0).dropped), (0, 5));
+    }
+
+    #[tokio::test]
+    async fn what_is_urgent_waits_behind_nothing_else() {
+        let counters = Arc::new(Counters::default());
+        let queue = Arc::new(Queue::new(100, counters.clone()));
+        for (bytes, urgent) in [(90, false), (20, false), (1, true), (2, true)] {
+            queue.push(message(bytes, urgent));
+        }
+        assert_eq!(counters.read(NodeId(2), 0).dropped, 1, "what is urgent has room of its own");
+        let mut first = queue.first(PeerHello::default());
+        assert_eq!(taken(&mut first).await, [0, 1, 2], "whether there is a second one is not known yet");
+        let mut second = queue.second(PeerHello::default());
+        assert_eq!(taken(&mut second).await, [0, 90]);
+        queue.push(message(3, true));
+        queue.push(message(4, false));
+        assert_eq!((taken(&mut first).await, taken(&mut second).await), (vec![3], vec![4]));
+
+        // Where there is no second stream, it goes ahead.
+        let mut only = queue.first(PeerHello::default());
+        assert!(taken(&mut first).await.is_empty() && taken(&mut second).await.is_empty());
+        queue.without_second();
+        for (bytes, urgent) in [(5, false), (6, true), (7, false), (8, true)] {
+            queue.push(message(bytes, urgent));
+        }
+        assert_eq!(taken(&mut only).await, [0, 6, 8, 5, 7]);
+    }
+
+    #[tokio::test]
+    async fn the_backlog_is_what_the_network_has_not_taken_over() {
+        let queue = Arc::new(Queue::new(100, Arc::default()));
+        let mut first = queue.first(PeerHello::default());
+        let mut second = queue.second(PeerHello::default());
+        for (bytes, urgent) in [(50, false), (30, false), (1, true)] {
+            queue.push(message(bytes, urgent));
+        }
+        assert_eq!((queue.backlog(), taken(&mut first).await), (80, vec![0, 1]));
+        for left in [80, 80, 30] {
+            assert!(second.next().await.is_some()); // the Hello first
+            assert_eq!(queue.backlog(), left);
+        }
+        assert!(taken(&mut second).await.is_empty());
+        assert_eq!(queue.backlog(), 0);
+        queue.push(message(9, false));
+        assert!(second.next().await.is_some());
+        queue.end_streams();
+        assert_eq!(queue.backlog(), 0);
     }
 
     #[tokio::test]
     async fn a_stream_that_was_replaced_takes_nothing() {
         let queue = Arc::new(Queue::new(100, Arc::default()));
-        let mut earlier = queue.stream(PeerHello::default());
+        let mut earlier = queue.first(PeerHello::default());
         assert_eq!(head_bytes(earlier.next().await), Some(0));
         let waiting = tokio::spawn(async move { earlier.next().await });
         tokio::task::yield_now().await;
-        let mut later = queue.stream(PeerHello::default());
+        let mut later = queue.first(PeerHello::default());
         assert!(waiting.await.unwrap().is_none());
-        queue.push(message(5));
+        queue.push(message(5, true));
         assert_eq!(head_bytes(later.next().await), Some(0));
         assert_eq!(head_bytes(later.next().await), Some(5));
-        queue.end_stream();
+        queue.end_streams();
         assert!(later.next().await.is_none());
     }
 }

@@ -1,7 +1,11 @@
 //! Service: what arrives from the other replicas.
 
 use super::link::{LAST_WORD, LOOK_INTERVAL};
-use super::{IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, Shared, WINDOW_BYTES, peer_part};
+use super::queue::Which;
+use super::{
+    Arriving, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
+    peer_part,
+};
 use crate::arrival::Arrival;
 use crate::budget;
 use crate::ids;
@@ -21,10 +25,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The most connections of others: each replica has one, and some that it is giving up.
-const CONNECTIONS_MAX: usize = 4 * MEMBERS_MAX;
+/// The most connections of others: each replica has two, and some that it is giving up.
+const CONNECTIONS_MAX: usize = 8 * MEMBERS_MAX;
 /// The most streams of one connection.
 const STREAMS_MAX: u32 = 8;
+/// What is larger is not urgent, whatever stream it came by.
+const URGENT_BYTES_MAX: usize = 64 << 10;
 
 /// Takes streams until the transport is closed.
 pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
@@ -39,7 +45,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(shared.election_timeout / 2))
-        .http2_keepalive_timeout(Some(2 * shared.silence()));
+        .http2_keepalive_timeout(Some(SECOND_SILENCE.max(2 * shared.silence())));
     let mut closing = shared.closing.subscribe();
     let serving = async {
         let connections = listener::plain(listener, settings);
@@ -70,6 +76,7 @@ struct Sender {
     me: Me,
     node: NodeId,
     directory: DirectoryId,
+    which: Which,
     inbox: Inbox,
     replaced: oneshot::Receiver<()>,
 }
@@ -101,6 +108,8 @@ impl Peer for PeerService {
             to: hello.from,
             to_directory: hello.from_directory,
             from_address: self.shared.address.clone(),
+            features: FEATURES,
+            stream: hello.stream,
         };
         let (answers, outgoing) = mpsc::channel(2);
         let _ = answers.try_send(Ok(answer));
@@ -133,7 +142,7 @@ impl PeerService {
     }
 }
 
-/// Checks a Hello, and ends an earlier stream of the same sender.
+/// Checks a Hello, and ends earlier streams of the same sender: with a first one, all.
 ///
 /// # Errors
 /// FAILED_PRECONDITION says what is wrong; UNAVAILABLE: the log is not open.
@@ -145,6 +154,11 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     if hello.protocol != PROTOCOL {
         return refuse(format!("protocol {}; this replica speaks {PROTOCOL}", hello.protocol));
     }
+    let which = match hello.stream {
+        0 => Which::First,
+        1 => Which::Second,
+        n => return refuse(format!("stream {n}: this replica takes streams 0 and 1")),
+    };
     let (log, directory) = (id(&hello.log_id)?, DirectoryId(id(&hello.from_directory)?));
     let (node, to_directory) = (NodeId(hello.from), id(&hello.to_directory)?);
     let mut state = shared.write();
@@ -188,13 +202,17 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
         }
     }
     let (stream, replaced) = oneshot::channel();
-    state.arriving.insert(node, stream);
-    Ok(Sender { me, node, directory, inbox, replaced })
+    let arriving = state.arriving.entry(node).or_default();
+    match which {
+        Which::First => *arriving = Arriving { first: Some(stream), second: None },
+        Which::Second => arriving.second = Some(stream),
+    }
+    Ok(Sender { me, node, directory, which, inbox, replaced })
 }
 
 /// Hands over what comes, until the stream ends; then why.
 async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMessage>) -> Status {
-    let Sender { me, node, directory, inbox, mut replaced } = sender;
+    let Sender { me, node, directory, which, inbox, mut replaced } = sender;
     let counters = {
         let mut state = shared.write();
         state.counters(node)
@@ -215,7 +233,7 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
         let Some(to_directory) = ids::from_bytes(&to_directory) else {
             return Status::invalid_argument("an id has to have 16 bytes");
         };
-        let envelope = Envelope {
+        let mut envelope = Envelope {
             log: LogId(me.log.get()),
             from: node,
             from_directory: directory,
@@ -223,8 +241,11 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
             to_directory: DirectoryId(to_directory),
             head,
             bodies,
+            urgent: false,
         };
-        counters.received(envelope.bytes());
+        let bytes = envelope.bytes();
+        envelope.urgent = which == Which::First && bytes <= URGENT_BYTES_MAX;
+        counters.received(bytes);
         inbox.deliver(envelope);
     }
 }

@@ -224,15 +224,14 @@ async fn a_leader_is_lost_in_mid_append() {
     }
 }
 
-/// A log that takes nothing slows its clients; what they sent is answered once it does.
-#[tokio::test]
-async fn a_stalled_log_slows_its_clients() {
-    let network = MemoryNetwork::new();
+/// A leader whose only follower is not heard: it takes little, and commits nothing. Append waits for room for so long.
+async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir; 2], Vec<Log>) {
     let (dirs, mut logs) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Vec::<Log>::new());
     for node in 1..=2u64 {
         let bootstrap = logs.first().map_or(Bootstrap::Init, |log| Bootstrap::Join(log.info().log_id));
-        let mut options = options(node, bootstrap, &network, &format!("127.0.0.1:{node}"));
+        let mut options = options(node, bootstrap, network, &format!("127.0.0.1:{node}"));
         options.queue_bytes_max = options.batch_bytes_max as usize;
+        options.queue_timeout = queue_timeout;
         options.capacity_bytes = None;
         if let Some(cluster) = &mut options.cluster {
             cluster.election_timeout = Duration::from_secs(60); // a lead outlives the stall
@@ -250,9 +249,45 @@ async fn a_stalled_log_slows_its_clients() {
         }
         logs.push(log);
     }
+    network.disconnect(NodeId(2));
+    (dirs, logs)
+}
+
+/// What waited for room in vain is surely not in the log: it was told as "outcome unknown".
+#[tokio::test]
+async fn who_finds_no_room_is_told_that_nothing_is_in_the_log() {
+    let network = MemoryNetwork::new();
+    let (_dirs, logs) = stalled(&network, Duration::from_millis(300)).await;
+    let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), Limits::default());
+    // One stream fills all there is: of what it sent much is under way.
+    let fill = tokio_stream::iter(
+        (1..=100u64).map(|n| chiplog_net::logspec::AppendRequest::new(n, [vec![1; 256 << 10]])),
+    );
+    let _filling = server.client().await.append(fill).await.unwrap();
+    let refused = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let one = tokio_stream::iter([chiplog_net::logspec::AppendRequest::new(1, [vec![2; 256 << 10]])]);
+            let mut replies = server.client().await.append(one).await.unwrap().into_inner();
+            // Before it is full, it takes more, and does not answer.
+            if let Ok(reply) = tokio::time::timeout(Duration::from_secs(3), replies.message()).await {
+                break reply.unwrap_err();
+            }
+        }
+    })
+    .await
+    .expect("all is taken");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert_eq!(chiplog_net::status::from_status(&refused).kind(), chiplog::ErrorKind::Busy);
+    assert!(refused.message().contains("nothing of the request is in the log"), "{refused}");
+}
+
+/// A log that takes nothing slows its clients; what they sent is answered once it does.
+#[tokio::test]
+async fn a_stalled_log_slows_its_clients() {
+    let network = MemoryNetwork::new();
+    let (_dirs, logs) = stalled(&network, PATIENCE).await;
     let limits = Limits { stream_bytes_max: 2 << 20, ..Limits::default() };
     let server = serve(TcpListener::bind("127.0.0.1:0").await.unwrap(), logs[0].clone(), limits);
-    network.disconnect(NodeId(2));
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counting = sent.clone();
     let requests = tokio_stream::iter((1..=400u64).map(move |n| {

@@ -16,8 +16,11 @@ use chiplog_net::refusals::Refusal;
 use chiplog_net::status::from_status;
 use chiplog_net::tls::ServerTls;
 use http_body::Body as _;
+use prost::Message as _;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -61,6 +64,34 @@ async fn connections() {
     for channel in &open {
         info(channel).await.unwrap();
     }
+    open.pop();
+    let begun = Instant::now();
+    while server.ask_plainly().await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "its place is not given to another");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One machine could take all places there are.
+#[tokio::test]
+async fn connections_of_an_address() {
+    let mut settings = Settings::default();
+    settings.limits.connections_per_address = 2;
+    let server = Served::start(settings).await;
+    let mut open = [server.plain().await, server.plain().await].to_vec();
+    for channel in &open {
+        info(channel).await.unwrap();
+    }
+    server.refused(Refusal::ConnectionsOfAddress, 0).await;
+    assert!(server.ask_plainly().await.is_err());
+    assert!(server.refusals.read(Refusal::ConnectionsOfAddress) >= 1);
+    // Others have their own.
+    let elsewhere = server.endpoint().local_address(Some([127, 0, 0, 2].into())).connect().await.unwrap();
+    info(&elsewhere).await.unwrap();
+    for channel in &open {
+        info(channel).await.unwrap();
+    }
+    assert_eq!(server.refusals.read(Refusal::Connections), 0);
     open.pop();
     let begun = Instant::now();
     while server.ask_plainly().await.is_err() {
@@ -126,6 +157,9 @@ async fn header_bytes() {
 #[tokio::test]
 async fn handshake_time() {
     let mut settings = Settings::default();
+    settings.limits.handshake = Duration::MAX;
+    Served::start(settings.clone()).await.ask_plainly().await.unwrap();
+    settings.refusals = Default::default();
     settings.limits.handshake = Duration::from_millis(300);
     let mut plain = Served::start(settings.clone()).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -257,6 +291,119 @@ async fn a_reader_that_hangs_loses_its_connection() {
     };
     println!("after {:?}: {status}", begun.elapsed());
     assert!(!status.message().starts_with("slow reader"), "{status}");
+}
+
+/// An answer that is whole in HTTP/2, and for which its client leaves no room, was watched by nobody: the call had ended.
+#[tokio::test]
+async fn the_last_piece_of_an_answer_is_watched() {
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = Some(Duration::from_millis(300));
+    let server = Served::start(settings).await;
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || log.append(&[7; 40 << 10]).unwrap()).await.unwrap();
+    let channel = server.endpoint().initial_stream_window_size(16 << 10).connect().await.unwrap();
+    let request = ReadRequest { start: Some(Start::Oldest(true)), records_max: 1, ..ReadRequest::default() };
+    let mut answer = NativeClient::new(channel.clone()).read(request).await.unwrap().into_inner();
+    server.refused(Refusal::SlowReader, 1).await;
+    // Its client takes nothing still: the connection ends, and with it all that lies there.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let status = loop {
+        match tokio::time::timeout(PATIENCE, answer.message()).await.expect("it hangs") {
+            Ok(message) => assert!(message.is_some(), "all of it came"),
+            Err(status) => break status,
+        }
+    };
+    println!("{status}");
+    server.refused(Refusal::SlowReader, 1).await;
+}
+
+/// A body that sends what it is given, and tells how much of that was taken.
+struct Sent(mpsc::Receiver<Bytes>, Arc<AtomicUsize>);
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let next = self.0.poll_recv(context);
+        if let Poll::Ready(Some(bytes)) = &next {
+            self.1.fetch_add(bytes.len(), Ordering::Relaxed);
+        }
+        next.map(|bytes| bytes.map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+}
+
+/// Four streams that found no room filled the window of their connection: nothing else came in over it, and a client in
+/// the middle of a message was taken for one that does not send.
+#[tokio::test]
+async fn streams_that_wait_leave_room_for_others_of_their_connection() {
+    let limits = BudgetLimits { bytes: 64 << 20, connection_bytes: MESSAGE_BYTES_MAX, wait: PATIENCE * 2 };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
+    let channel = server.plain().await;
+    // One stream has all that a connection may have, and is in the middle of its message.
+    let message = {
+        let message = AppendRequest::new(1, vec![vec![7; 64 << 10]; 15]).encode_to_vec();
+        [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat()
+    };
+    let (middle, taken) = (message.len() / 2, Arc::<AtomicUsize>::default());
+    let (first, body) = mpsc::channel(4);
+    let mut answer = append(&channel, Sent(body, Arc::default()));
+    first.send(message[..middle].to_vec().into()).await.unwrap();
+    until("it has its share", || budget.used_bytes() >= message.len() - 1024).await;
+    // Others send as much as they may.
+    let chunk = Bytes::from(message.clone());
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        let (sender, body) = mpsc::channel(8);
+        (0..6).for_each(|_| sender.try_send(chunk.clone()).unwrap());
+        others.push((sender, append(&channel, Sent(body, taken.clone()))));
+    }
+    until("they send", || taken.load(Ordering::Relaxed) >= 8 * chunk.len()).await;
+    // As far as they get.
+    let mut before = 0;
+    while before < taken.load(Ordering::Relaxed) {
+        before = taken.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    println!("{before} bytes are on their way");
+    info(&channel).await.unwrap();
+    first.send(message[middle..].to_vec().into()).await.unwrap();
+    let answered = tokio::time::timeout(PATIENCE, answer.recv()).await.expect("the rest does not come");
+    assert!(answered.is_some_and(|bytes| !bytes.is_empty()));
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: not yet");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Begins an append with this body; what is answered comes bit by bit.
+fn append(channel: &Channel, body: Sent) -> mpsc::Receiver<Bytes> {
+    let (answers, answered) = mpsc::channel(4);
+    let mut request = http::Request::new(Body::new(body));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = "http://a/logspec.Log/Append".parse().unwrap();
+    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    let mut channel = channel.clone();
+    tokio::spawn(async move {
+        poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+        let mut answer = channel.call(request).await.unwrap().into_body();
+        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut answer).poll_frame(context)).await {
+            if let Ok(data) = frame.into_data() {
+                let _ = answers.send(data).await;
+            }
+        }
+    });
+    answered
 }
 
 /// A body that announces a message of so many bytes, and sends none of them; until it is to end.

@@ -86,6 +86,8 @@ fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Re
         to: 1,
         to_directory: bytes(info.directory.get()),
         from_address: "127.0.0.1:9 127.0.0.1:9".into(),
+        features: 0,
+        stream: 0,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

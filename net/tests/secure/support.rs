@@ -4,6 +4,7 @@ use crate::pki::{Authority, Leaf};
 use chiplog::{Log, Options};
 use chiplog_net::access::{Access, AccessLayer, Tokens};
 use chiplog_net::budget::{Budget, BudgetLimits};
+use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::logspec::{Limits, LogspecService};
@@ -64,7 +65,8 @@ impl Served {
         let router = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
-            .add_service(Native::with(host, options).into_service());
+            .add_service(Native::with(host.clone(), options).into_service())
+            .add_service(Follow::new(host).into_service());
         let serving = tokio::spawn(async move {
             router.serve_with_incoming(listener::incoming_with(listener, settings)).await.unwrap();
         });

@@ -5,10 +5,19 @@ use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::access::{Role, digest_of};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::listener::Settings;
-use chiplog_net::proto::logspec::InfoRequest;
+use chiplog_net::logspec::AppendRequest;
 use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::logspec::{InfoRequest, ReadRequest as LogspecRead};
+use chiplog_net::proto::v1::follow_client::FollowClient;
+use chiplog_net::proto::v1::follow_request::Start as Copy;
+use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::proto::v1::read_request::Start as From;
+use chiplog_net::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, WatchRequest};
 use chiplog_net::refusals::Refusal;
 use chiplog_net::status::from_status;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
 
 async fn served() -> Served {
     let line = |role: Role| format!("{role}:{}\n", digest_of(role.name()));
@@ -71,4 +80,89 @@ async fn tokens_that_are_replaced_count_at_once() {
     server.access.replace(format!("read:{}", digest_of("new")).parse().unwrap());
     assert_eq!(reader.info().await.unwrap_err().kind(), ErrorKind::Unauthenticated);
     client(&server, "new").await.unwrap().info().await.unwrap();
+}
+
+fn shown<T>(token: &str, request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    request
+}
+
+async fn message<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
+    tokio::time::timeout(PATIENCE, stream.message()).await.expect("neither an answer nor the end")
+}
+
+/// What a stream ends with.
+async fn end<T>(mut stream: Streaming<T>) -> Code {
+    loop {
+        match message(&mut stream).await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ended as if all was told"),
+            Err(status) => return status.code(),
+        }
+    }
+}
+
+/// A stream that was let in went on for as long as its client liked, whatever became of its token.
+#[tokio::test]
+async fn who_loses_a_token_or_its_role_loses_the_streams() {
+    let server = served().await;
+    let channel = server.plain().await;
+    let (mut logspec, mut native) = (LogClient::new(channel.clone()), NativeClient::new(channel.clone()));
+    let mut copies = FollowClient::new(channel);
+    let batch = || chiplog::BatchBuilder::new().push(b"x").unwrap().build().unwrap().as_bytes().clone();
+
+    // Appends, over both services; what is asked with the token of an administrator goes on.
+    let (first, requests) = mpsc::channel(4);
+    let requests = ReceiverStream::new(requests);
+    let mut of_logspec = logspec.append(shown("append", requests)).await.unwrap().into_inner();
+    first.send(AppendRequest::new(1, ["x"])).await.unwrap();
+    assert!(message(&mut of_logspec).await.unwrap().is_some());
+    let natively = |token: &'static str| {
+        let (sender, requests) = mpsc::channel(4);
+        let mut native = native.clone();
+        async move {
+            let requests = ReceiverStream::new(requests);
+            (sender, native.append(shown(token, requests)).await.unwrap().into_inner())
+        }
+    };
+    let (second, mut of_native) = natively("append").await;
+    let (third, mut of_admin) = natively("admin").await;
+    for (sender, answers) in [(&second, &mut of_native), (&third, &mut of_admin)] {
+        sender.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
+        assert!(message(answers).await.unwrap().is_some());
+    }
+    // Streams of readers, at the end of the log.
+    let mut read = logspec.read(shown("read", LogspecRead { next_index: 1 })).await.unwrap().into_inner();
+    assert!(message(&mut read).await.unwrap().is_some());
+    let info = InfoRequest { allow_stale: true };
+    let infos = logspec.info_stream(shown("read", info)).await.unwrap().into_inner();
+    let request = ReadRequest { start: Some(From::Oldest(true)), follow: true, ..ReadRequest::default() };
+    let mut natively_read = native.read(shown("read", request)).await.unwrap().into_inner();
+    assert!(message(&mut natively_read).await.unwrap().is_some());
+    let watched = native.watch(shown("read", WatchRequest::default())).await.unwrap().into_inner();
+    let request = FollowRequest { start: Some(Copy::Oldest(true)), ..FollowRequest::default() };
+    let mut followed = copies.follow(shown("read", request)).await.unwrap().into_inner();
+    assert!(message(&mut followed).await.unwrap().is_some());
+    let last = server.log.info().last;
+
+    // One is taken away, one may only read now.
+    let left = format!("read:{}\nadmin:{}\n", digest_of("append"), digest_of("admin"));
+    server.access.replace(left.parse().unwrap());
+    // Also what was sent before its client heard of that is not taken.
+    let _ = first.send(AppendRequest::new(2, ["late"])).await;
+    let _ = second.send(NativeAppend { log: String::new(), batch: batch() }).await;
+    assert_eq!(end(of_logspec).await, Code::PermissionDenied);
+    assert_eq!(end(of_native).await, Code::PermissionDenied);
+    assert_eq!(end(read).await, Code::Unauthenticated);
+    assert_eq!(end(infos).await, Code::Unauthenticated);
+    assert_eq!(end(natively_read).await, Code::Unauthenticated);
+    assert_eq!(end(watched).await, Code::Unauthenticated);
+    assert_eq!(end(followed).await, Code::Unauthenticated);
+    assert_eq!(server.refusals.read(Refusal::PermissionDenied), 2);
+    assert_eq!(server.refusals.read(Refusal::Unauthenticated), 5);
+    assert_eq!(server.log.info().last, last);
+    third.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
+    assert!(message(&mut of_admin).await.unwrap().is_some());
+    assert_eq!(server.log.info().last, Index(last.get() + 1));
 }

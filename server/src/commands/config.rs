@@ -26,7 +26,9 @@ pub(crate) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Check a file: unknown keys, values out of bounds.
+    /// Check a file: unknown keys, values out of bounds, files of certificates, keys and tokens, whether others could reach it.
+    ///
+    /// What only the machine that it runs on can tell is left to `chiplog serve`: names, ports that are taken, the data.
     Check {
         /// The file.
         file: PathBuf,
@@ -41,7 +43,8 @@ enum What {
 pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
     match &args.what {
         What::Check { file } => {
-            Config::load(Some(file), &[])?;
+            let config = Config::load(Some(file), &[])?;
+            crate::serve::check(&config)?;
             ui.result(&json!({ "ok": true }), |_| format!("{} is in order", file.display()))?;
         }
         What::Show { settings } => {

@@ -1,8 +1,8 @@
 //! `chiplog dev`: a cluster of three servers in one process, to try things.
 
-use super::serve::runtime;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
+use crate::runtime::runtime;
 use crate::serve::{Config, First, Server};
 use crate::signals;
 use crate::ui::Ui;

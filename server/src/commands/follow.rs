@@ -4,11 +4,12 @@ use crate::cluster::{Connect, host_port};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human::{self, parse_bytes};
+use crate::remote;
 use crate::serve::Config;
 use crate::serve::copy::CopyServer;
 use crate::signals;
 use crate::ui::Ui;
-use chiplog::{ErrorKind, Followed, Index, Options, Start};
+use chiplog::{ErrorKind, Followed, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use chiplog_net::ids::to_hex;
 use clap::Args;
@@ -17,10 +18,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// How long servers are waited for, for a new copy, before it is told why none is there.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+
 const EXAMPLES: &str = "\
 Examples:
   chiplog follow ./copy --cluster log1:7411,log2:7411      a copy of the log, for as long as this runs
   chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
+  chiplog follow ./copy --cluster log1:7411 --since 2h     what the last two hours brought, and what is still to come
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
   chiplog follow ./copy2 --cluster 127.0.0.1:7421          a copy of the copy
   chiplog read 127.0.0.1:7421 --stale --follow             what the copy has, over the network
@@ -34,6 +39,8 @@ Examples:
 ///
 /// Records that were discarded before they came are missing in the copy, and it says so. A copy that is full, or whose
 /// servers are away, tries again for ever; one whose files fail, or whose servers have another log, ends.
+///
+/// A new copy needs a server to begin with, and waits for one; one that refuses the token ends it.
 ///
 /// Tells on standard output what happens, one line each; with --json one object each, its \"event\" one of opened,
 /// connected, switched, jumped, discarded, failed, missed. Ctrl-C and SIGTERM end it in order (status 0).
@@ -49,8 +56,17 @@ pub(crate) struct Follow {
     cluster: Vec<String>,
 
     /// Where a new copy begins: oldest, newest, or the index of a record.
-    #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place)]
+    #[arg(long, value_name = "PLACE", default_value = "oldest", value_parser = place, conflicts_with_all = ["last", "since"])]
     from: Start,
+
+    /// A new copy begins so many records before the end.
+    #[arg(long, value_name = "N", conflicts_with = "since")]
+    last: Option<u64>,
+
+    /// A new copy begins with the first record of this time or later: RFC 3339, a date, milliseconds since 1970, or a span
+    /// ago (90s, 15m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = crate::engine::since)]
+    since: Option<Timestamp>,
 
     /// Prefer servers of this zone.
     #[arg(long, env = "CHIPLOG_ZONE", default_value = "", hide_default_value = true)]
@@ -116,6 +132,11 @@ fn place(text: &str) -> Result<Start, String> {
 }
 
 impl Follow {
+    fn start(&self) -> Start {
+        let since = self.since.map(Start::Timestamp);
+        self.last.map(Start::Last).or(since).unwrap_or(self.from)
+    }
+
     fn options(&self) -> Result<FollowerOptions> {
         let mut options = FollowerOptions::default();
         let files = self.segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
@@ -147,8 +168,8 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
-        Some(follower) => _ = follower.close(),               // the events end
-        None => std::process::exit(Exit::Interrupted as i32), // nothing has begun that a kill would harm
+        Some(follower) => _ = follower.close(),      // the events end
+        None => std::process::exit(Exit::Ok as i32), // nothing has begun that a kill would harm
     })?;
     if args.start_over {
         match Followed::reset(&args.dir) {
@@ -156,7 +177,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
     }
-    let follower = Follower::open(&args.dir, args.cluster.iter().cloned(), args.from, options)?;
+    let follower = begin(args, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;
@@ -168,6 +189,27 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     told?;
     closed?;
     Ok(Exit::Ok)
+}
+
+/// Opens the copy. For a new one a server is needed: waits for one, and tells why there is none, once for each reason.
+fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
+    let mut told = None;
+    loop {
+        let mut options = options.clone();
+        options.open_timeout = FIRST_PATIENCE;
+        let opened = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options);
+        let error = match opened {
+            Ok(follower) => return Ok(follower),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => error,
+            Err(error) => return Err(remote::failure(error)),
+        };
+        let why = error.to_string();
+        if told.as_ref() != Some(&why) {
+            let event = FollowerEvent::Failed { server: None, error };
+            value(&event).map_or(Ok(()), |event| tell(ui, &event))?;
+            told = Some(why);
+        }
+    }
 }
 
 /// Until the follower is closed, or ends by itself.

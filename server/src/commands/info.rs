@@ -1,6 +1,5 @@
 //! `chiplog info`: where a log begins and ends, and what room it takes.
 
-use super::read::STALE_DIRECTORY;
 use crate::cluster::Connect;
 use crate::engine;
 use crate::exit::Exit;
@@ -158,6 +157,9 @@ fn bytes_on_disk(dir: &Path) -> Result<u64> {
     }
     Ok(bytes)
 }
+
+/// What `--stale` is not for.
+pub(super) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
 
 /// Records at the end that a killed writer left, in words.
 pub(super) fn unproven(records: u64) -> String {

@@ -20,13 +20,12 @@ mod info;
 mod man;
 mod member;
 mod read;
+mod replicas;
 mod serve;
 mod status;
 mod token;
 mod top;
 mod verify;
-
-pub(crate) use serve::runtime;
 
 /// What to do.
 #[derive(Debug, Subcommand)]

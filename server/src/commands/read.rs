@@ -7,7 +7,7 @@ mod remote;
 mod salvage;
 
 use crate::cluster::Connect;
-use crate::commands::info::{unproven, unproven_in};
+use crate::commands::info::{STALE_DIRECTORY, unproven, unproven_in};
 use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::human;
 use crate::signals;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
-use chiplog::{Index, Reader, Record, Start, Timestamp};
+use chiplog::{Index, Reader, Record, Start};
 use clap::Args;
 use format::Format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,7 +25,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,9 +115,6 @@ pub(crate) struct Read {
     #[command(flatten)]
     connect: Connect,
 }
-
-/// What `--stale` is not for.
-pub(super) const STALE_DIRECTORY: &str = "--stale is for servers: a directory is read as it is";
 
 /// How often a follower looks whether it should end. New records wake it at once.
 const STOP_CHECK: Duration = Duration::from_millis(250);
@@ -274,9 +271,7 @@ impl Source for Reader {
 
 fn start(args: &Read) -> Result<Start> {
     if let Some(since) = &args.since {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-        return human::parse_time(since, now).map(Start::Timestamp).map_err(Failure::usage);
+        return crate::engine::since(since).map(Start::Timestamp).map_err(Failure::usage);
     }
     Ok(match (args.from, args.last) {
         (Some(index), _) => Start::Index(Index(index)),

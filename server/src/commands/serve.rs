@@ -2,10 +2,11 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
+use crate::runtime::runtime;
 use crate::serve::{Config, First, Server};
 use crate::signals;
 use crate::ui::Ui;
-use chiplog::{ErrorKind, LogId};
+use chiplog::LogId;
 use clap::Args;
 use sd_notify::NotifyState;
 use std::path::PathBuf;
@@ -127,15 +128,6 @@ impl Settings {
         }
         Config::load(self.config.as_deref(), &over)
     }
-}
-
-/// A runtime for servers and for those who ask them.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("chiplog-serve")
-        .build()
-        .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))
 }
 
 /// Variables that look like ours and mean nothing: most likely a slip.

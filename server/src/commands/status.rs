@@ -1,15 +1,15 @@
 //! `chiplog status`: a cluster as its servers see it.
 
 use crate::cluster::{Asker, Connect, host_port};
+use crate::commands::replicas::{complaints, number, or_dash, title};
 use crate::exit::Exit;
 use crate::failure::Result;
 use crate::human;
-use crate::survey::{Silent, role_name};
+use crate::survey::{Silent, Survey, role_name};
 use crate::ui::Ui;
 use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,7 @@ Examples:
 /// Show a cluster: its replicas, what they do and how far they are.
 ///
 /// One server that answers is enough: it names the others, which are asked as well. Status 5 when nobody leads or no
-/// server answers.
+/// server answers, 2 when all that answer refuse the token.
 ///
 /// Fields of --json: log_id, leader (node; null: nobody), replicas: each {"node", "role" (leader, follower, candidate,
 /// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
@@ -82,7 +82,8 @@ impl Replica {
             voter: me.is_some_and(|m| m.voter),
             client: s.client_address,
             peer: s.peer_address,
-            zone: s.zone,
+            // As the cluster tells everybody; before it is part of one, as it was told itself.
+            zone: me.map_or(s.zone, |m| m.zone.clone()),
             directory: (!s.directory.is_empty()).then_some(s.directory),
             term: Some(s.term),
             first: Some(s.first),
@@ -118,22 +119,26 @@ impl Replica {
 
 impl Shown {
     fn words(&self) -> String {
-        let mut out = String::new();
-        let id = self.log_id.as_deref().unwrap_or("not made yet");
-        let leader = self.leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
-        _ = writeln!(out, "log {id}; {leader}");
+        let answered = self.replicas.iter().any(|r| r.error.is_none());
+        let (log, leader) = title(self.log_id.as_deref(), self.leader, answered);
         let mut rows = vec![
             ["NODE", "ROLE", "VOTES", "CLIENT", "ZONE", "TERM", "FIRST", "LAST", "LAG", "USED", "SYNC P99"]
                 .map(str::to_owned),
         ];
-        let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
         for r in &self.replicas {
             rows.push([
                 number(r.node),
                 r.role.to_owned(),
-                if r.voter { "yes" } else { "no" }.to_owned(),
+                if r.node.is_none() {
+                    "-"
+                } else if r.voter {
+                    "yes"
+                } else {
+                    "no"
+                }
+                .to_owned(),
                 r.client.clone(),
-                if r.zone.is_empty() { "-".into() } else { r.zone.clone() },
+                or_dash(&r.zone),
                 number(r.term),
                 number(r.first),
                 number(r.last),
@@ -142,13 +147,8 @@ impl Shown {
                 r.sync_p99_micros.map_or("-".into(), |m| human::duration(Duration::from_micros(m))),
             ]);
         }
-        out.push_str(&human::table(&rows));
-        for r in &self.replicas {
-            for what in [&r.poison, &r.error].into_iter().flatten() {
-                _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
-            }
-        }
-        out
+        let said = complaints(self.replicas.iter().map(|r| (r.node, &r.poison, &r.error)));
+        format!("{log}; {leader}\n{}{said}", human::table(&rows))
     }
 }
 
@@ -157,7 +157,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let found = asker.wait(asker.survey(&args.servers).round(PATIENCE));
+    let mut found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
+    if found.silent.iter().any(|s| s.refuses) {
+        found = found.somebody()?; // nothing to show, and waiting does not mend it
+    }
     let mut replicas: Vec<Replica> = found.answers.iter().map(|(_, s)| Replica::answered(s)).collect();
     replicas.extend(found.silent.iter().map(Replica::silent));
     for replica in &mut replicas {

@@ -3,27 +3,28 @@
 //! Figures that grow are asked twice, and what they grew by is shown. What was asked before is kept here; the servers
 //! are only read.
 
+mod screen;
+mod view;
+
 use crate::cluster::{Asker, Connect, host_port};
 use crate::exit::Exit;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::human;
 use crate::signals;
-use crate::survey::{Found, role_name};
+use crate::survey::{Found, Survey, role_name};
 use crate::ui::{Ui, print};
-use chiplog::Timestamp;
 use chiplog_net::proto::v1::StatusResponse;
 use clap::Args;
-use console::Term;
-use serde::Serialize;
-use std::fmt::Write as _;
+use screen::Screen;
 use std::io::IsTerminal;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use view::{Replica, View};
 
 const EXAMPLES: &str = "\
 Examples:
   chiplog top log1:7411
-      Until Ctrl-C.
+      Until q or Ctrl-C.
   chiplog top log1:7411 --json --count 60 > minute.jsonl
       A minute for a script, one object a second.
   chiplog top log1:7411 --json | jq -c '[.leader, .records_per_second, [.replicas[].lag]]'";
@@ -31,7 +32,8 @@ Examples:
 /// Watch a cluster at work: replicas, rates, lag, syncs and disks, once a second.
 ///
 /// One server that answers is enough: it names the others, which are asked as well. On a terminal the view is drawn over
-/// the one before; elsewhere one follows the other. Ctrl-C ends it (status 0). Status 5 when no server answers at first.
+/// the one before, what matters less is left out where it is narrow, and the last view stays; elsewhere one follows the
+/// other. q or Ctrl-C ends it (status 0). Status 5 when no server answers at first.
 ///
 /// Records/s are records committed, as the replica knows; written/s are bytes of blocks that it wrote, headers included;
 /// appends/s are batches that the leader took. SYNC are half and 99 in 100 of all syncs since the server was started.
@@ -59,41 +61,6 @@ pub(crate) struct Top {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// A server that does not answer for so long is shown as one that does not.
 const PATIENCE: Duration = Duration::from_millis(900);
-
-#[derive(Default, Serialize)]
-struct View {
-    time: u64,
-    log_id: Option<String>,
-    leader: Option<u64>,
-    appends_per_second: Option<f64>,
-    records_per_second: Option<f64>,
-    replicas: Vec<Replica>,
-}
-
-#[derive(Default, Serialize)]
-struct Replica {
-    node: Option<u64>,
-    role: &'static str,
-    voter: bool,
-    client: String,
-    zone: String,
-    term: Option<u64>,
-    first: Option<u64>,
-    last: Option<u64>,
-    lag: Option<u64>,
-    records_per_second: Option<f64>,
-    written_bytes_per_second: Option<f64>,
-    bytes_used: Option<u64>,
-    bytes_capacity: Option<u64>,
-    disk_bytes: Option<u64>,
-    disk_free_bytes: Option<u64>,
-    sync_median_micros: Option<u64>,
-    sync_p99_micros: Option<u64>,
-    damaged: Option<u64>,
-    repaired: Option<u64>,
-    poison: Option<String>,
-    error: Option<String>,
-}
 
 /// Two rounds, and the time between them.
 struct Rounds<'a> {
@@ -173,81 +140,6 @@ impl Rounds<'_> {
     }
 }
 
-impl View {
-    fn words(&self) -> String {
-        let mut out = String::new();
-        let id = self.log_id.as_deref().unwrap_or("not made yet");
-        let leader = self.leader.map_or("nobody leads".into(), |n| format!("node {n} leads"));
-        let rate = |r: Option<f64>| r.map_or("-".into(), human::per_second);
-        _ = writeln!(
-            out,
-            "{}  log {id}; {leader}; {} records/s, {} appends/s",
-            human::time(Timestamp(self.time)),
-            rate(self.records_per_second),
-            rate(self.appends_per_second)
-        );
-        let head = [
-            "NODE",
-            "ROLE",
-            "CLIENT",
-            "ZONE",
-            "FIRST",
-            "LAST",
-            "LAG",
-            "RECORDS/S",
-            "WRITTEN/S",
-            "SYNC P50",
-            "SYNC P99",
-            "USED",
-            "DISK",
-        ];
-        let mut rows = vec![head.map(str::to_owned)];
-        let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
-        let micros = |m: Option<u64>| m.map_or("-".into(), |m| human::duration(Duration::from_micros(m)));
-        for r in &self.replicas {
-            let written = r.written_bytes_per_second.map_or("-".into(), |b| human::bytes(b as u64));
-            rows.push([
-                number(r.node),
-                if r.voter || r.error.is_some() { r.role.into() } else { format!("{} (no vote)", r.role) },
-                r.client.clone(),
-                if r.zone.is_empty() { "-".into() } else { r.zone.clone() },
-                number(r.first),
-                number(r.last),
-                number(r.lag),
-                rate(r.records_per_second),
-                written,
-                micros(r.sync_median_micros),
-                micros(r.sync_p99_micros),
-                used(r.bytes_used, r.bytes_capacity),
-                disk(r.disk_bytes, r.disk_free_bytes),
-            ]);
-        }
-        out.push_str(&human::table(&rows));
-        for r in &self.replicas {
-            for what in [&r.poison, &r.error].into_iter().flatten() {
-                _ = writeln!(out, "{}: {what}", r.node.map_or("a server".into(), |n| format!("node {n}")));
-            }
-        }
-        out
-    }
-}
-
-fn used(bytes: Option<u64>, capacity: Option<u64>) -> String {
-    match (bytes, capacity) {
-        (None, _) => "-".into(),
-        (Some(bytes), None) => human::bytes(bytes),
-        (Some(bytes), Some(capacity)) => {
-            format!("{} ({}%)", human::bytes(bytes), bytes * 100 / capacity.max(1))
-        }
-    }
-}
-
-/// How full a disk is.
-fn disk(bytes: Option<u64>, free: Option<u64>) -> String {
-    let (Some(bytes), Some(free)) = (bytes, free) else { return "-".into() };
-    format!("{}%", bytes.saturating_sub(free) * 100 / bytes.max(1))
-}
-
 /// Where views go.
 enum Output {
     Json,
@@ -255,22 +147,22 @@ enum Output {
     Pages {
         drawn: bool,
     },
-    /// One over the other; how many lines the one before has.
+    /// One over the other; the last one stays.
     Screen {
-        term: Term,
-        lines: usize,
+        screen: Screen,
+        last: String,
     },
 }
 
 impl Output {
-    fn new(ui: &Ui) -> Self {
+    fn new(ui: &Ui) -> Result<Self> {
         if ui.json {
-            return Self::Json;
+            return Ok(Self::Json);
         }
         if !std::io::stdout().is_terminal() {
-            return Self::Pages { drawn: false };
+            return Ok(Self::Pages { drawn: false });
         }
-        Self::Screen { term: Term::buffered_stdout(), lines: 0 }
+        Ok(Self::Screen { screen: Screen::take()?, last: String::new() })
     }
 
     fn draw(&mut self, view: &View, ui: &Ui) -> Result<()> {
@@ -280,45 +172,65 @@ impl Output {
                 let between = if std::mem::replace(drawn, true) { "\n" } else { "" };
                 print(format!("{between}{}", view.words()).as_bytes())
             }
-            Self::Screen { term, lines } => {
-                let failed = |e| Failure::output(&e);
-                let width = usize::from(term.size().1).max(1);
-                term.move_cursor_up(*lines).map_err(failed)?;
-                term.clear_to_end_of_screen().map_err(failed)?;
-                let text = view.words();
-                for line in text.lines() {
-                    // A line that is wrapped would take two.
-                    let fits: String = line.chars().take(width).collect();
-                    term.write_line(&fits).map_err(failed)?;
-                }
-                *lines = text.lines().count();
-                term.flush().map_err(failed)
+            Self::Screen { screen, last } => {
+                *last = view.narrow_words(screen.width());
+                screen.draw(&format!("{last}\nq ends"))
             }
+        }
+    }
+
+    /// The end that was asked for.
+    fn end(self) -> Result<()> {
+        if let Self::Screen { screen, last } = &self {
+            screen.leave();
+            print(last.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Self::Screen { screen, .. } = self {
+            screen.leave();
         }
     }
 }
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect)?;
-    let mut survey = asker.survey(&args.servers);
+    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
+    // Before the terminal is taken: who sees nothing but an error should see it where it belongs.
+    let mut began = Instant::now();
+    let mut now = asker.wait(survey.round(PATIENCE)).somebody()?;
+    let mut output = Output::new(ui)?;
     let (stop, stopped) = mpsc::channel();
-    signals::on_stop(move || _ = stop.send(()))?;
-    let mut output = Output::new(ui);
+    let screen = match &output {
+        Output::Screen { screen, .. } => Some(screen.clone()),
+        Output::Json | Output::Pages { .. } => None,
+    };
+    if let Some(screen) = &screen {
+        let stop = stop.clone();
+        screen.on_q(move || _ = stop.send(()));
+    }
+    signals::on_stop(move || {
+        // At once: a second signal ends the process.
+        screen.iter().for_each(Screen::leave);
+        let _ = stop.send(());
+    })?;
     let mut before: Option<(Found, Instant)> = None;
     for n in 1.. {
-        let began = Instant::now();
-        let mut now = asker.wait(survey.round(PATIENCE));
-        if before.is_none() {
-            now = now.somebody()?;
-        }
         let passed = before.as_ref().map_or(Duration::ZERO, |(_, at)| began.duration_since(*at));
         let view = Rounds { before: before.as_ref().map(|(found, _)| found), now: &now, passed }.view();
         output.draw(&view, ui)?;
-        before = Some((now, began));
         if args.count == Some(n) || stopped.recv_timeout(INTERVAL.saturating_sub(began.elapsed())).is_ok() {
             break;
         }
+        before = Some((now, began));
+        began = Instant::now();
+        now = asker.wait(survey.round(PATIENCE));
     }
+    output.end()?;
     Ok(Exit::Ok)
 }
 

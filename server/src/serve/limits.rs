@@ -14,6 +14,7 @@ use std::time::Duration;
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
     pub(crate) connections_max: u64,
+    pub(crate) connections_per_address_max: u64,
     /// Calls open on one connection.
     pub(crate) streams_max: u64,
     pub(crate) header_bytes_max: Size,
@@ -37,6 +38,7 @@ impl Default for Limits {
         let size = |bytes: usize| Size(bytes as u64);
         Self {
             connections_max: connection.connections as u64,
+            connections_per_address_max: connection.connections_per_address as u64,
             streams_max: connection.streams.into(),
             header_bytes_max: Size(connection.header_bytes.into()),
             message_bytes_max: None,
@@ -64,6 +66,7 @@ impl Limits {
     pub(super) fn check(&self, batch_bytes_max: u32) -> Result<()> {
         let message = self.message_bytes_max(batch_bytes_max);
         within("connections_max", self.connections_max, 1, 1 << 20)?;
+        within("connections_per_address_max", self.connections_per_address_max, 1, 1 << 20)?;
         within("streams_max", self.streams_max, 1, 1 << 20)?;
         within("header_bytes_max", self.header_bytes_max.0, 1 << 10, 64 << 10)?;
         within("message_bytes_max", message, u64::from(batch_bytes_max) + FRAME_BYTES, 1 << 30)?;
@@ -85,6 +88,7 @@ impl Limits {
         let some = |time: Duration| (!time.is_zero()).then_some(time);
         let mut limits = ConnectionLimits::default();
         limits.connections = self.connections_max as usize;
+        limits.connections_per_address = self.connections_per_address_max as usize;
         limits.streams = self.streams_max as u32; // bounded
         limits.header_bytes = self.header_bytes_max.0 as u32; // bounded
         limits.handshake = Duration::from_millis(self.handshake_millis);
@@ -107,4 +111,45 @@ fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
         return Ok(());
     }
     Err(Failure::usage(format!("limits.{name} is {value}; it has to be from {min} to {max}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each option sets its own limit, and no other.
+    #[test]
+    fn every_option_is_used() {
+        let limits = Limits {
+            connections_max: 1,
+            connections_per_address_max: 2,
+            streams_max: 3,
+            header_bytes_max: Size(4),
+            message_bytes_max: Some(Size(5)),
+            inflight_connection_bytes_max: Size(6),
+            inflight_bytes_max: Size(7),
+            inflight_wait_millis: 8,
+            handshake_millis: 9,
+            idle_seconds: 10,
+            slow_reader_millis: 11,
+        };
+        let ConnectionLimits {
+            connections,
+            connections_per_address,
+            streams,
+            header_bytes,
+            handshake,
+            idle,
+            slow_reader,
+            ..
+        } = limits.connection();
+        assert_eq!((connections, connections_per_address, streams, header_bytes), (1, 2, 3, 4));
+        assert_eq!(limits.message_bytes_max(1 << 30), 5);
+        let BudgetLimits { bytes, connection_bytes, wait } = limits.budget();
+        assert_eq!((connection_bytes, bytes, wait), (6, 7, Duration::from_millis(8)));
+        assert_eq!(handshake, Duration::from_millis(9));
+        let for_ever = Limits { idle_seconds: 0, slow_reader_millis: 0, ..limits }.connection();
+        assert_eq!((idle, for_ever.idle), (Some(Duration::from_secs(10)), None));
+        assert_eq!((slow_reader, for_ever.slow_reader), (Some(Duration::from_millis(11)), None));
+    }
 }

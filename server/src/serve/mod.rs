@@ -15,6 +15,7 @@
 
 pub(crate) mod config;
 pub(crate) mod copy;
+mod door;
 mod http;
 mod limits;
 mod metrics;
@@ -121,32 +122,13 @@ impl Server {
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
-        for (key, at, safe) in [
-            ("listen.client", client_at, tls.key.is_some()),
-            ("listen.peer", peer_at, tls.peer_key.is_some()),
-        ] {
-            if !safe && !at.ip().is_loopback() && !config.insecure {
-                let tokens = if config.auth.tokens.is_some() { ", and tokens would be readable" } else { "" };
-                let what = format!(
-                    "{key} {at} is open to others and has no TLS{tokens}: configure tls, or say --insecure"
-                );
-                return Err(Failure::usage(what));
-            }
-        }
+        let address = standing(&config, client_at, peer_at)?;
         let mut reloader = Reloader::default();
         let doors = doors(&config, &mut reloader)?;
         let http = match config.listen.http.as_str() {
             "" => None,
             place => Some(bind("listen.http", place)?),
         };
-        let advertise = &config.advertise;
-        let address = Address::new(
-            reached("advertise.peer", &advertise.peer, peer_at)?,
-            reached("advertise.client", &advertise.client, client_at)?,
-            config.zone.as_str(),
-        )
-        .map_err(|e| Failure::usage(e.to_string()))?;
-
         let peer_tls = Reloader::peers(tls)?;
         let transport = start_transport(&config, &address, peer, peer_tls.clone())?;
         if let Some(used) = peer_tls {
@@ -228,7 +210,7 @@ impl Server {
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
-        let listener = listening(listener)?;
+        let listener = door::Door::new(listening(listener)?);
         // Until the process ends: it says that the server is about to.
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -332,7 +314,7 @@ fn hand_over(log: &Log, patience: Duration) {
 /// Tells the health service what changes, five times a second.
 async fn tell_health(
     host: Arc<Host>,
-    reporter: HealthReporter,
+    mut reporter: HealthReporter,
     names: &'static [&'static str],
     mut ending: watch::Receiver<bool>,
 ) {
@@ -353,9 +335,12 @@ async fn tell_health(
             _ = ending.wait_for(|e| *e) => break,
         }
     }
-    // Who watches hears it before the streams end.
+    // Who watches hears it, and then the end: streams that watch would be waited for.
     for name in names {
         reporter.set_service_status(*name, ServingStatus::NotServing).await;
+    }
+    for name in names {
+        reporter.clear_service_status(name).await;
     }
 }
 
@@ -370,6 +355,48 @@ fn start_transport(
     peer.queue_bytes_max = usize::try_from(config.cluster.peer_queue_bytes_max.0).unwrap_or(usize::MAX);
     peer.tls = tls;
     PeerTransport::start(peer).map_err(|e| Failure::usage(format!("cannot listen for peers: {e}")))
+}
+
+/// Checks a configuration as far as that goes without listening and without the log: values, files of certificates, keys
+/// and tokens, whether others could reach it, and whether that would be safe.
+///
+/// # Errors
+/// What [`Server::start`] would refuse as well.
+pub(crate) fn check(config: &Config) -> Result<()> {
+    let mut reloader = Reloader::default();
+    doors(config, &mut reloader)?;
+    Reloader::peers(&config.tls)?;
+    let parsed = |place: &str| place.parse::<SocketAddr>().ok();
+    match (parsed(&config.listen.client), parsed(&config.listen.peer)) {
+        (Some(client_at), Some(peer_at)) => standing(config, client_at, peer_at).map(drop),
+        _ => Ok(()), // names, which may mean something else here than where it will run
+    }
+}
+
+/// Where others reach a server that listens at these addresses.
+///
+/// # Errors
+/// It would be open to others without TLS; it cannot be told how others reach it.
+fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Result<Address> {
+    let tls = &config.tls;
+    for (key, at, safe) in
+        [("listen.client", client_at, tls.key.is_some()), ("listen.peer", peer_at, tls.peer_key.is_some())]
+    {
+        if !safe && !at.ip().is_loopback() && !config.insecure {
+            let tokens = if config.auth.tokens.is_some() { ", and tokens would be readable" } else { "" };
+            let what = format!(
+                "{key} {at} is open to others and has no TLS{tokens}: configure tls, or say --insecure"
+            );
+            return Err(Failure::usage(what));
+        }
+    }
+    let advertise = &config.advertise;
+    Address::new(
+        reached("advertise.peer", &advertise.peer, peer_at)?,
+        reached("advertise.client", &advertise.client, client_at)?,
+        config.zone.as_str(),
+    )
+    .map_err(|e| Failure::usage(e.to_string()))
 }
 
 /// What stands before the services, as the configuration says.

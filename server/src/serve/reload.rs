@@ -4,6 +4,7 @@
 //! - What cannot be used changes nothing: what was in use stays, and that is said in the log and in the figures until it
 //!   is mended.
 //! - Files that belong together are used together, or not at all: a certificate that came before its key waits for it.
+//! - What is used was read twice, a moment apart: a file that is just being written in its place is waited for.
 //!
 //! Must not know: what TLS is made of.
 
@@ -16,6 +17,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -37,6 +39,11 @@ trait Reloadable: Send {
     fn is_broken(&self) -> bool;
 }
 
+/// So far apart two looks at files agree, before what they found is used.
+const SETTLED: Duration = Duration::from_millis(250);
+/// So often files are looked at that change from look to look.
+const LOOKS_MAX: usize = 20;
+
 type Load<T> = dyn Fn() -> Result<T> + Send;
 type Apply<T> = dyn Fn(&T) -> chiplog::Result<()> + Send;
 
@@ -49,10 +56,34 @@ struct Watched<T> {
     trouble: Option<String>,
 }
 
+impl<T: PartialEq> Watched<T> {
+    /// What the files say once they say the same twice. Blocks for as long.
+    fn settled(&self) -> Result<T> {
+        let mut found = (self.load)();
+        if found.as_ref().is_ok_and(|new| *new == self.used) {
+            return found;
+        }
+        for _ in 0..LOOKS_MAX {
+            thread::sleep(SETTLED);
+            let again = (self.load)();
+            let agree = match (&found, &again) {
+                (Ok(found), Ok(again)) => found == again,
+                (Err(found), Err(again)) => found.to_string() == again.to_string(),
+                _ => false,
+            };
+            if agree {
+                return again;
+            }
+            found = again;
+        }
+        Err(Failure::usage("the files change all the time"))
+    }
+}
+
 impl<T: PartialEq + Send> Reloadable for Watched<T> {
     fn look(&mut self, aloud: bool, reloads: &Reloads) {
         let name = self.name;
-        let applied = match (self.load)() {
+        let applied = match self.settled() {
             Ok(new) if new == self.used => {
                 if self.trouble.take().is_some() {
                     tracing::info!(name, "the files are again those that are in use");
@@ -268,5 +299,36 @@ mod tests {
             );
         }
         assert_eq!(*applied.lock().unwrap(), [2, 3]);
+    }
+
+    /// A file that was being written in its place was used as far as it was there: a file of tokens that ended after a
+    /// line of it was in use until the next look.
+    #[test]
+    fn a_file_that_is_being_written_is_waited_for() {
+        let found = ["a", "a b", "unreadable", "a b c", "a b c"];
+        let (looks, applied) = (Arc::new(Mutex::new(found.into_iter())), Arc::new(Mutex::new(Vec::new())));
+        let mut reloader = Reloader::default();
+        let load = {
+            let looks = looks.clone();
+            move || match looks.lock().unwrap().next() {
+                Some("unreadable") => Err(Failure::usage("unreadable")),
+                Some(text) => Ok(text.to_owned()),
+                None => Ok("a b c".to_owned()),
+            }
+        };
+        let apply = {
+            let applied = applied.clone();
+            move |new: &String| {
+                applied.lock().unwrap().push(new.clone());
+                Ok(())
+            }
+        };
+        reloader.watch("a text", load, apply, "old".to_owned());
+        reloader.look(false);
+        reloader.look(false);
+        let reloads = reloader.reloads();
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        assert_eq!((read(&reloads.done), read(&reloads.failed), read(&reloads.broken)), (1, 0, 0));
+        assert_eq!(*applied.lock().unwrap(), ["a b c"]);
     }
 }

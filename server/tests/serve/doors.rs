@@ -1,9 +1,14 @@
 //! Tokens and limits of a server as a process.
 
-use crate::harness::{Server, chiplog, run, wait};
+use crate::harness::{PATIENCE, Server, chiplog, run, wait};
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 /// Makes a token; its line, and the file that it is in.
 fn token(dir: &Path, role: &str) -> (String, PathBuf) {
@@ -21,6 +26,21 @@ fn a_token_has_two_halves() {
     assert!(line.starts_with("append:") && !line.contains(&token));
     assert_ne!(run(&["token"]).ok().out, run(&["token"]).ok().out);
     assert_eq!(run(&["token", "--role", "root"]).code, 2);
+    // The secret half goes to a file of its own, and nowhere else.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("new.token");
+    let out = file.to_str().unwrap();
+    let made = run(&["token", "--role", "read", "--out", out, "--json"]).ok().json();
+    let token = fs::read_to_string(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(made["line"], format!("read:{}", chiplog_net::access::digest_of(token.trim())));
+    assert_eq!((made.get("token"), &made["out"]), (None, &out.into()));
+    let refused = run(&["token", "--out", out]);
+    assert!(refused.code == 2 && refused.err.contains("--overwrite"), "{}", refused.err);
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+    let text = run(&["token", "--out", out, "--overwrite"]).ok().out;
+    let after = fs::read_to_string(&file).unwrap();
+    assert!(after != token && text.starts_with("line   read:") && !text.contains(after.trim()), "{text}");
 }
 
 #[test]
@@ -107,8 +127,76 @@ fn limits_are_the_configuration_s() {
         (count("connections") >= 1.0).then_some(())
     });
     assert!(server.said().contains("too many connections"));
+    for mut stream in [&first, &second] {
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    }
+    wait("they are idle", || (count("idle") >= 2.0).then_some(()));
     drop((first, second));
     wait("there is room again", || {
         (run(&["status", &server.client, "--json"]).json()["leader"] == 1).then_some(())
     });
+}
+
+#[test]
+fn an_address_has_so_many_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.connections_per_address_max=2"]);
+    let held = [(); 2].map(|()| TcpStream::connect(&server.client).unwrap());
+    wait("one is too many", || {
+        drop(TcpStream::connect(&server.client).unwrap());
+        let figures = server.page("/metrics").1;
+        let wanted = "chiplog_refused_total{reason=\"connections_per_address\"} ";
+        let count: f64 = figures.lines().find_map(|l| l.strip_prefix(wanted)).unwrap().parse().unwrap();
+        (count >= 1.0).then_some(())
+    });
+    drop(held);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Who watched the health of a server made its end take as long as it may.
+#[test]
+fn who_watches_the_health_hears_of_the_end_and_does_not_delay_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut watched = runtime.block_on(async {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+        let mut client = HealthClient::new(channel.connect().await.unwrap());
+        let mut watched = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+        assert!(watched.message().await.unwrap().is_some());
+        watched
+    });
+    assert_eq!(server.stop(), Some(0));
+    let last = runtime.block_on(async {
+        let mut last = None;
+        while let Ok(Some(message)) = watched.message().await {
+            last = Some(message.status());
+        }
+        last
+    });
+    assert_eq!(last, Some(ServingStatus::NotServing));
+    assert!(!server.said().contains("streams of clients did not end"), "{}", server.said());
+}
+
+/// A connection for probes has one request, and a time; 64 are open.
+#[test]
+fn probes_are_in_nobody_s_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init"]);
+    let idle: Vec<TcpStream> = (0..70).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
+    assert_eq!(server.page("/livez").0, 200);
+    // The oldest ones made room; the others go when their time is up.
+    for mut stream in idle {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0); // goes on after signals
+    }
+    let mut stream = TcpStream::connect(&server.http).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert_eq!(server.stop(), Some(0));
 }

@@ -162,7 +162,7 @@ fn mistakes_are_named() {
     other.start(&["--init"]);
     let path = dir.path().join("copy");
     let path = path.to_str().unwrap();
-    let mut copy = Copy::start(Path::new(path), &["--cluster", &one.client, "--from", "newest"]);
+    let mut copy = Copy::start(Path::new(path), &["--cluster", &one.client, "--last", "0"]);
     copy.event("connected");
     let locked = run(&["follow", path, "--cluster", &one.client]);
     assert_eq!(locked.code, 5, "{}", locked.err);
@@ -182,6 +182,8 @@ fn mistakes_are_named() {
         &["follow", path, "--cluster", &other.client, "--listen", "0.0.0.0:0"],
         &["follow", path, "--cluster", "nowhere"],
         &["follow", path, "--cluster", &other.client, "--from", "0"],
+        &["follow", path, "--cluster", &other.client, "--last", "3", "--from", "newest"],
+        &["follow", path, "--cluster", &other.client, "--since", "soon"],
         &["follow", path, "--cluster", &other.client, "--insecure"],
         &["follow", path],
     ] {

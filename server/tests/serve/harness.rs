@@ -32,9 +32,14 @@ pub(crate) fn wait<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+const CHIPLOG: &str = env!("CARGO_BIN_EXE_chiplog");
+
 /// The program, without what the surroundings may say to it.
 pub(crate) fn chiplog() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_chiplog"));
+    unmoved(Command::new(CHIPLOG))
+}
+
+fn unmoved(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CHIPLOG_") {
             command.env_remove(name);
@@ -87,6 +92,8 @@ pub(crate) struct Server {
     pub(crate) client: String,
     pub(crate) http: String,
     pub(crate) peer: String,
+    /// The network namespace it runs in; None: this one.
+    namespace: Option<String>,
     child: Option<Child>,
 }
 
@@ -95,14 +102,31 @@ impl Server {
     pub(crate) fn new(node: u64, dir: &Path) -> Self {
         let at = || format!("127.0.0.1:{}", port());
         let data = dir.join(format!("node{node}"));
-        Self { node, data, client: at(), http: at(), peer: at(), child: None }
+        Self { node, data, client: at(), http: at(), peer: at(), namespace: None, child: None }
+    }
+
+    /// Not started yet; it will run in a network namespace, where it has this host's address for itself.
+    pub(crate) fn within(namespace: &str, host: &str, node: u64, dir: &Path) -> Self {
+        let at = |port: u16| format!("{host}:{port}");
+        let data = dir.join(format!("node{node}"));
+        let namespace = Some(namespace.to_owned());
+        Self { node, data, client: at(7411), peer: at(7412), http: at(7413), namespace, child: None }
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = chiplog();
+        let mut command = match &self.namespace {
+            None => chiplog(),
+            // It becomes the program: the signals that it gets are the server's.
+            Some(name) => {
+                let mut command = unmoved(Command::new("ip"));
+                command.args(["netns", "exec", name, CHIPLOG]);
+                command
+            }
+        };
         command
             .args(["serve", "-v", "--set", "log.segment_bytes=1MiB", "--set", "cluster.heartbeat_millis=50"])
             .args(["--set", "cluster.election_timeout_millis=500"])
+            .args(self.namespace.as_ref().map(|_| "--insecure"))
             .env("CHIPLOG_NODE", self.node.to_string())
             .env("CHIPLOG_DATA", &self.data)
             .env("CHIPLOG_LISTEN_CLIENT", &self.client)
@@ -200,7 +224,7 @@ pub(crate) fn leader(servers: &[&Server]) -> u64 {
     wait("somebody leads", || status(servers)["leader"].as_u64())
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
@@ -338,7 +362,11 @@ pub(crate) fn one(dir: &Path) -> Server {
 
 /// Three servers of one cluster.
 pub(crate) fn three(dir: &Path) -> Vec<Server> {
-    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir)).collect();
+    founded((1..=3).map(|node| Server::new(node, dir)).collect())
+}
+
+/// Starts these servers and makes one cluster of them.
+pub(crate) fn founded(mut servers: Vec<Server>) -> Vec<Server> {
     servers.iter_mut().for_each(|server| server.start(&[]));
     run(&["member", "init", &servers[0].client]).ok();
     for server in &servers[1..] {

@@ -1,4 +1,5 @@
-//! Servers as real processes on loopback: clusters made by hand, leaders killed and stopped, probes, configuration.
+//! Servers as real processes on loopback: clusters made by hand, leaders killed and stopped, links cut,
+//! disks full, probes, configuration.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod certificates;
@@ -6,10 +7,18 @@ mod cluster;
 mod configuration;
 mod doors;
 mod follow;
+mod full;
 mod harness;
 mod metrics;
+mod network;
+mod notary;
 mod one;
+mod partitions;
 mod session_file;
 mod shell;
+mod stopped;
+mod stranger;
 mod three;
 mod tls;
+#[path = "../support/tmpfs.rs"]
+mod tmpfs;

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::remote::{self, Remote};
-use crate::survey::{Found, role_name};
+use crate::survey::{Found, Survey, role_name};
 use crate::ui::{Ui, print};
 use chiplog::{ErrorKind, Start};
 use chiplog_net::client::ReaderOptions;
@@ -70,7 +70,7 @@ type Told = (usize, Result<ScrubResponse, Failure>);
 pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(connect)?;
     let started = Instant::now();
-    let found = asker.wait(asker.survey(servers).round(PATIENCE)).somebody()?;
+    let found = asker.wait(Survey::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
     let mut verified = Verified {
         ok: false,
         log_id: found.log_id(),

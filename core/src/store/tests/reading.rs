@@ -1,0 +1,188 @@
+//! What readers and replays find: what is committed, all of it, and damage as damage.
+
+use super::*;
+
+#[test]
+fn readers_see_what_is_committed_and_nothing_else() {
+    let mut rig = log_of(100);
+    assert!(rig.store.segments.len() > 3);
+    rig.check();
+    let mut tail = cursor(&rig.store.segments);
+    for committed in [1, 2, 31, 32, 33, 60, 90, 100] {
+        rig.commit(committed);
+        rig.check();
+        // A reader that waits at the tail all the time misses nothing, whatever segments have begun meanwhile.
+        while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
+            assert!(found.header.raft_index <= RaftIndex(committed));
+        }
+        let last = tail.find(|_| true).unwrap();
+        assert!(last.is_none());
+    }
+    // Committed before it is synced here: it can be read.
+    rig.data(10);
+    rig.write();
+    rig.commit(101);
+    rig.check();
+}
+
+#[test]
+fn a_waiting_reader_sees_every_block_once() {
+    let mut rig = log_of(0);
+    let mut tail = cursor(&rig.store.segments);
+    let mut seen = Vec::new();
+    for n in 1..200 {
+        rig.data(1500);
+        rig.sync();
+        if n % 7 == 0 {
+            rig.commit(n - 3);
+        }
+        while let Some(found) = tail.find(|h| h.kind == Kind::Data).unwrap() {
+            seen.push(found.header.raft_index.0);
+        }
+    }
+    assert_eq!(seen, (1..=193).collect::<Vec<_>>());
+}
+
+#[test]
+fn blocks_that_are_no_entries_are_committed_with_the_entry_before() {
+    let mut rig = log_of(2);
+    rig.marker();
+    rig.hard_state();
+    rig.data(100);
+    rig.sync();
+    rig.commit(2);
+    let segment = rig.store.segments.oldest().unwrap();
+    let third = segment.data_end() - block_bytes(rig.now.entries[2].body.len());
+    assert_eq!(segment.readable(), third);
+    rig.commit(3);
+    assert_eq!(segment.readable(), segment.data_end());
+    // What comes behind it later as well.
+    rig.marker();
+    rig.write();
+    assert_eq!(segment.readable(), segment.data_end());
+}
+
+#[test]
+#[should_panic(expected = "a commit beyond what was written")]
+fn what_is_not_written_cannot_be_committed() {
+    let mut rig = log_of(2);
+    rig.data(1);
+    rig.commit(3);
+}
+
+#[test]
+fn headers_come_by_size_and_at_least_one() {
+    let rig = log_of(100);
+    let archive = rig.store.archive();
+    let body = rig.now.entries[0].body.len() as u64;
+    let count = |from: u64, to: u64, max| archive.headers(RaftIndex(from), RaftIndex(to), max).unwrap().len();
+    assert_eq!(count(1, 101, 0), 1);
+    assert_eq!(count(1, 101, body * 10), 10);
+    assert_eq!(count(1, 101, body * 11 - 1), 10);
+    assert_eq!(count(25, 75, u64::MAX), 50);
+    assert_eq!(count(25, 500, u64::MAX), 76);
+    assert_eq!(count(101, 102, u64::MAX), 0);
+    assert_eq!(count(5, 5, u64::MAX), 0);
+}
+
+#[test]
+fn damage_is_found_and_not_handed_on() {
+    let rig = log_of(100);
+    rig.store.preparer.help();
+    let archive = rig.store.archive();
+    let segment = rig.store.segments.holding_entry(RaftIndex(40)).unwrap();
+    let at = {
+        let (mut blocks, mut at) =
+            (blocks::Blocks::new(rig.store.segments.open(&segment).unwrap(), 4096, 4096), 0);
+        while let Some(found) = blocks.next(segment.data_end()).unwrap() {
+            if found.header.raft_index == RaftIndex(40) {
+                at = found.offset;
+                break;
+            }
+        }
+        at
+    };
+    let name = file_name(segment.number);
+    let flip =
+        |offset: usize| assert!(rig.disk.damage(&name, &Damage::FlipBit { bit: offset as u64 * 8 + 3 }));
+    let said = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(&name) && error.to_string().contains(&at.to_string()), "{error}");
+    };
+    // A payload byte: the header is good, the body is not to be had.
+    flip(at + 1000);
+    assert!(archive.header(RaftIndex(40)).unwrap().is_some());
+    said(archive.body(RaftIndex(40)).unwrap_err());
+    said(archive.replay(RaftIndex(41), RaftIndex(41), &mut Learnt::default()).unwrap_err());
+    assert!(archive.body(RaftIndex(41)).unwrap().is_some());
+    flip(at + 1000);
+    assert!(archive.body(RaftIndex(40)).unwrap().is_some());
+    flip(at + 20);
+    said(archive.header(RaftIndex(40)).unwrap_err());
+    said(archive.headers(RaftIndex(38), RaftIndex(50), u64::MAX).unwrap_err());
+    flip(at + 20);
+    rig.check();
+}
+
+#[test]
+fn a_damaged_block_index_costs_time_only() {
+    let rig = log_of(100);
+    rig.store.preparer.help();
+    let oldest = rig.store.segments.oldest().unwrap();
+    let bit = (data_limit(SEGMENT_BYTES as usize) as u64 + 8) * 8;
+    assert!(rig.disk.damage(&file_name(oldest.number), &Damage::FlipBit { bit }));
+    let data = rig.store.segments.open(&oldest).unwrap();
+    assert_eq!(data.seek(|_| true).unwrap(), SEGMENT_HEADER_BYTES);
+    rig.check();
+}
+
+#[test]
+fn a_replay_leads_to_the_state_at_an_entry() {
+    let mut rig = log_of(100);
+    rig.discard(Index(7));
+    rig.commit(50);
+    rig.hard_state();
+    rig.no_op();
+    rig.sync();
+    let archive = rig.store.archive();
+    for to in 0..=102 {
+        let mut learnt = Learnt::default();
+        assert!(archive.replay(RaftIndex(to), RaftIndex(to), &mut learnt).unwrap());
+        assert_eq!(learnt.end, rig.after(to));
+        // The discard is entry 101, and nothing says that so much is committed.
+        assert_eq!((learnt.first, learnt.commit.0), (Index(1), if to > 101 { 50 } else { 0 }));
+        learnt.commit_to(RaftIndex(to));
+        assert_eq!(learnt.first, if to < 101 { Index(1) } else { Index(7) });
+        assert_eq!(learnt.seen.len() as u64, to - learnt.base.raft.0);
+    }
+    assert!(!archive.replay(RaftIndex(103), RaftIndex(103), &mut Learnt::default()).unwrap());
+    let (header, body) = archive.oldest_opening().unwrap();
+    assert_eq!(
+        (header.kind, Opening::parse(&body).unwrap().configuration),
+        (Kind::Opening, b"members".to_vec())
+    );
+}
+
+#[test]
+fn a_roll_that_finds_no_file_changes_nothing() {
+    let mut rig = log_of(100);
+    rig.store.preparer.help();
+    let trouble = Trouble::Enospc(Landed::Nothing);
+    rig.disk.plan(Fault { call: Some(Call::Write), nth: 1, lasting: true, trouble });
+    for _ in 0..2 {
+        let _ = rig.store.preparer.take(Purpose::Metadata).unwrap();
+    }
+    let base = rig.after(20);
+    let opening = opening(base, Term(2), Index(1), RaftIndex(0));
+    assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
+    rig.disk.heal();
+    rig.check();
+    rig.data(10);
+    rig.sync();
+    rig.check();
+    rig.term = Term(2);
+    rig.roll(rig.after(20));
+    rig.data(10);
+    rig.sync();
+    rig.check();
+}

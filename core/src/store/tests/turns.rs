@@ -1,0 +1,163 @@
+//! Conflicting suffixes cut off, and jumps.
+
+use super::*;
+
+#[test]
+fn a_conflicting_suffix_is_cut_off() {
+    for to in [100, 99, 64, 63, 62, 61, 60, 33, 32, 31, 30, 5, 1, 0] {
+        for commit in [0, to / 2, to] {
+            let mut rig = log_of(100);
+            rig.commit(commit);
+            rig.check();
+            let before = rig.store.segments.snapshot();
+            let mut tail = cursor(&rig.store.segments);
+            while tail.find(|_| true).unwrap().is_some() {}
+            rig.term = Term(2);
+            rig.roll(rig.after(to));
+            // Nothing has happened as long as the opening is not written.
+            assert_eq!(rig.store.segments.snapshot().len(), before.len());
+            rig.data(50);
+            rig.write();
+            rig.check();
+            let gone = before.iter().filter(|s| s.base.raft.0 >= to && to < 100).count();
+            assert_eq!(rig.store.segments.len(), before.len() - gone + 1);
+            rig.sync();
+            rig.check();
+            for _ in 0..60 {
+                rig.data(2000);
+                rig.sync();
+            }
+            rig.check();
+            rig.commit(to + 61);
+            rig.check();
+            let last = std::iter::from_fn(|| tail.find(|h| h.kind == Kind::Data).unwrap()).last();
+            assert_eq!(last.unwrap().header.raft_index.0, to + 61, "a reader goes on where the log does");
+            drop((before, tail));
+            rig.store.preparer.help();
+            rig.check();
+            let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
+            assert!(files <= rig.store.segments.len() + prepared::AHEAD, "dead files go: {files}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_segment_is_sealed_with_its_new_end() {
+    // The segment that is cut has a footer already, waits for one, or is the one that grows.
+    for (pending, to) in [(true, 40), (true, 95), (false, 40), (false, 10)] {
+        let mut rig = log_of(100);
+        rig.commit(3);
+        if pending {
+            rig.store.preparer.help();
+        }
+        rig.term = Term(2);
+        rig.roll(rig.after(to));
+        rig.data(1);
+        rig.write();
+        let cut = rig.store.segments.holding_entry(RaftIndex(to)).unwrap();
+        rig.store.preparer.help();
+        rig.store.sync().unwrap();
+        rig.store.preparer.help();
+        assert!(cut.extent().growing_index().is_none(), "it is sealed");
+        let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
+        let mut tail = [0; layout::FOOTER_BYTES];
+        file.read_at(u64::from(SEGMENT_BYTES) - tail.len() as u64, &mut tail).unwrap();
+        let footer = layout::Footer::parse(&tail, cut.number, cut.id).unwrap();
+        assert_eq!((footer.last_raft.0, footer.data_end as usize), (to, cut.data_end()));
+        rig.check();
+    }
+}
+
+#[test]
+fn a_second_truncation_can_follow_the_first() {
+    let mut rig = log_of(100);
+    for (term, to) in [(2, 80), (3, 79), (4, 50), (5, 20), (6, 20), (7, 0)] {
+        rig.term = Term(term);
+        rig.roll(rig.after(to));
+        for _ in 0..40 {
+            rig.data(1800);
+        }
+        rig.sync();
+        rig.check();
+    }
+}
+
+#[test]
+fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
+    let mut rig = log_of(3);
+    rig.commit(2);
+    rig.hard_state();
+    rig.marker();
+    rig.data(10);
+    rig.hard_state();
+    rig.sync();
+    let segment = rig.store.segments.oldest().unwrap();
+    let (all, kept) = (segment.data_end(), rig.store.archive().header(RaftIndex(4)).unwrap().unwrap());
+    rig.term = Term(2);
+    rig.roll(rig.after(3));
+    rig.sync();
+    rig.check();
+    assert_eq!(segment.data_end(), all - kept.stride() - block_bytes(layout::HARD_STATE_BYTES));
+    rig.commit(3);
+    assert_eq!(segment.readable(), segment.data_end());
+}
+
+#[test]
+#[should_panic(expected = "the log would forget committed entries")]
+fn what_is_committed_is_not_cut_off() {
+    let mut rig = log_of(10);
+    rig.commit(7);
+    rig.roll(rig.after(6));
+}
+
+#[test]
+fn a_jump_drops_all_that_was() {
+    for (raft, term) in [(1000, 9), (100, 9), (60, 9)] {
+        let mut rig = log_of(100);
+        rig.commit(50);
+        rig.term = Term(9);
+        rig.roll(Base { raft: RaftIndex(raft), term: Term(term), next: Index(5000) });
+        rig.data(100);
+        rig.write();
+        rig.check();
+        assert_eq!(rig.store.segments.len(), 1);
+        rig.sync();
+        rig.commit(raft + 1);
+        rig.check();
+        rig.store.preparer.help();
+        for _ in 0..50 {
+            rig.data(2000);
+            rig.sync();
+        }
+        rig.commit(raft + 51);
+        rig.check();
+        rig.store.preparer.help();
+        let names = rig.disk.visible();
+        let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
+        assert!(files <= rig.store.segments.len() + prepared::AHEAD, "old files go: {files}");
+    }
+}
+
+#[test]
+fn a_segment_with_uncommitted_entries_stays() {
+    let mut rig = log_of(20);
+    rig.discard(Index(1000));
+    rig.no_op();
+    rig.sync();
+    rig.roll(rig.end());
+    rig.sync();
+    assert_eq!(rig.store.segments.len(), 2);
+    rig.commit(21);
+    rig.store.drop_below(Index(1000), RaftIndex(22));
+    assert_eq!(rig.store.segments.len(), 2, "entry 22 could still be cut off, and be asked for");
+    rig.commit(22);
+    rig.store.drop_below(Index(1000), RaftIndex(21));
+    assert_eq!(
+        rig.store.segments.len(),
+        2,
+        "recovery goes on from entry 21, the last one known to be committed"
+    );
+    rig.store.drop_below(Index(1000), RaftIndex(22));
+    assert_eq!(rig.store.segments.len(), 1);
+    rig.check();
+}

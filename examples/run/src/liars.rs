@@ -1,0 +1,238 @@
+//! Views that read over gRPC, against servers that send what they should not: each has to be left, nothing of it may be in
+//! the tables, and the next server's word makes them whole.
+
+use crate::ROOT;
+use crate::compare::{expected, tables};
+use crate::process::{Files, Processes};
+use crate::views::{Built, Place, Program, VIEWS};
+use chiplog::{BatchBuilder, Codec};
+use chiplog_net::proto::v1::log_server::{Log, LogServer};
+use chiplog_net::proto::v1::read_request::Start;
+use chiplog_net::proto::v1::*;
+use std::path::Path;
+use std::pin::Pin;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status, Streaming};
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Two a batch, one of them long enough for a codec to have something to do.
+fn lines() -> Vec<Vec<u8>> {
+    let long = |line: &str| line.repeat(20).into_bytes();
+    vec![
+        b"It's Light".to_vec(),
+        Vec::new(),
+        long("Colours, and colours; COLOURS. "),
+        b"na\xc3\xafve".to_vec(),
+        b"Rays".to_vec(),
+        long("An end. "),
+    ]
+}
+
+/// What a server does with a read.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// A bit of the second batch is another one.
+    Flips,
+    /// The same, with a body that does not unpack under a checksum that fits.
+    Garbles,
+    /// The second batch is left out.
+    Skips,
+    /// The first batch comes again.
+    Repeats,
+    /// It has less than others, and says that it is there.
+    LagsBehind,
+    /// It has another log.
+    AnotherLog,
+    /// All as it should be.
+    Honest,
+}
+
+/// Three batches of two lines, each packed in its way.
+fn batches() -> Vec<StoredBatch> {
+    let codecs = [Codec::None, Codec::Lz4, Codec::Zstd];
+    let lines = lines();
+    let packed = lines.chunks(2).zip(codecs).zip((1..).step_by(2)).map(|((lines, codec), first)| {
+        let mut builder = BatchBuilder::new();
+        builder.codec(codec);
+        for line in lines {
+            builder.push(line).unwrap();
+        }
+        let batch = builder.build().unwrap();
+        assert_eq!(batch.codec(), codec);
+        StoredBatch { first, timestamp_nanos: 1, batch: batch.as_bytes().clone() }
+    });
+    packed.collect()
+}
+
+impl Way {
+    fn batches(self) -> Vec<StoredBatch> {
+        let mut batches = batches();
+        let damaged = |batch: &mut StoredBatch, at: usize, value: u8| {
+            let mut bytes = batch.batch.to_vec();
+            bytes[at] ^= value;
+            batch.batch = bytes.into();
+        };
+        match self {
+            Self::Flips => damaged(&mut batches[1], 45, 1),
+            Self::Garbles => {
+                let mut bytes = batches[1].batch.to_vec();
+                bytes[40..].fill(0xff);
+                let sum = crc32c(&bytes[4..]).to_le_bytes();
+                bytes[..4].copy_from_slice(&sum);
+                batches[1].batch = bytes.into();
+            }
+            Self::Skips => _ = batches.remove(1),
+            Self::Repeats => batches.insert(1, batches[0].clone()),
+            Self::LagsBehind => batches.truncate(1),
+            Self::AnotherLog | Self::Honest => {}
+        }
+        batches
+    }
+}
+
+/// Bit by bit, as RFC 3720 has it.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, byte| {
+        (0..8).fold(
+            crc ^ u32::from(*byte),
+            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 },
+        )
+    })
+}
+
+#[tonic::async_trait]
+impl Log for Way {
+    type AppendStream = Answers<AppendResponse>;
+    type ReadStream = Answers<ReadResponse>;
+    type WatchStream = Answers<WatchResponse>;
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let Some(Start::Index(next)) = request.into_inner().start else {
+            return Err(Status::invalid_argument("start"));
+        };
+        let last = self.batches().last().map_or(0, |batch| batch.first + 1);
+        let answer = move |batches| Ok(ReadResponse { batches, last, first: 1, next });
+        // The batch that holds the record, and all behind it, one a response.
+        let came: Vec<_> =
+            self.batches().into_iter().filter(|b| b.first + 1 >= next).map(|b| answer(vec![b])).collect();
+        let alive = (0..5).map(move |_| answer(Vec::new()));
+        let begin = std::iter::once(answer(Vec::new()));
+        let answers = begin.chain(came).chain(alive.collect::<Vec<_>>());
+        Ok(Response::new(Box::pin(
+            tokio_stream::iter(answers.collect::<Vec<_>>()).chain(tokio_stream::pending()),
+        )))
+    }
+
+    async fn server_info(
+        &self,
+        _: Request<ServerInfoRequest>,
+    ) -> Result<Response<ServerInfoResponse>, Status> {
+        let log_id = if matches!(self, Self::AnotherLog) { "b0" } else { "a0" };
+        Ok(Response::new(ServerInfoResponse {
+            protocol_min: 1,
+            protocol_max: 1,
+            features: vec!["read".into(), "read.min_index".into()],
+            log_id: log_id.into(),
+            ..Default::default()
+        }))
+    }
+
+    async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        let last = self.batches().last().map_or(0, |batch| batch.first + 1);
+        Ok(Response::new(InfoResponse { first: 1, last, ..Default::default() }))
+    }
+
+    async fn append(
+        &self,
+        _: Request<Streaming<AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        Err(Status::unimplemented("append"))
+    }
+
+    async fn discard(&self, _: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {
+        Err(Status::unimplemented("discard"))
+    }
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("watch"))
+    }
+
+    async fn open_session(
+        &self,
+        _: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        Err(Status::unimplemented("open_session"))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        Err(Status::unimplemented("close_session"))
+    }
+}
+
+async fn serve(way: Way) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = tonic::transport::Server::builder().add_service(LogServer::new(way));
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    address
+}
+
+/// The view as it is built; None: there is no tool for it here.
+fn built(name: &str) -> Option<Program> {
+    let root = Path::new(ROOT).canonicalize().unwrap();
+    let out = root.join("target/examples");
+    std::fs::create_dir_all(&out).unwrap();
+    let place = Place { programs: out.clone(), out, root };
+    match VIEWS.iter().find(|view| view.name == name).unwrap().build(&place).unwrap() {
+        Built::Ready(program) => Some(program),
+        Built::Skipped(why) => {
+            eprintln!("the view in {name} was NOT tested: {why}");
+            None
+        }
+    }
+}
+
+fn leaves_liars(name: &str) {
+    let Some(program) = built(name) else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (summary, hash) = expected(lines().iter().map(Vec::as_slice));
+    let honest = runtime.block_on(serve(Way::Honest));
+    for (way, why) in [
+        (Way::Flips, "checksum"),
+        (Way::Garbles, "unpack"),
+        (Way::Skips, "where 3 is due"),
+        (Way::Repeats, "where 3 is due"),
+        (Way::LagsBehind, "others have more"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path(), false);
+        let cluster = [runtime.block_on(serve(way)), honest.clone()];
+        let ended = Processes::default().start(name, &program, &cluster, &files, 6).unwrap().end().unwrap();
+        assert!(ended.success, "{way:?}: {ended:?}");
+        let told = ended.lines.iter().any(|line| line.contains(&cluster[0]) && line.contains(why));
+        assert!(told, "{way:?}: {ended:?}");
+        assert!(ended.lines.contains(&summary.to_string()), "{way:?}: {ended:?}");
+        assert_eq!(tables(&files.db).unwrap(), hash, "{way:?}: {ended:?}");
+        // It is a view of one log, and goes on with no other.
+        let other = [runtime.block_on(serve(Way::AnotherLog))];
+        let ended = Processes::default().start(name, &program, &other, &files, 7).unwrap().end().unwrap();
+        assert!(!ended.success && ended.lines.iter().any(|line| line.contains("has log b0")), "{ended:?}");
+        assert_eq!(tables(&files.db).unwrap(), hash);
+    }
+}
+
+#[test]
+fn the_go_view_leaves_servers_that_lie() {
+    leaves_liars("go");
+}
+
+#[test]
+fn the_java_view_leaves_servers_that_lie() {
+    leaves_liars("java");
+}

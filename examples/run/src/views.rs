@@ -1,0 +1,196 @@
+//! The list of views: where each is, what it takes to build it, and how it is run. Another language is one entry of
+//! [`VIEWS`] and the function that it names.
+//!
+//! Every view takes `--cluster host:port[,host:port…] --db FILE --until INDEX`, those with a copy of the log `--dir DIR`
+//! too, and keeps to what `examples/README.md` says of tables, output and exit codes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Result;
+
+/// A view in some language.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) name: &'static str,
+    /// What has to be in the repository.
+    source: &'static str,
+    /// What has to be on the machine.
+    tools: &'static [&'static str],
+    /// Whether it keeps a copy of the log, in `--dir`.
+    pub(crate) copies: bool,
+    build: fn(&Place) -> Result<Program>,
+}
+
+/// All views.
+pub(crate) const VIEWS: &[View] = &[
+    View { name: "rust", source: "examples/view-rust", tools: &[], copies: true, build: rust },
+    View { name: "go", source: "examples/view-go", tools: &["go"], copies: false, build: go },
+    View { name: "java", source: "examples/view-java", tools: &["mvn", "java"], copies: false, build: java },
+    View {
+        name: "c",
+        source: "examples/c/follower_view.c",
+        tools: &["make", "cc", "pkg-config"],
+        copies: true,
+        build: c,
+    },
+    View {
+        name: "python",
+        source: "examples/python/view.py",
+        tools: &["make", "python3"],
+        copies: true,
+        build: python,
+    },
+];
+
+/// Where things are.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The root of the repository.
+    pub(crate) root: PathBuf,
+    /// Programs of this workspace, built.
+    pub(crate) programs: PathBuf,
+    /// What the builds of other languages make.
+    pub(crate) out: PathBuf,
+}
+
+/// How a view is started; its own arguments come behind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Program {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+/// A view, built or not.
+pub(crate) enum Built {
+    Ready(Program),
+    /// Why it is left out.
+    Skipped(String),
+}
+
+impl View {
+    /// Builds it, where that is possible.
+    ///
+    /// # Errors
+    /// All that it takes is there, and it does not build.
+    pub(crate) fn build(&self, place: &Place) -> Result<Built> {
+        if !place.root.join(self.source).exists() {
+            return Ok(Built::Skipped(format!("there is no {} here", self.source)));
+        }
+        if let Some(tool) = self.tools.iter().find(|tool| !installed(tool)) {
+            return Ok(Built::Skipped(format!("there is no {tool} on this machine")));
+        }
+        (self.build)(place).map(Built::Ready).map_err(|e| format!("the view in {}: {e}", self.name).into())
+    }
+}
+
+impl Program {
+    fn new(program: impl Into<OsString>, args: &[OsString]) -> Self {
+        Self { program: program.into(), args: args.to_vec(), env: Vec::new() }
+    }
+
+    fn with(mut self, key: &str, value: impl Into<OsString>) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
+        command
+    }
+}
+
+/// Whether there is a program of this name.
+fn installed(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
+}
+
+/// Runs a step of a build; what it says on its standard output.
+fn step(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!(
+            "{command:?}: {}\n{said}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        )
+        .into());
+    }
+    Ok(said.into_owned())
+}
+
+fn rust(place: &Place) -> Result<Program> {
+    let program = place.programs.join("chiplog-example-view");
+    match program.is_file() {
+        true => Ok(Program::new(program, &[])),
+        false => {
+            Err(format!("there is no {}: cargo build -p chiplog-example-view makes it", program.display())
+                .into())
+        }
+    }
+}
+
+fn go(place: &Place) -> Result<Program> {
+    let (source, program) = (place.root.join("examples/view-go"), place.out.join("view-go"));
+    step(Command::new("go").arg("build").arg("-o").arg(&program).arg(".").current_dir(source))?;
+    Ok(Program::new(program, &[]))
+}
+
+fn java(place: &Place) -> Result<Program> {
+    let (source, out) = (place.root.join("examples/view-java"), place.out.join("view-java"));
+    step(
+        Command::new("mvn")
+            .args(["-q", "-B"])
+            .arg(format!("-Dout={}", out.display()))
+            .arg("package")
+            .current_dir(source),
+    )?;
+    let libraries = std::fs::read_to_string(out.join("classpath"))?;
+    let classes = format!("{}:{}", out.join("classes").display(), libraries.trim());
+    Ok(Program::new("java", &["-cp".into(), classes.into(), "view.Main".into()]))
+}
+
+/// Against the library as it is installed.
+fn c(place: &Place) -> Result<Program> {
+    let (source, program) = (place.root.join("examples/c/follower_view.c"), place.out.join("view-c"));
+    let prefix = place.root.join("target/install");
+    step(
+        Command::new("make")
+            .arg("install")
+            .arg(format!("PREFIX={}", prefix.display()))
+            .current_dir(&place.root),
+    )?;
+    let lib = prefix.join("lib");
+    let flags = step(
+        Command::new("pkg-config")
+            .args(["--cflags", "--libs", "chiplog", "sqlite3"])
+            .env("PKG_CONFIG_PATH", lib.join("pkgconfig")),
+    )?;
+    step(Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).args(flags.split_whitespace()))?;
+    Ok(Program::new(program, &[]).with("LD_LIBRARY_PATH", lib))
+}
+
+/// In an environment of its own, with the wheel installed.
+fn python(place: &Place) -> Result<Program> {
+    let environment = place.out.join("view-python");
+    step(Command::new("make").arg("wheel").current_dir(&place.root))?;
+    let wheels = place.root.join("target/wheels");
+    let newest = std::fs::read_dir(&wheels)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
+        .ok_or_else(|| format!("make wheel left no wheel in {}", wheels.display()))?;
+    step(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let python = environment.join("bin/python");
+    step(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-index"]).arg(newest))?;
+    Ok(Program::new(python, &[view_py(&place.root)]))
+}
+
+fn view_py(root: &Path) -> OsString {
+    root.join("examples/python/view.py").into()
+}

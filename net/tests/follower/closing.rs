@@ -1,0 +1,78 @@
+//! Closing a copy, and letting go of it in unusual places.
+
+use crate::served::One;
+use crate::support::{LONG, append, follow, quick, until};
+use chiplog::{ErrorKind, Start};
+use chiplog_net::follower::Follower;
+
+/// Closing waits for no server, from whatever thread: not for one that says nothing either.
+#[test]
+fn closing_waits_for_no_server() {
+    let one = One::new();
+    let last = append(&one.log, 10, 100);
+    let dir = tempfile::tempdir().unwrap();
+    follow(dir.path(), &[one.address()], Start::First).wait_for(last, LONG).unwrap();
+    // It takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut options = quick();
+    (options.probe_timeout, options.attempt_timeout) = (10 * LONG, 10 * LONG);
+    let servers = [silent.local_addr().unwrap().to_string()];
+    let copy = Follower::open(dir.path(), servers, Start::First, options).unwrap();
+    let waiting = std::thread::spawn({
+        let copy = copy.clone();
+        move || copy.wait_for(last.next(), 10 * LONG)
+    });
+    let events = std::thread::spawn({
+        let copy = copy.clone();
+        move || copy.next_event(10 * LONG).map(drop)
+    });
+    let closing = std::thread::spawn({
+        let copy = copy.clone();
+        move || copy.close()
+    });
+    closing.join().unwrap().unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(events.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    // The directory is free again.
+    follow(dir.path(), &[one.address()], Start::First).close().unwrap();
+}
+
+/// The last handle goes in a hook of a reader, on the very thread that stores what comes.
+#[test]
+fn the_last_handle_may_go_in_a_hook() {
+    let one = One::new();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &[one.address()], Start::First);
+    let reader = copy.reader(Start::Next).unwrap();
+    let (done, came) = std::sync::mpsc::channel();
+    reader.on_more(move || {
+        drop(copy);
+        done.send(()).unwrap();
+    });
+    one.log.append(b"x").unwrap();
+    came.recv_timeout(LONG).unwrap();
+    until("the directory is free", || {
+        Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
+    });
+}
+
+/// The same when the follower ends by itself: then hooks run on a thread of the log's own.
+#[test]
+fn the_last_handle_may_go_when_a_follower_ends_by_itself() {
+    let (one, wrong) = (One::new(), One::new());
+    let last = append(&one.log, 10, 100);
+    let dir = tempfile::tempdir().unwrap();
+    follow(dir.path(), &[one.address()], Start::First).wait_for(last, LONG).unwrap();
+    let copy = follow(dir.path(), &[wrong.address()], Start::First);
+    if let Ok(reader) = copy.reader(Start::Next) {
+        let (done, came) = std::sync::mpsc::channel();
+        reader.on_more(move || {
+            drop(copy);
+            done.send(()).unwrap();
+        });
+        came.recv_timeout(LONG).unwrap();
+    }
+    until("the directory is free", || {
+        Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
+    });
+}

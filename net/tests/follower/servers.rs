@@ -1,0 +1,191 @@
+//! Servers that die, are cut off, end or lack something: which one a copy goes to.
+
+use crate::served::{One, Server, Trio};
+use crate::support::{LONG, append, event, follow, quick, same, until};
+use chiplog::{Index, Log, NodeId, Options, Start};
+use chiplog_net::follower::{Follower, FollowerEvent};
+use chiplog_net::native::NativeOptions;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Appends to whoever leads, until it is stopped.
+struct Appending {
+    stop: Arc<AtomicBool>,
+    appended: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Appending {
+    fn start(logs: Vec<Log>) -> Self {
+        let (stop, appended) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let thread = std::thread::spawn({
+            let (stop, appended) = (stop.clone(), appended.clone());
+            move || {
+                let mut n = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for log in &logs {
+                        if let Ok(index) = log.append(&n.to_le_bytes().repeat(50)) {
+                            appended.store(index.get(), Ordering::Relaxed);
+                            n += 1;
+                        }
+                    }
+                }
+            }
+        });
+        Self { stop, appended, thread }
+    }
+
+    fn goes_on(&self, more: u64) {
+        let now = self.appended.load(Ordering::Relaxed);
+        until("appends go on", || self.appended.load(Ordering::Relaxed) >= now + more);
+    }
+
+    fn stop(self) -> Index {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        Index(self.appended.load(Ordering::Relaxed))
+    }
+}
+
+/// The server that feeds a copy is killed in mid-append, then the leader; the copy has every record all the same.
+#[test]
+fn a_copy_goes_on_at_another_server_whoever_dies() {
+    let mut trio = Trio::new();
+    let appending = Appending::start((1..=3).map(|n| trio.log(n).clone()).collect());
+    appending.goes_on(50);
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &trio.addresses(), Start::First);
+    let leader = trio.leader(0);
+    let at = |copy: &Follower| copy.status().server;
+    let source = at(&copy).unwrap();
+    assert_ne!(source, trio.address(leader), "another one feeds copies, if there is one");
+    let source = (1..=3).find(|n| trio.address(*n) == source).unwrap();
+    trio.kill(source);
+    let (from, to) = event(&copy, |e| match e {
+        FollowerEvent::Switched { from, to } => Some((from.clone(), to.clone())),
+        _ => None,
+    });
+    assert_eq!(from, trio.address(source));
+    assert_ne!(to, trio.address(source));
+    appending.goes_on(50);
+    copy.wait_for(Index(appending.appended.load(Ordering::Relaxed)), LONG).unwrap();
+    trio.bring_back(source);
+    // Its log is another handle now: appends go to those that stay, and come back once one of them leads.
+    let leader = trio.leader(0);
+    if leader != source {
+        trio.kill(leader);
+    }
+    let next = trio.leader(leader);
+    let last = appending.stop().max(append(trio.log(next), 20, 100));
+    copy.wait_for(last, LONG).unwrap();
+    same(copy.log(), trio.log(next), last);
+    assert_eq!((copy.status().first, copy.status().jumps), (Index(1), 0));
+    assert_eq!(copy.status().received_records, last.get(), "nothing came twice");
+    copy.close().unwrap();
+}
+
+/// What is left of a cluster without a majority still feeds copies: no leader is needed.
+#[test]
+fn a_cluster_that_lost_its_majority_feeds_copies() {
+    let mut trio = Trio::new();
+    let leader = trio.leader(0);
+    let last = append(trio.log(leader), 100, 100);
+    let left = trio.follower();
+    trio.log(left).wait_for(last, LONG).unwrap();
+    for node in (1..=3).filter(|n| *n != left) {
+        trio.kill(node);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &trio.addresses(), Start::First);
+    same(copy.log(), trio.log(left), last);
+    until("it is known that nobody leads", || !copy.status().fed);
+    copy.close().unwrap();
+}
+
+/// A server that is cut off from its cluster is alive and silent about what it does not know: a copy leaves it.
+#[test]
+fn a_server_that_does_not_get_what_others_have_is_left() {
+    let trio = Trio::new();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &trio.addresses(), Start::First);
+    let source = copy.status().server.unwrap();
+    let source = (1..=3).find(|n| trio.address(*n) == source).unwrap();
+    trio.network.disconnect(NodeId(source));
+    let leader = trio.leader(source);
+    let last = append(trio.log(leader), 10, 100);
+    copy.wait_for(last, LONG).unwrap();
+    assert_ne!(copy.status().server, Some(trio.address(source)));
+    copy.close().unwrap();
+}
+
+/// A server that is about to end says so, and its copies go to another one; those of a copy stay.
+#[test]
+fn copies_leave_a_server_that_drains() {
+    let trio = Trio::new();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &trio.addresses(), Start::First);
+    let below = tempfile::tempdir().unwrap();
+    let serving = Server::serve(copy.host().clone(), 0, NativeOptions::default());
+    let second = follow(below.path(), std::slice::from_ref(&serving.address), Start::First);
+    let source = copy.status().server.unwrap();
+    let source = (1..=3).find(|n| trio.address(*n) == source).unwrap();
+    trio.server(source).host.drain();
+    let from = event(&copy, |e| match e {
+        FollowerEvent::Switched { from, .. } => Some(from.clone()),
+        _ => None,
+    });
+    assert_eq!(from, trio.address(source));
+    until("its streams have ended", || trio.server(source).host.copies().now == 0);
+    let last = append(trio.log(trio.leader(0)), 10, 100);
+    same(second.log(), trio.log(trio.leader(0)), last);
+    assert_eq!(second.status().connects, 1);
+    drop((copy, second));
+}
+
+/// A copy that keeps less than the log does is believed that records are gone only if nobody else has them.
+#[test]
+fn what_one_server_has_discarded_another_one_may_have() {
+    let one = One::new();
+    let early = append(&one.log, 100, 100);
+    let behind: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    for dir in &behind {
+        follow(dir.path(), &[one.address()], Start::First).wait_for(early, LONG).unwrap();
+    }
+    let last = append(&one.log, 10_000, 1_000);
+    let short = tempfile::tempdir().unwrap();
+    let mut options = quick();
+    options.files = Options { retention_bytes: Some(2 << 20), ..Options::with_segment_bytes(1 << 20) };
+    let short = Follower::open(short.path(), [one.address()], Start::First, options).unwrap();
+    short.wait_for(last, LONG).unwrap();
+    until("it keeps less", || short.status().first > early.next());
+    let serving = Server::serve(short.host().clone(), 0, NativeOptions::default());
+    let servers = [serving.address.clone(), one.address()];
+    for dir in &behind {
+        let copy = follow(dir.path(), &servers, Start::First);
+        copy.wait_for(last, LONG).unwrap();
+        assert_eq!((copy.status().first, copy.status().jumps), (Index(1), 0));
+    }
+    let new = tempfile::tempdir().unwrap();
+    assert_eq!(follow(new.path(), &servers, Start::First).status().first, Index(1));
+    let new = tempfile::tempdir().unwrap();
+    let at = follow(new.path(), &servers, Start::Index(Index(50)));
+    assert!(at.status().first <= Index(50));
+    // With nobody else, it is believed.
+    let copy = follow(behind[0].path(), &servers[..1], Start::First);
+    let more = append(&one.log, 10_000, 1_000);
+    copy.wait_for(more, LONG).unwrap();
+    copy.close().unwrap();
+}
+
+/// A zone is preferred, even if its server leads.
+#[test]
+fn a_server_of_the_zone_is_preferred() {
+    let trio = Trio::new();
+    for (node, zone) in (1..=3).zip(["east", "west", "north"]) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = quick();
+        options.zone = zone.into();
+        let copy = Follower::open(dir.path(), trio.addresses(), Start::First, options).unwrap();
+        assert_eq!(copy.status().server, Some(trio.address(node)));
+    }
+}

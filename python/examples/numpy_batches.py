@@ -1,0 +1,35 @@
+"""numpy over a log's batches, without a copy: each record is 64 measurements of 32 bits.
+
+python examples/numpy_batches.py
+"""
+
+import tempfile
+
+import chiplog
+import numpy as np
+
+RECORDS, EACH = 20_000, 64
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as dir, chiplog.Log(dir) as log:
+        random = np.random.default_rng(1)
+        measured = random.integers(0, 1_000, (RECORDS, EACH), dtype=np.int32)
+        for chunk in np.split(measured, 20):
+            log.append_batch(list(chunk))  # rows of an array are records: anything with a buffer is
+
+        total, highest, shared = 0, 0, 0
+        for batch in log.batches():
+            data, offsets = batch.to_numpy()  # the log's own bytes, and where records begin and end
+            assert (np.diff(offsets) == 4 * EACH).all()
+            values = data.view(np.int32).reshape(len(batch), EACH)
+            assert not values.flags.owndata and not values.flags.writeable
+            total += int(values.sum())
+            highest = max(highest, int(values.max()))
+            shared += data.nbytes
+        assert (total, highest) == (int(measured.sum()), int(measured.max()))
+        print(f"{RECORDS:,} records, {shared:,} bytes seen in place: sum {total:,}, highest {highest}")
+
+
+if __name__ == "__main__":
+    main()

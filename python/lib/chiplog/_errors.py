@@ -1,0 +1,186 @@
+"""What goes wrong: one class a kind, all of them `Error`."""
+
+import builtins
+from typing import ClassVar
+
+
+class Error(Exception):
+    """An error of the log. Which kind it is, its class tells; more, where it is known, the attributes."""
+
+    kind: ClassVar[str] = "other"
+    """The kind's name, as servers, metrics and the command line say it."""
+    code: ClassVar[int] = 0
+    """The kind's number, the same in every language and version."""
+    retryable: ClassVar[bool] = False
+    """Whether the same call can succeed later without anybody mending anything but room or load."""
+    fatal: ClassVar[bool] = False
+    """Whether the handle is of no more use for appending."""
+
+    os_error: int | None = None
+    """The operating system's error number, when it was one that failed."""
+    path: str | None = None
+    """Of corruption in a file here: the file."""
+    offset: int | None = None
+    """Of corruption in a file here: where in it."""
+
+
+class IoError(Error):
+    """The operating system refused or failed a call. The message names the path."""
+
+    kind, code = "io", 1
+
+
+class CorruptError(Error):
+    """Stored bytes fail their checksum or contradict each other. Nothing corrupt is ever served."""
+
+    kind, code = "corrupt", 2
+
+
+class PoisonedError(Error):
+    """A write or a sync failed earlier: the log takes nothing more until it is opened again. Appends that were under
+    way have an unknown outcome."""
+
+    kind, code, fatal = "poisoned", 3, True
+
+
+class FullError(Error):
+    """The configured capacity is used up, or the disk is. Nothing was written; discard to make room."""
+
+    kind, code, retryable = "full", 4, True
+
+
+class BusyError(Error):
+    """The queue of waiting appends stayed at its limit for as long as the caller would wait."""
+
+    kind, code, retryable = "busy", 5, True
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """The time-out passed. A submitted append may still become durable."""
+
+    kind, code, retryable = "timeout", 6, True
+
+
+class DiscardedError(Error, LookupError):
+    """The record is below the first index: it was discarded."""
+
+    kind, code = "discarded", 7
+
+
+class OutOfRangeError(Error, LookupError):
+    """There is no such record yet: the index is beyond the last one."""
+
+    kind, code = "out_of_range", 8
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument or option is out of its bounds."""
+
+    kind, code = "invalid_argument", 9
+
+
+class TooLargeError(Error, ValueError):
+    """A record or batch exceeds its size limit."""
+
+    kind, code = "too_large", 10
+
+
+class LockedError(Error):
+    """Another handle or process has the directory open for writing."""
+
+    kind, code, retryable = "locked", 11, True
+
+
+class ClosedError(Error):
+    """The handle was closed."""
+
+    kind, code, fatal = "closed", 12, True
+
+
+class ForkedError(Error):
+    """The handle was made before `fork` and used in the child."""
+
+    kind, code, fatal = "forked", 13, True
+
+
+class NotFoundError(Error, LookupError):
+    """There is no log at this place."""
+
+    kind, code = "not_found", 14
+
+
+class UnsupportedError(Error):
+    """The files were written by a newer version of the format."""
+
+    kind, code, fatal = "unsupported", 15, True
+
+
+class SessionExpiredError(Error):
+    """The session is not known: it was never opened, was closed, or was idle for too long."""
+
+    kind, code = "session_expired", 16
+
+
+class SequenceGapError(Error):
+    """A sequence number skips one or more that the log has not seen."""
+
+    kind, code = "sequence_gap", 17
+
+
+class SequenceForgottenError(Error):
+    """The sequence number was used so long ago that the log no longer remembers its indexes. Where an append is repeated
+    this is good news: the record is in the log, once, and durable. Go on with the next number."""
+
+    kind, code = "sequence_forgotten", 18
+
+
+class TooManySessionsError(Error):
+    """As many sessions are open as the log allows."""
+
+    kind, code, retryable = "too_many_sessions", 19, True
+
+
+class NotLeaderError(Error):
+    """This replica is not the leader. This attempt did not get into the log."""
+
+    kind, code, retryable = "not_leader", 20, True
+
+
+class UnavailableError(Error):
+    """No answer could be had from a majority in time. Of an append: it may or may not be in the log."""
+
+    kind, code, retryable = "unavailable", 21, True
+
+
+class RemovedError(Error):
+    """This replica was removed from the cluster. Its data can still be read."""
+
+    kind, code, fatal = "removed", 22, True
+
+
+class MembershipError(Error):
+    """A change of membership that cannot be made now or at all."""
+
+    kind, code = "membership", 23
+
+
+class DivergedError(Error):
+    """Two logs are not the same: what is fed is of another log, or of another history of it. Nothing of it was taken."""
+
+    kind, code = "diverged", 24
+
+
+class UnauthenticatedError(Error):
+    """The server wants a token and got none, or one that it does not know."""
+
+    kind, code = "unauthenticated", 25
+
+
+class PermissionDeniedError(Error):
+    """The token's role does not allow this call."""
+
+    kind, code = "permission_denied", 26
+
+
+BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__()}
+"""The class of each kind's number."""

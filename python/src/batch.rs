@@ -1,0 +1,267 @@
+//! Batches and records as Python sees them: views of the log's own bytes.
+//!
+//! ```text
+//! Record ──> Batch ──> memoryview ──> _Payload ──> RecordBatch ──> segment
+//! ```
+//!
+//! Invariant: no circle. A payload knows nothing of the view that its batch keeps.
+
+use crate::export::{self, Offsets, Payload};
+use chiplog::RecordBatch;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView, PyString};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Records that were appended together. Holds their segment.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Batch {
+    payload: Py<Payload>,
+    /// One view of the payload, of which those of records are slices.
+    view: PyOnceLock<Py<PyMemoryView>>,
+    offsets: PyOnceLock<Py<Offsets>>,
+}
+
+/// Above this a copy releases the interpreter.
+const LARGE_BYTES: usize = 64 << 10;
+
+impl Batch {
+    pub(crate) fn new(py: Python<'_>, batch: RecordBatch) -> PyResult<Self> {
+        let payload = Py::new(py, Payload(batch))?;
+        Ok(Self { payload, view: PyOnceLock::new(), offsets: PyOnceLock::new() })
+    }
+
+    pub(crate) fn records(&self) -> &RecordBatch {
+        &self.payload.get().0
+    }
+
+    fn payload_view<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyMemoryView>> {
+        let make = || PyMemoryView::from(self.payload.bind(py).as_any()).map(Bound::unbind);
+        Ok(self.view.get_or_try_init(py, make)?.bind(py))
+    }
+
+    fn record_offsets<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, Offsets>> {
+        let make = || Py::new(py, py.detach(|| Offsets::new(self.records())));
+        Ok(self.offsets.get_or_try_init(py, make)?.bind(py))
+    }
+
+    /// A view of record `n`.
+    pub(crate) fn record_view<'py>(&self, py: Python<'py>, n: u32) -> PyResult<Bound<'py, PyAny>> {
+        let batch = self.records();
+        let start = if n == 0 { 0 } else { batch.end(n - 1) };
+        export::slice(self.payload_view(py)?, start, batch.end(n))
+    }
+
+    /// A copy of record `n`.
+    pub(crate) fn record_copy<'py>(&self, py: Python<'py>, n: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let data = self.records().get(n).map(|r| r.data).unwrap_or_default();
+        if data.len() < LARGE_BYTES {
+            return Ok(PyBytes::new(py, data));
+        }
+        PyBytes::new_with(py, data.len(), |to| {
+            py.detach(|| to.copy_from_slice(data));
+            Ok(())
+        })
+    }
+
+    fn place(&self, n: isize) -> PyResult<u32> {
+        let count = self.records().count() as isize;
+        let at = if n < 0 { n + count } else { n };
+        if !(0..count).contains(&at) {
+            return Err(PyIndexError::new_err(format!("record {n} of a batch of {count}")));
+        }
+        Ok(at as u32)
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// Index of the first record.
+    #[getter]
+    fn first(&self) -> u64 {
+        self.records().first().get()
+    }
+
+    /// Index of the last record.
+    #[getter]
+    fn last(&self) -> u64 {
+        self.first() + u64::from(self.records().count()) - 1
+    }
+
+    /// When the log took them, in milliseconds since 1970.
+    #[getter]
+    fn timestamp(&self) -> u64 {
+        self.records().timestamp().get()
+    }
+
+    /// The bytes of all records, one after the other: read-only, not a copy.
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        self.payload_view(py).cloned()
+    }
+
+    /// Where records begin and end in `data`: 32-bit integers, one more than records.
+    #[getter]
+    fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(self.record_offsets(py)?.as_any())
+    }
+
+    fn __len__(&self) -> usize {
+        self.records().count() as usize
+    }
+
+    fn __getitem__(slf: Bound<'_, Self>, n: isize) -> PyResult<Record> {
+        let n = slf.get().place(n)?;
+        Ok(Record { batch: slf.unbind(), n })
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Records {
+        Records { batch: slf.unbind(), next: AtomicU32::new(0) }
+    }
+
+    /// Views of all records.
+    fn views<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let views = PyList::empty(py);
+        for n in 0..self.records().count() {
+            views.append(self.record_view(py, n)?)?;
+        }
+        Ok(views)
+    }
+
+    /// Copies of all records.
+    fn copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let copies = PyList::empty(py);
+        for n in 0..self.records().count() {
+            copies.append(self.record_copy(py, n)?)?;
+        }
+        Ok(copies)
+    }
+
+    /// Bytes and offsets as numpy arrays over the same memory. Needs numpy.
+    fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let from_buffer = FROM_BUFFER.import(py, "numpy", "frombuffer")?;
+        let data = from_buffer.call1((self.payload_view(py)?, "u1"))?;
+        Ok((data, from_buffer.call1((self.offsets(py)?, "i4"))?))
+    }
+
+    /// The records as an Arrow array of binary values over the same memory. Needs pyarrow; others take the batch itself.
+    fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        ARRAY.import(slf.py(), "pyarrow", "array")?.call1((slf,))
+    }
+
+    /// Arrow's PyCapsule interface.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        export::arrow_schema(py)
+    }
+
+    /// Arrow's PyCapsule interface. There is one type that records have, whatever is requested.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let _ = requested_schema;
+        let offsets = self.record_offsets(py)?;
+        Ok((export::arrow_schema(py)?, export::arrow_array(py, self.records(), offsets.get())?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<chiplog.Batch of {} records from {}>", self.records().count(), self.first())
+    }
+}
+
+/// Goes along a batch.
+#[pyclass(frozen, name = "_Records", module = "chiplog._chiplog")]
+struct Records {
+    batch: Py<Batch>,
+    next: AtomicU32,
+}
+
+#[pymethods]
+impl Records {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> Option<Record> {
+        // Never beyond the count plus the threads that look at once.
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        if n >= self.batch.get().records().count() {
+            self.next.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Record { batch: self.batch.clone_ref(py), n })
+    }
+}
+
+/// A record: its place, its time, and a view of its bytes. Holds its segment.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Record {
+    pub(crate) batch: Py<Batch>,
+    /// Which one of the batch, from 0.
+    pub(crate) n: u32,
+}
+
+impl Record {
+    fn bytes(&self) -> &[u8] {
+        self.batch.get().records().get(self.n).map(|r| r.data).unwrap_or_default()
+    }
+}
+
+#[pymethods]
+impl Record {
+    /// Its place in the log.
+    #[getter]
+    fn index(&self) -> u64 {
+        self.batch.get().first() + u64::from(self.n)
+    }
+
+    /// When the log took it, in milliseconds since 1970.
+    #[getter]
+    fn timestamp(&self) -> u64 {
+        self.batch.get().timestamp()
+    }
+
+    /// Its bytes: read-only, not a copy.
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.batch.get().record_view(py, self.n)
+    }
+
+    /// A copy of its bytes, which holds nothing of the log.
+    fn copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.batch.get().record_copy(py, self.n)
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.copy(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// The text of its bytes.
+    #[pyo3(signature = (encoding="utf-8", errors="strict"))]
+    fn decode<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
+        if encoding == "utf-8"
+            && errors == "strict"
+            && let Ok(text) = str::from_utf8(self.bytes())
+        {
+            return Ok(PyString::new(py, text).into_any());
+        }
+        self.copy(py)?.call_method1("decode", (encoding, errors))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyValueError::new_err("a record is a view of a log and is not pickled; its copy() is"))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<chiplog.Record {} of {} bytes>", self.index(), self.bytes().len())
+    }
+}

@@ -1,0 +1,206 @@
+//! Futures of the log as futures of asyncio: polled on the event loop's thread, woken from any.
+//!
+//! ```text
+//! log's writer, network ── wake ──> Post: due tasks ── eventfd ──> loop ── Courier.drain ──> poll ──> set_result
+//! ```
+//!
+//! Invariants:
+//! - Waking takes neither the interpreter nor a call into the loop: a lock, and one write to the eventfd for all that
+//!   comes before the loop looks.
+//! - A task whose asyncio future was cancelled is dropped and not polled again: what it would have taken stays.
+
+use crate::errors::raise;
+use chiplog::{Error, ErrorKind};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use rustix::event::{EventfdFlags, eventfd};
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use tokio::runtime::Handle;
+
+/// What a task ends with: makes the value, or raises, on the loop's thread.
+pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// Where woken tasks wait for their loop.
+struct Post {
+    bell: OwnedFd,
+    due: Mutex<Vec<Arc<Task>>>,
+}
+
+/// A future that is under way for an asyncio future.
+struct Task {
+    /// Weak: a task that waits in the post does not keep it.
+    post: Weak<Post>,
+    queued: AtomicBool,
+    /// None: done, cancelled, or being polled.
+    work: Mutex<Option<Work>>,
+}
+
+struct Work {
+    future: Pin<Box<dyn Future<Output = Finish> + Send>>,
+    promise: Py<PyAny>,
+    runtime: Option<Handle>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(post) = self.post.upgrade() else { return };
+        let mut due = lock(&post.due);
+        due.push(self);
+        let first = due.len() == 1;
+        drop(due);
+        if first {
+            // It fails only if it counts more than 2^64 - 2 already.
+            let _ = rustix::io::write(&post.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Task {
+    fn step(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        let Some(mut work) = lock(&self.work).take() else { return Ok(()) };
+        if work.promise.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+            return Ok(());
+        }
+        let waker = Waker::from(self.clone());
+        let polled = py.detach(|| {
+            let _inside = work.runtime.as_ref().map(Handle::enter);
+            work.future.as_mut().poll(&mut Context::from_waker(&waker))
+        });
+        let Poll::Ready(finish) = polled else {
+            *lock(&self.work) = Some(work);
+            return Ok(());
+        };
+        match finish(py) {
+            Ok(value) => work.promise.call_method1(py, intern!(py, "set_result"), (value,))?,
+            Err(error) => {
+                work.promise.call_method1(py, intern!(py, "set_exception"), (error.into_value(py),))?
+            }
+        };
+        Ok(())
+    }
+}
+
+static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The event loop of this thread.
+///
+/// # Errors
+/// `RuntimeError`: none runs.
+pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    RUNNING.import(py, "asyncio", "get_running_loop")?.call0()
+}
+
+/// Begins `future` for the running event loop, within `runtime` if it needs one, and gives what to await.
+///
+/// # Errors
+/// `RuntimeError`: no loop runs on this thread.
+pub(crate) fn drive(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    future: impl Future<Output = Finish> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    static COURIER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let event_loop = running_loop(py)?;
+    let courier = COURIER.import(py, "chiplog._aio", "courier")?.call1((&event_loop,))?;
+    let post = Arc::downgrade(&courier.cast::<Courier>()?.get().post);
+    let promise = event_loop.call_method0(intern!(py, "create_future"))?;
+    let work = Work { future: Box::pin(future), promise: promise.clone().unbind(), runtime };
+    let task = Arc::new(Task { post, queued: AtomicBool::new(false), work: Mutex::new(Some(work)) });
+    task.step(py)?;
+    if lock(&task.work).is_some() {
+        promise.call_method1(intern!(py, "add_done_callback"), (Release { task },))?;
+    }
+    Ok(promise.unbind())
+}
+
+/// Lets go of a task's future when nobody waits for it any more.
+#[pyclass(frozen, name = "_Release", module = "chiplog._chiplog")]
+struct Release {
+    task: Arc<Task>,
+}
+
+#[pymethods]
+impl Release {
+    fn __call__(&self, py: Python<'_>, promise: Bound<'_, PyAny>) {
+        drop(promise);
+        let work = lock(&self.task.work).take();
+        py.detach(|| drop(work));
+    }
+}
+
+/// Carries what happened in the log to one event loop.
+#[pyclass(frozen, name = "_Courier", module = "chiplog._chiplog")]
+pub(crate) struct Courier {
+    post: Arc<Post>,
+}
+
+#[pymethods]
+impl Courier {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot make an eventfd: {e}")));
+        Ok(Self { post: Arc::new(Post { bell: bell.map_err(failed)?, due: Mutex::default() }) })
+    }
+
+    /// What the loop watches for reading.
+    fn fileno(&self) -> i32 {
+        self.post.bell.as_raw_fd()
+    }
+
+    /// Goes on with all that was woken.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        // Before the tasks are taken: whoever wakes one afterwards rings again.
+        let _ = rustix::io::read(&self.post.bell, &mut [0; 8]);
+        let due = std::mem::take(&mut *lock(&self.post.due));
+        let mut failed = None;
+        for task in due {
+            task.queued.store(false, Ordering::Release);
+            if let Err(error) = task.step(py) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// What is awaited where the answer is there already.
+#[pyclass(frozen, name = "_Ready", module = "chiplog._chiplog")]
+pub(crate) struct Ready(Mutex<Option<PyResult<Py<PyAny>>>>);
+
+/// Something to await that is there.
+pub(crate) fn ready(py: Python<'_>, result: PyResult<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, Ready(Mutex::new(Some(result))))?.into_any())
+}
+
+#[pymethods]
+impl Ready {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self) -> PyResult<()> {
+        match lock(&self.0).take() {
+            Some(Ok(value)) => Err(pyo3::exceptions::PyStopIteration::new_err((value,))),
+            Some(Err(error)) => Err(error),
+            None => Err(pyo3::exceptions::PyRuntimeError::new_err("it was awaited already")),
+        }
+    }
+}

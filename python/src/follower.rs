@@ -1,0 +1,167 @@
+//! A copy of servers' log in this process.
+
+use crate::batch::Record;
+use crate::client::servers;
+use crate::courier::{Finish, drive, ready};
+use crate::errors::raise;
+use crate::fork::Kept;
+use crate::log::{get, in_thread};
+use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::{options, values, wait};
+use chiplog::{ErrorKind, Index, Start};
+use chiplog_net::follower;
+use pyo3::prelude::*;
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A copy of a log in this process, kept up to date from any server of its cluster.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Follower {
+    follower: Kept<follower::Follower>,
+}
+
+impl Follower {
+    fn follower(&self) -> PyResult<&follower::Follower> {
+        self.follower.get().map_err(raise)
+    }
+
+    fn open_reader(&self, py: Python<'_>, from: Start, follow: bool) -> PyResult<Reader> {
+        let follower = self.follower()?;
+        local(py.detach(|| follower.reader(from)), follow)
+    }
+}
+
+#[pymethods]
+impl Follower {
+    #[new]
+    #[pyo3(signature = (dir, cluster, start=None, options=None))]
+    fn new(
+        py: Python<'_>,
+        dir: PathBuf,
+        cluster: &Bound<'_, PyAny>,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        let from = self::start(start, Start::First)?;
+        let open = move || follower::Follower::open(dir, cluster, from, options);
+        let follower = wait::on_thread(py, open)?;
+        Ok(Self { follower: Kept::new(follower).map_err(raise)? })
+    }
+
+    /// The record at `index`.
+    fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
+        let follower = self.follower()?;
+        get(py, index, |start| follower.reader(start))
+    }
+
+    /// Reads what is here from `start`, the first record if not given, to the end there is when it comes there.
+    #[pyo3(signature = (start=None))]
+    fn read(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(py, self::start(start, Start::First)?, false)
+    }
+
+    /// Reads what is here from `start`, the next record to come if not given, and waits at the end for more.
+    #[pyo3(signature = (start=None))]
+    fn tail(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(py, self::start(start, Start::Next)?, true)
+    }
+
+    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    #[pyo3(signature = (start=None, *, follow=false))]
+    fn batches(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
+    }
+
+    /// Waits until record `index` is here, or is known to be discarded.
+    #[pyo3(signature = (index, timeout=None))]
+    fn wait_for(&self, py: Python<'_>, index: u64, timeout: Option<f64>) -> PyResult<()> {
+        let follower = self.follower()?;
+        let what = format!("record {index} did not come");
+        wait::sliced(py, wait::timeout(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
+    }
+
+    /// How the copy stands, as a log.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::info(py, &self.follower()?.log().info())
+    }
+
+    /// How following goes.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::follower_status(py, &self.follower()?.status())
+    }
+
+    /// What has happened, one event after the other; waits for one. `ClosedError`: nothing will any more.
+    #[pyo3(signature = (timeout=None))]
+    fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let follower = self.follower()?;
+        let next = |slice| follower.next_event(slice);
+        let event = wait::sliced(py, wait::timeout(timeout)?, "nothing happened", next)?;
+        values::follower_event(py, &event)
+    }
+
+    /// `next_event`, to be awaited.
+    fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let follower = self.follower()?.clone();
+        drive(py, None, async move {
+            let event = poll_fn(|context| match follower.next_event(Duration::ZERO) {
+                Err(error) if error.kind() == ErrorKind::Timeout => {
+                    let waker = context.waker().clone();
+                    follower.on_event(move || waker.wake());
+                    Poll::Pending
+                }
+                known => Poll::Ready(known),
+            });
+            let event = event.await;
+            let finish: Finish =
+                Box::new(move |py| Ok(values::follower_event(py, &event.map_err(raise)?)?.unbind()));
+            finish
+        })
+    }
+
+    /// The directory.
+    #[getter]
+    fn path(&self) -> PyResult<PathBuf> {
+        Ok(self.follower()?.log().path().to_path_buf())
+    }
+
+    /// Ends following. Readers go on to the end of what is here; whoever waits there is woken.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let follower = self.follower()?.clone();
+        wait::on_thread(py, move || follower.close())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__<'py>(
+        slf: &Bound<'py, Self>,
+        _type: &Bound<'py, PyAny>,
+        _value: &Bound<'py, PyAny>,
+        _traceback: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf.as_any(), "close")
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("follower", "directory and options"))
+    }
+}

@@ -1,0 +1,69 @@
+//! What a forked child may not touch: it has none of the threads that its parent's handles rely on, and shares their
+//! files and sockets.
+//!
+//! Invariant: in a child nothing that was made before the fork is used or dropped.
+
+use chiplog::{Error, ErrorKind, ForkGuard, Result};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+static GUARD: Mutex<Option<Arc<ForkGuard>>> = Mutex::new(None);
+
+/// The guard of this process.
+///
+/// # Errors
+/// `Io`: no page could be had.
+pub(crate) fn guard() -> Result<Arc<ForkGuard>> {
+    let mut current = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
+        return Ok(guard.clone());
+    }
+    let failed = |e| Error::new(ErrorKind::Io, format!("cannot guard against fork: {e}"));
+    let guard = Arc::new(ForkGuard::new().map_err(failed)?);
+    *current = Some(guard.clone());
+    Ok(guard)
+}
+
+/// # Errors
+/// `Forked`: this is a child of the process that made the guard.
+pub(crate) fn check(guard: &ForkGuard) -> Result<()> {
+    if guard.is_child() {
+        let what = "this handle was made before fork(); make another one in the child";
+        return Err(Error::new(ErrorKind::Forked, what));
+    }
+    Ok(())
+}
+
+/// A handle that its process keeps: refused and forgotten in a child. Dropping it releases the interpreter, for a
+/// log's end waits for the disk.
+pub(crate) struct Kept<T: Send> {
+    /// None: it is being dropped.
+    value: Option<T>,
+    guard: Arc<ForkGuard>,
+}
+
+impl<T: Send> Kept<T> {
+    pub(crate) fn new(value: T) -> Result<Self> {
+        Ok(Self { value: Some(value), guard: guard()? })
+    }
+
+    /// # Errors
+    /// `Forked`.
+    pub(crate) fn get(&self) -> Result<&T> {
+        check(&self.guard)?;
+        self.value.as_ref().ok_or_else(|| Error::new(ErrorKind::Closed, "the handle was dropped"))
+    }
+}
+
+impl<T: Send> Drop for Kept<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.value.take() else { return };
+        if self.guard.is_child() {
+            std::mem::forget(value);
+            return;
+        }
+        let mut value = Some(value);
+        // Without an interpreter, which ends just now, there is nothing to release.
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
+    }
+}

@@ -1,0 +1,73 @@
+//! chiplog for Python: the classes of package `chiplog`, over the crates `chiplog` and `chiplog-net`.
+//!
+//! ```text
+//! lib/*.py          values, options, exceptions: plain Python          log, session, viewer, client, producer, follower
+//!      │  made and read by                                                │ each a handle and its calls
+//!      └──────────── options, values, errors ─────────────────────────────┤
+//!                                                                         │
+//!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket
+//!         └── wait (threads)   courier (asyncio)   fork   runtime ────────┘
+//! ```
+//!
+//! Invariants:
+//! - Nobody waits, and nothing large is copied, with the interpreter held.
+//! - A thread that waits looks for signals every [`wait::SLICE`], so that Ctrl-C works.
+//! - No thread of the log or of the network ever waits for the interpreter: what it has to tell an event loop goes
+//!   through an eventfd.
+//! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
+
+mod batch;
+mod client;
+mod courier;
+mod desk;
+mod errors;
+mod export;
+mod follower;
+mod fork;
+mod input;
+mod log;
+mod options;
+mod producer;
+mod reader;
+mod runtime;
+mod session;
+mod ticket;
+mod values;
+mod viewer;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The compiled part of package `chiplog`.
+#[pymodule(gil_used = false)]
+mod _chiplog {
+    #[pymodule_export]
+    use crate::batch::{Batch, Record};
+    #[pymodule_export]
+    use crate::client::{Client, Watch};
+    #[pymodule_export]
+    use crate::courier::Courier;
+    #[pymodule_export]
+    use crate::errors::error_kinds;
+    #[pymodule_export]
+    use crate::follower::Follower;
+    #[pymodule_export]
+    use crate::log::Log;
+    #[pymodule_export]
+    use crate::producer::Producer;
+    #[pymodule_export]
+    use crate::reader::{Reader, Stream};
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::ticket::Ticket;
+    #[pymodule_export]
+    use crate::viewer::Viewer;
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,192 @@
+//! Options as Python gives them, `lib/chiplog/_options.py`: each field that is not None takes the place of a default, which
+//! is the crates' own.
+//!
+//! Invariant: every field of a Python class is read here; a test gives each a value that is refused.
+
+use chiplog::{Codec, Index, Options, ReadMode, Sequence, SessionId, Start, Timestamp};
+use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret};
+use chiplog_net::follower::FollowerOptions;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use std::time::Duration;
+
+type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+fn extract<'a, 'py, T: FromPyObject<'a, 'py>>(value: &'a Bound<'py, PyAny>) -> PyResult<T> {
+    value.extract().map_err(Into::into)
+}
+
+/// The field, if it was given.
+fn field<'py, T>(options: &Bound<'py, PyAny>, name: &str) -> PyResult<Option<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    let value = options.getattr(name)?;
+    if value.is_none() {
+        return Ok(None);
+    }
+    extract(&value).map(Some).map_err(|error| {
+        let what = format!("option {name}: {}", error.value(options.py()));
+        if error.is_instance_of::<PyTypeError>(options.py()) {
+            PyTypeError::new_err(what)
+        } else {
+            PyValueError::new_err(what)
+        }
+    })
+}
+
+/// A time in seconds.
+struct Seconds(Duration);
+
+impl<'py> FromPyObject<'_, 'py> for Seconds {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let seconds: f64 = value.extract()?;
+        let time = Duration::try_from_secs_f64(seconds);
+        time.map(Self).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")))
+    }
+}
+
+macro_rules! take {
+    ($from:expr => $to:expr; $($name:ident),* $(,)?) => {
+        $(if let Some(value) = field($from, stringify!($name))? {
+            $to.$name = value;
+        })*
+    };
+}
+
+macro_rules! take_times {
+    ($from:expr => $to:expr; $($name:ident),* $(,)?) => {
+        $(if let Some(Seconds(value)) = field($from, stringify!($name))? {
+            $to.$name = value;
+        })*
+    };
+}
+
+/// `chiplog.Options`.
+pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
+    let Some(from) = given else { return Ok(Options::default()) };
+    // What depends on the segments' size comes down with it.
+    let segment_bytes: Option<u32> = field(from, "segment_bytes")?;
+    let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
+    take!(from => to; create, record_bytes_max, batch_bytes_max, block_bytes_max, queue_bytes_max,
+        queue_appends_max, prefetch_bytes, sessions_max, session_window);
+    take_times!(from => to; queue_timeout, session_idle_max);
+    to.capacity_bytes = field(from, "capacity_bytes")?;
+    to.retention_bytes = field(from, "retention_bytes")?;
+    to.retention_age = field(from, "retention_age")?.map(|Seconds(age)| age);
+    if let Some(mode) = field::<String>(from, "read_mode")? {
+        to.read_mode = match &*mode {
+            "map" => ReadMode::Map,
+            "read" => ReadMode::Read,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "option read_mode is 'map' or 'read', not {mode:?}"
+                )));
+            }
+        };
+    }
+    Ok(to)
+}
+
+/// `chiplog.Tls`.
+fn tls(from: &Bound<'_, PyAny>) -> PyResult<Option<ClientTls>> {
+    let Some(tls) = field::<Bound<'_, PyAny>>(from, "tls")? else { return Ok(None) };
+    let missing = |what: &str| PyTypeError::new_err(format!("option tls: {what}"));
+    let authority = field(&tls, "authority")?.ok_or_else(|| missing("an authority is needed"))?;
+    let identity = match (field(&tls, "certificate")?, field(&tls, "key")?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(missing("a certificate and its key come together")),
+    };
+    Ok(Some(ClientTls { authority, identity }))
+}
+
+/// `chiplog.ClientOptions`.
+pub(crate) fn client(given: Given<'_, '_>) -> PyResult<ClientOptions> {
+    let mut to = ClientOptions::default();
+    let Some(from) = given else { return Ok(to) };
+    take!(from => to; log, window_bytes, token_in_plain_text);
+    take_times!(from => to; timeout, attempt_timeout, connect_timeout, probe_timeout, backoff_min, backoff_max,
+        keep_alive);
+    to.tls = tls(from)?;
+    to.token = field::<String>(from, "token")?.map(Secret::from);
+    Ok(to)
+}
+
+/// A codec by its name.
+pub(crate) fn codec(name: &str) -> PyResult<Codec> {
+    match name {
+        "none" => Ok(Codec::None),
+        "lz4" => Ok(Codec::Lz4),
+        "zstd" => Ok(Codec::Zstd),
+        _ => Err(PyValueError::new_err(format!("a codec is 'none', 'lz4' or 'zstd', not {name:?}"))),
+    }
+}
+
+/// `chiplog.ProducerOptions`.
+pub(crate) fn producer(given: Given<'_, '_>) -> PyResult<ProducerOptions> {
+    let mut to = ProducerOptions::default();
+    let Some(from) = given else { return Ok(to) };
+    take!(from => to; batch_bytes, batch_records, buffer_bytes, inflight_max, exactly_once);
+    take_times!(from => to; linger, block_max, request_timeout, delivery_timeout, full_max);
+    if let Some(name) = field::<String>(from, "codec")? {
+        to.codec = codec(&name)?;
+    }
+    to.session = field::<(u64, u64)>(from, "session")?.map(|(id, next)| (SessionId(id), Sequence(next)));
+    Ok(to)
+}
+
+/// `chiplog.ReaderOptions`; whether it waits at the end is told by how it is read.
+pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptions> {
+    let mut to = ReaderOptions::default();
+    to.follow = follow;
+    let Some(from) = given else { return Ok(to) };
+    take_times!(from => to; keep_alive, timeout);
+    if let Some(index) = field(from, "min_index")? {
+        to.min_index = Index(index);
+    }
+    let zone: Option<String> = field(from, "zone")?;
+    let leader = field::<bool>(from, "leader")?.unwrap_or(false);
+    to.from = match (leader, zone) {
+        (true, Some(_)) => {
+            return Err(PyValueError::new_err("a reader reads at the leader or in a zone, not both"));
+        }
+        (true, None) => ReadFrom::Leader,
+        (false, Some(zone)) => ReadFrom::Nearest(zone),
+        (false, None) => ReadFrom::Any,
+    };
+    Ok(to)
+}
+
+/// `chiplog.FollowerOptions`.
+pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
+    let mut to = FollowerOptions::default();
+    let Some(from) = given else { return Ok(to) };
+    take!(from => to; log, zone, window_bytes, token_in_plain_text);
+    take_times!(from => to; open_timeout, keep_alive, compare_interval, connect_timeout, attempt_timeout,
+        probe_timeout, backoff_min, backoff_max);
+    to.files = self::log(field::<Bound<'_, PyAny>>(from, "files")?.as_ref())?;
+    to.tls = tls(from)?;
+    to.token = field::<String>(from, "token")?.map(Secret::from);
+    Ok(to)
+}
+
+/// Where to begin: an index, or a `chiplog.Start`.
+pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
+    if let Ok(index) = from.extract::<u64>() {
+        return Ok(Start::Index(Index(index)));
+    }
+    let unknown = |_| PyTypeError::new_err("a start is an index or a chiplog.Start");
+    let kind: String = from.getattr("kind").and_then(|kind| kind.extract()).map_err(unknown)?;
+    let value: u64 = from.getattr("value").and_then(|value| value.extract()).map_err(unknown)?;
+    match &*kind {
+        "first" => Ok(Start::First),
+        "next" => Ok(Start::Next),
+        "index" => Ok(Start::Index(Index(value))),
+        "last" => Ok(Start::Last(value)),
+        "since" => Ok(Start::Timestamp(Timestamp(value))),
+        _ => Err(PyValueError::new_err(format!("no start is of kind {kind:?}"))),
+    }
+}

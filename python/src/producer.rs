@@ -1,0 +1,224 @@
+//! Appends over the network.
+
+use crate::courier::{Finish, drive, ready};
+use crate::errors::raise;
+use crate::fork::Kept;
+use crate::input::{self, Input};
+use crate::reader::not_pickled;
+use crate::ticket::{Ticket, drive_index};
+use crate::{values, wait};
+use chiplog::{Error, ErrorKind, Index, Result};
+use chiplog_net::client::{self, Closed};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Appends records to servers: gathers them, sends again what a failure left open.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Producer {
+    producer: Kept<client::Producer>,
+    runtime: Handle,
+}
+
+/// How long the end of a `with` waits for what is under way: as long as `close` does.
+const CLOSE: f64 = 30.0;
+
+impl Producer {
+    pub(crate) fn new(producer: client::Producer, runtime: Handle) -> PyResult<Self> {
+        Ok(Self { producer: Kept::new(producer).map_err(raise)?, runtime })
+    }
+
+    fn producer(&self) -> PyResult<&client::Producer> {
+        self.producer.get().map_err(raise)
+    }
+
+    fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
+        let done = wait::block_on(py, None, Some(&self.runtime), call)?;
+        done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))
+    }
+
+    /// Gives records that go as one batch; what tells the index of the first.
+    fn batch(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+    ) -> PyResult<impl Future<Output = Result<Index>> + Send + 'static> {
+        let producer = self.producer()?;
+        let records = input::records(records)?;
+        let slices = input::slices(&records);
+        let (tell, told) = oneshot::channel();
+        let tell = move |result| drop(tell.send(result));
+        self.wait(py, producer.send_batch(&slices, tell))?.map_err(raise)?;
+        Ok(async move {
+            let ended = |_| Err(Error::new(ErrorKind::Closed, "the producer ended"));
+            told.await.unwrap_or_else(ended)
+        })
+    }
+}
+
+#[pymethods]
+impl Producer {
+    /// Buffers a record; waits while there is no room. Whether it is in the log, `flush` or `close` tells.
+    fn send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        match py.detach(|| producer.try_send(record)) {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                self.wait(py, producer.send(record))?.map_err(raise)
+            }
+            done => done.map_err(raise),
+        }
+    }
+
+    /// Buffers a record if there is room; else `BusyError`.
+    fn try_send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        py.detach(|| producer.try_send(record)).map_err(raise)
+    }
+
+    /// Appends a record and waits until it is in the log: its index.
+    #[pyo3(signature = (record, timeout=None))]
+    fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        let appended = async { producer.append(record).await?.await };
+        let got = wait::block_on(py, wait::timeout(timeout)?, Some(&self.runtime), appended)?;
+        let late = || {
+            let what = "the record was not acknowledged in time; it may still be appended";
+            raise(Error::new(ErrorKind::Timeout, what))
+        };
+        got.ok_or_else(late)?.map(Index::get).map_err(raise)
+    }
+
+    /// Buffers a record; the ticket tells its index.
+    fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        let delivery = self.wait(py, producer.append(record))?.map_err(raise)?;
+        Ticket::remote(delivery, self.runtime.clone())
+    }
+
+    /// As `submit`, but never waits for room: `BusyError`.
+    fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
+        let (producer, record) = (self.producer()?, record.as_slice());
+        Ticket::remote(py.detach(|| producer.try_append(record)).map_err(raise)?, self.runtime.clone())
+    }
+
+    /// Buffers records that go as one batch, all or none; the ticket tells the index of the first.
+    fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Ticket> {
+        Ticket::remote(self.batch(py, records)?, self.runtime.clone())
+    }
+
+    /// Appends a record, to be awaited: gives its index.
+    fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
+        let (producer, record) = (self.producer()?.clone(), record.as_slice().to_vec());
+        drive_index(py, Some(self.runtime.clone()), async move { producer.append(&record).await?.await })
+    }
+
+    /// Waits until all records given before the call are settled; raises why one failed.
+    #[pyo3(signature = (timeout=30.0))]
+    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        self.wait(py, self.producer()?.flush(deadline))?.map_err(raise)
+    }
+
+    /// `flush`, to be awaited.
+    #[pyo3(signature = (timeout=30.0))]
+    fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
+        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let producer = self.producer()?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let flushed = producer.flush(deadline).await;
+            let finish: Finish = Box::new(move |py| flushed.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
+    /// Bytes of records that were given and are not settled.
+    #[getter]
+    fn buffered_bytes(&self) -> PyResult<usize> {
+        Ok(self.producer()?.buffered_bytes())
+    }
+
+    /// Takes no more, waits for what is under way, and tells what is left.
+    #[pyo3(signature = (timeout=30.0))]
+    fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
+        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let closed = self.wait(py, self.producer()?.close(deadline))?;
+        values::closed(py, &closed)
+    }
+
+    /// `close`, to be awaited.
+    #[pyo3(signature = (timeout=30.0))]
+    fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
+        self.closing(py, timeout, |py, closed| Ok(values::closed(py, &closed)?.unbind()))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let deadline = wait::timeout(Some(CLOSE))?.unwrap_or(Duration::MAX);
+        let closed = self.wait(py, self.producer()?.close(deadline))?;
+        // What went wrong inside is told rather than what it left behind.
+        if kind.is_none() { complete(closed) } else { Ok(()) }
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let well = kind.is_none();
+        self.closing(py, CLOSE, move |py, closed| {
+            if well {
+                complete(closed)?;
+            }
+            Ok(py.None())
+        })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("producer", "options, with a session in them,"))
+    }
+}
+
+impl Producer {
+    fn closing(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        tell: impl FnOnce(Python<'_>, Closed) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
+        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let producer = self.producer()?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let closed = producer.close(deadline).await;
+            let finish: Finish = Box::new(move |py| tell(py, closed));
+            finish
+        })
+    }
+}
+
+/// Raises if a record is not in the log.
+fn complete(closed: Closed) -> PyResult<()> {
+    if closed.all_acknowledged() {
+        return Ok(());
+    }
+    let what =
+        || Error::new(ErrorKind::Timeout, format!("{} records were not acknowledged", closed.left.len()));
+    Err(raise(closed.failed.clone().unwrap_or_else(what)))
+}

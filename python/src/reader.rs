@@ -1,0 +1,371 @@
+//! Readers: iterators over records, views, copies or batches, for `for` and for `async for`.
+//!
+//! Invariants:
+//! - One batch is in hand; a record of it costs a lock that nobody waits under, and one object.
+//! - A batch is taken from the source only while none is in hand, and put in hand before the source goes back: no record
+//!   is lost or given twice, however many threads read.
+
+use crate::batch::{Batch, Record};
+use crate::courier::{Finish, drive, ready};
+use crate::desk::{Desk, Lease, Source};
+use crate::errors::raise;
+use crate::{options, wait};
+use chiplog::{ErrorKind, Index, RecordBatch};
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Records in order, from a log, a copy of one, or servers. Iterating gives [`Record`]s.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Reader {
+    desk: Arc<Desk>,
+    current: Mutex<Option<Current>>,
+    /// The record behind those that are in hand; 0: not known.
+    next: AtomicU64,
+}
+
+/// The batch in hand.
+struct Current {
+    batch: Py<Batch>,
+    at: u32,
+    count: u32,
+}
+
+/// What an iterator gives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Records,
+    Views,
+    Copies,
+    Batches,
+}
+
+/// A batch in hand, from its record `.1` on.
+type Taken = (Py<Batch>, u32);
+
+impl Reader {
+    pub(crate) fn new(source: Source, runtime: Option<Handle>) -> PyResult<Self> {
+        let next = source.position().map_or(0, Index::get);
+        let desk = Desk::new(source, runtime).map_err(raise)?;
+        Ok(Self { desk, current: Mutex::new(None), next: AtomicU64::new(next) })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next of what is in hand: one record, or all of them.
+    fn in_hand(&self, py: Python<'_>, all: bool) -> Option<Taken> {
+        let mut hand = self.current();
+        let current = hand.as_mut()?;
+        let at = current.at;
+        current.at += 1;
+        if all || current.at == current.count {
+            return hand.take().map(|c| (c.batch, at));
+        }
+        Some((current.batch.clone_ref(py), at))
+    }
+
+    /// Takes a batch in hand, from its record `at` on.
+    fn put(&self, py: Python<'_>, batch: RecordBatch, at: u32) -> PyResult<Py<Batch>> {
+        let count = batch.count();
+        self.next.store(batch.first().plus(count.into()).get(), Ordering::Relaxed);
+        let batch = Py::new(py, Batch::new(py, batch)?)?;
+        if at < count {
+            let current = Current { batch: batch.clone_ref(py), at, count };
+            *self.current() = Some(current);
+        }
+        Ok(batch)
+    }
+
+    fn lease(&self, py: Python<'_>) -> PyResult<Lease> {
+        // Mostly nobody has it.
+        match self.desk.take(Duration::ZERO) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            done => return done.map_err(raise),
+        }
+        wait::sliced(py, None, "another thread reads", |slice| self.desk.take(slice))
+    }
+
+    /// The next batch of a source that was taken. None: the end, or not within the time.
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        lease: &mut Lease,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<RecordBatch>> {
+        let source = lease.source().map_err(raise)?;
+        if let Some(known) = py.detach(|| source.next_now()) {
+            return known.map_err(raise);
+        }
+        let got = wait::block_on(py, timeout, self.desk.runtime.as_ref(), lease.next())?;
+        got.unwrap_or(Ok(None)).map_err(raise)
+    }
+
+    /// The next of what there is, with the interpreter released while it is waited for.
+    fn take(&self, py: Python<'_>, all: bool) -> PyResult<Option<Taken>> {
+        loop {
+            if let Some(taken) = self.in_hand(py, all) {
+                return Ok(Some(taken));
+            }
+            let mut lease = self.lease(py)?;
+            if self.current().is_some() {
+                continue; // another thread brought something meanwhile
+            }
+            let Some(batch) = self.fetch(py, &mut lease, None)? else { return Ok(None) };
+            return Ok(Some((self.put(py, batch, if all { u32::MAX } else { 1 })?, 0)));
+        }
+    }
+
+    pub(crate) fn next(&self, py: Python<'_>, kind: Kind) -> PyResult<Option<Py<PyAny>>> {
+        let taken = self.take(py, kind == Kind::Batches)?;
+        taken.map(|taken| make(py, kind, taken)).transpose()
+    }
+
+    pub(crate) fn next_async(slf: &Bound<'_, Self>, kind: Kind) -> PyResult<Py<PyAny>> {
+        let (py, this, all) = (slf.py(), slf.get(), kind == Kind::Batches);
+        if let Some(taken) = this.in_hand(py, all) {
+            return ready(py, make(py, kind, taken));
+        }
+        let mut lease = match this.desk.take(Duration::ZERO) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                return Err(PyRuntimeError::new_err(
+                    "another task or thread waits for this reader's next record",
+                ));
+            }
+            done => done.map_err(raise)?,
+        };
+        let source = lease.source().map_err(raise)?;
+        let known = py.detach(|| source.next_now());
+        if let Some(known) = known {
+            return ready(py, finish(slf, kind, known));
+        }
+        let reader = slf.clone().unbind();
+        let future = async move {
+            let got = lease.next().await;
+            // The source goes back only when what it gave is in hand.
+            let finish: Finish = Box::new(move |py| {
+                let _lease = lease;
+                finish(reader.bind(py), kind, got)
+            });
+            finish
+        };
+        drive(py, this.desk.runtime.clone(), future)
+    }
+}
+
+/// What an `async for` gets of what came.
+fn finish(
+    reader: &Bound<'_, Reader>,
+    kind: Kind,
+    got: chiplog::Result<Option<RecordBatch>>,
+) -> PyResult<Py<PyAny>> {
+    let py = reader.py();
+    let Some(batch) = got.map_err(raise)? else { return Err(PyStopAsyncIteration::new_err(())) };
+    let rest = if kind == Kind::Batches { u32::MAX } else { 1 };
+    let batch = reader.get().put(py, batch, rest)?;
+    make(py, kind, (batch, 0))
+}
+
+fn make(py: Python<'_>, kind: Kind, (batch, n): Taken) -> PyResult<Py<PyAny>> {
+    match kind {
+        Kind::Records => Ok(Py::new(py, Record { batch, n })?.into_any()),
+        Kind::Views => Ok(batch.get().record_view(py, n)?.unbind()),
+        Kind::Copies => Ok(batch.get().record_copy(py, n)?.into_any().unbind()),
+        Kind::Batches if n == 0 => Ok(batch.into_any()),
+        Kind::Batches => {
+            let mut rest = batch.get().records().clone();
+            rest.skip_to(rest.first().plus(n.into()));
+            Ok(Py::new(py, Batch::new(py, rest)?)?.into_any())
+        }
+    }
+}
+
+#[pymethods]
+impl Reader {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.next(py, Kind::Records)
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        Self::next_async(slf, Kind::Records)
+    }
+
+    /// Goes on with read-only views of the records' bytes.
+    fn views(slf: Bound<'_, Self>) -> Stream {
+        Stream { reader: slf.unbind(), kind: Kind::Views }
+    }
+
+    /// Goes on with copies of the records' bytes.
+    fn copies(slf: Bound<'_, Self>) -> Stream {
+        Stream { reader: slf.unbind(), kind: Kind::Copies }
+    }
+
+    /// Goes on with batches.
+    fn batches(slf: Bound<'_, Self>) -> Stream {
+        Stream { reader: slf.unbind(), kind: Kind::Batches }
+    }
+
+    /// Index of the record that comes next; None: no server has settled it yet.
+    #[getter]
+    fn position(&self) -> Option<u64> {
+        if let Some(current) = self.current().as_ref() {
+            return Some(current.batch.get().records().first().get() + u64::from(current.at));
+        }
+        Some(self.next.load(Ordering::Relaxed)).filter(|next| *next > 0)
+    }
+
+    /// Which server it reads from; None: none now, files here, or somebody waits for a record just now.
+    #[getter]
+    fn server(&self) -> Option<String> {
+        self.desk.server()
+    }
+
+    /// Goes on at another record.
+    fn seek(&self, py: Python<'_>, index: u64) -> PyResult<()> {
+        let mut lease = self.lease(py)?;
+        let source = lease.source().map_err(raise)?;
+        py.detach(|| source.seek(Index(index))).map_err(raise)?;
+        self.next.store(index, Ordering::Relaxed);
+        let before = self.current().take();
+        drop(before);
+        Ok(())
+    }
+
+    /// Waits until there is a record to read: True; False: not within `timeout` seconds, or the end.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = wait::timeout(timeout)?;
+        loop {
+            if self.current().is_some() {
+                return Ok(true);
+            }
+            let mut lease = self.lease(py)?;
+            if self.current().is_some() {
+                continue;
+            }
+            let Some(batch) = self.fetch(py, &mut lease, timeout)? else { return Ok(false) };
+            self.put(py, batch, 0)?;
+            return Ok(true);
+        }
+    }
+
+    /// Ends reading; whoever waits is woken with `ClosedError`. From any thread.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.desk.close());
+        let before = self.current().take();
+        drop(before);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close(py);
+        ready(py, Ok(py.None()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("reader", "position"))
+    }
+}
+
+/// Why a handle is not pickled.
+pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {what} is a handle and is not pickled; its {instead} is"))
+}
+
+/// A reader's records in another form: views, copies, batches.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Stream {
+    pub(crate) reader: Py<Reader>,
+    pub(crate) kind: Kind,
+}
+
+#[pymethods]
+impl Stream {
+    /// What it reads from.
+    #[getter]
+    fn reader(&self, py: Python<'_>) -> Py<Reader> {
+        self.reader.clone_ref(py)
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.reader.get().next(py, self.kind)
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Reader::next_async(self.reader.bind(py), self.kind)
+    }
+
+    /// Closes the reader.
+    fn close(&self, py: Python<'_>) {
+        self.reader.get().close(py);
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(cls: &Bound<'py, PyType>, _item: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        cls.clone().into_any()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("stream", "reader's position"))
+    }
+}
+
+/// A reader of files here.
+pub(crate) fn local(reader: chiplog::Result<chiplog::Reader>, follow: bool) -> PyResult<Reader> {
+    Reader::new(Source::Local(Box::new(reader.map_err(raise)?), follow), None)
+}
+
+/// A stream of the batches of a reader.
+pub(crate) fn batches(py: Python<'_>, reader: Reader) -> PyResult<Stream> {
+    Ok(Stream { reader: Py::new(py, reader)?, kind: Kind::Batches })
+}
+
+/// Where to begin, as Python says it.
+pub(crate) fn start(from: Option<&Bound<'_, PyAny>>, default: chiplog::Start) -> PyResult<chiplog::Start> {
+    from.map_or(Ok(default), options::start)
+}

@@ -1,0 +1,129 @@
+//! Tickets: appends that are under way, to wait for or to await.
+
+use crate::courier::{Finish, drive};
+use crate::errors::raise;
+use crate::fork;
+use crate::reader::not_pickled;
+use crate::wait;
+use chiplog::{Error, ErrorKind, ForkGuard, Index, Result};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use pyo3::prelude::*;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// An append that is under way: tells the index of its first record, to as many as ask.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Ticket {
+    way: Way,
+    guard: Arc<ForkGuard>,
+}
+
+enum Way {
+    /// Of a log here: many wait with one system call.
+    Local(chiplog::Ticket),
+    /// Of servers, within their runtime; or a log's answer to a command, which needs none.
+    Remote(Shared<BoxFuture<'static, Result<Index>>>, Option<Handle>),
+}
+
+impl Ticket {
+    pub(crate) fn local(ticket: chiplog::Ticket) -> PyResult<Self> {
+        Ok(Self { way: Way::Local(ticket), guard: fork::guard().map_err(raise)? })
+    }
+
+    pub(crate) fn remote(
+        index: impl Future<Output = Result<Index>> + Send + 'static,
+        runtime: Handle,
+    ) -> PyResult<Self> {
+        let way = Way::Remote(index.boxed().shared(), Some(runtime));
+        Ok(Self { way, guard: fork::guard().map_err(raise)? })
+    }
+
+    pub(crate) fn answer(answer: chiplog::Answer) -> PyResult<Self> {
+        Ok(Self { way: Way::Remote(answer.boxed().shared(), None), guard: fork::guard().map_err(raise)? })
+    }
+
+    fn check(&self) -> PyResult<()> {
+        fork::check(&self.guard).map_err(raise)
+    }
+}
+
+/// Waits for an append to a log here.
+pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, timeout: Option<Duration>) -> PyResult<u64> {
+    let what = "the append was not settled; it may still become durable";
+    let settled = wait::sliced(py, timeout, what, |slice| {
+        let waited = ticket.wait_timeout(slice);
+        // What it is asked for afterwards is the append's own outcome, never the end of the slice.
+        match (waited, ticket.poll()) {
+            (Err(_), None) => Err(Error::new(ErrorKind::Timeout, "not yet")),
+            (Err(_), Some(settled)) => Ok(settled),
+            (settled, _) => Ok(settled),
+        }
+    })?;
+    settled.map(|appended| appended.first.get()).map_err(raise)
+}
+
+/// Begins to wait for an index on the running event loop.
+pub(crate) fn drive_index(
+    py: Python<'_>,
+    runtime: Option<Handle>,
+    index: impl Future<Output = Result<Index>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    drive(py, runtime, async move {
+        let got = index.await;
+        let finish: Finish = Box::new(move |py| {
+            let index = got.map_err(raise)?.get();
+            Ok(index.into_pyobject(py)?.into_any().unbind())
+        });
+        finish
+    })
+}
+
+#[pymethods]
+impl Ticket {
+    /// Waits until the append is in the log, and gives the index of its first record.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        self.check()?;
+        let timeout = wait::timeout(timeout)?;
+        match &self.way {
+            Way::Local(ticket) => settle(py, ticket, timeout),
+            Way::Remote(index, runtime) => {
+                let late = || {
+                    let what = "the record was not acknowledged in time; it may still be appended";
+                    raise(Error::new(ErrorKind::Timeout, what))
+                };
+                let got = wait::block_on(py, timeout, runtime.as_ref(), index.clone())?;
+                got.ok_or_else(late)?.map(Index::get).map_err(raise)
+            }
+        }
+    }
+
+    /// Whether it is settled, well or not.
+    fn done(&self) -> PyResult<bool> {
+        self.check()?;
+        Ok(match &self.way {
+            Way::Local(ticket) => ticket.poll().is_some(),
+            // Polled once: it is not known otherwise before somebody waits.
+            Way::Remote(index, _) => index.clone().now_or_never().is_some(),
+        })
+    }
+
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.check()?;
+        let promise = match &self.way {
+            Way::Local(ticket) => {
+                let twin = ticket.twin();
+                drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?
+            }
+            Way::Remote(index, runtime) => drive_index(py, runtime.clone(), index.clone())?,
+        };
+        promise.bind(py).call_method0("__await__")
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("ticket", "index"))
+    }
+}

@@ -1,0 +1,80 @@
+//! A log that another process writes, read-only.
+
+use crate::batch::Record;
+use crate::errors::raise;
+use crate::fork::Kept;
+use crate::log::get;
+use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::{values, wait};
+use chiplog::Start;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// A log in a directory, read-only, also while another process appends to it.
+#[pyclass(frozen, module = "chiplog")]
+pub(crate) struct Viewer {
+    viewer: Kept<chiplog::Viewer>,
+}
+
+impl Viewer {
+    fn viewer(&self) -> PyResult<&chiplog::Viewer> {
+        self.viewer.get().map_err(raise)
+    }
+
+    fn open_reader(&self, py: Python<'_>, from: Start, follow: bool) -> PyResult<Reader> {
+        let viewer = self.viewer()?;
+        local(py.detach(|| viewer.reader(from)), follow)
+    }
+}
+
+#[pymethods]
+impl Viewer {
+    #[new]
+    fn new(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
+        let viewer = wait::on_thread(py, move || chiplog::Viewer::open(dir))?;
+        Ok(Self { viewer: Kept::new(viewer).map_err(raise)? })
+    }
+
+    /// The record at `index`.
+    fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
+        let viewer = self.viewer()?;
+        get(py, index, |start| viewer.reader(start))
+    }
+
+    /// Reads from `start`, the first record if not given, to the end there is when it comes there.
+    #[pyo3(signature = (start=None))]
+    fn read(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(py, self::start(start, Start::First)?, false)
+    }
+
+    /// Reads from `start`, the next record to come if not given, and waits at the end for more.
+    #[pyo3(signature = (start=None))]
+    fn tail(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        self.open_reader(py, self::start(start, Start::Next)?, true)
+    }
+
+    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    #[pyo3(signature = (start=None, *, follow=false))]
+    fn batches(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
+    }
+
+    /// How the log stands, as far as it is proven durable.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::info(py, &self.viewer()?.info())
+    }
+
+    /// How many records stand behind the last one shown and are not proven durable.
+    fn unproven(&self) -> PyResult<u64> {
+        Ok(self.viewer()?.unproven())
+    }
+
+    /// Why the view does not go on, if it met damage.
+    fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.viewer()?.failure().map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_pickled("viewer", "directory"))
+    }
+}

@@ -1,0 +1,156 @@
+//! How a thread waits: with the interpreter released, in slices, so that signals are seen between them.
+//!
+//! Must not know: what is waited for.
+
+use crate::errors::raise;
+use chiplog::{Error, ErrorKind, Result};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// So long at most until Ctrl-C, or a close from elsewhere, is noticed.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// A time-out as Python gives it: seconds; None, or more than a clock can express, is none.
+pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(s) if s.is_nan() || s < 0.0 => Err(PyValueError::new_err("a time-out is at least 0 seconds")),
+        Some(s) => Ok(Duration::try_from_secs_f64(s).ok()),
+    }
+}
+
+/// What is left of a wait.
+struct Left(Option<Instant>);
+
+impl Left {
+    fn of(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|t| Instant::now().checked_add(t)))
+    }
+
+    /// The next slice; zero: the time is up.
+    fn slice(&self) -> Duration {
+        self.0.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE))
+    }
+}
+
+/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Timeout`.
+///
+/// # Errors
+/// What `attempt` ends with; `Timeout`; what a signal's handler raises.
+pub(crate) fn sliced<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    what: &str,
+    mut attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<T> {
+    let left = Left::of(timeout);
+    loop {
+        let slice = left.slice();
+        match py.detach(|| attempt(slice)) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            done => return done.map_err(raise),
+        }
+        py.check_signals()?;
+        if slice.is_zero() {
+            let within = timeout.unwrap_or_default();
+            return Err(raise(Error::new(ErrorKind::Timeout, format!("{what} within {within:?}"))));
+        }
+    }
+}
+
+/// Wakes the thread that polls.
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Polls `future` on this thread until it is ready; within `runtime`, if it needs one. None: not within `timeout`; the
+/// future is dropped then, and when a signal's handler raises.
+pub(crate) fn block_on<F: Future<Output: Send> + Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    runtime: Option<&Handle>,
+    future: F,
+) -> PyResult<Option<F::Output>> {
+    let mut future = pin!(future);
+    let left = Left::of(timeout);
+    let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(unpark.clone());
+    loop {
+        let slice = left.slice();
+        if let Some(done) = py.detach(|| poll_for(slice, runtime, future.as_mut(), &unpark, &waker)) {
+            return Ok(Some(done));
+        }
+        py.check_signals()?;
+        if slice.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Polls for so long; at least once.
+fn poll_for<F: Future>(
+    slice: Duration,
+    runtime: Option<&Handle>,
+    mut future: Pin<&mut F>,
+    unpark: &Unpark,
+    waker: &Waker,
+) -> Option<F::Output> {
+    let _inside = runtime.map(Handle::enter);
+    let end = Instant::now() + slice;
+    loop {
+        unpark.woken.store(false, Ordering::Relaxed);
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(waker)) {
+            return Some(done);
+        }
+        while !unpark.woken.load(Ordering::Acquire) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+/// Runs what cannot be interrupted on a thread of its own, and waits for that. When a signal's handler raises, the
+/// work goes on, and what it makes is dropped.
+pub(crate) fn on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let run = move || drop(tell.send(work()));
+    let spawned = std::thread::Builder::new().name("chiplog-python".into()).spawn(run);
+    spawned.map_err(|e| raise(Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"))))?;
+    let mut told = Some(told);
+    loop {
+        // A receiver is not Sync: it goes along and comes back.
+        let Some(receiver) = told.take() else { return Err(PyRuntimeError::new_err("nothing to wait for")) };
+        let (got, receiver) = py.detach(move || (receiver.recv_timeout(SLICE), receiver));
+        match got {
+            Ok(done) => return done.map_err(raise),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the thread panicked"));
+            }
+        }
+        told = Some(receiver);
+    }
+}

@@ -1,0 +1,138 @@
+"""asyncio: what is awaited comes, what is cancelled takes nothing, the loop is never held up."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import chiplog
+import pytest
+from conftest import PATIENCE, SMALL
+
+from servers import Servers
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+def test_appends_are_awaited(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            assert await log.append_async(b"one") == 1
+            assert await log.submit(b"two") == 2
+            assert await log.append_batch_async([b"three", b"four"]) == 3
+            places = await asyncio.gather(*(log.append_async(b"x") for _ in range(500)))
+            assert sorted(places) == list(range(5, 505))
+            ticket = log.submit(b"last")
+            assert list(await asyncio.gather(ticket, ticket)) == [505, 505] and ticket.done() and ticket.wait() == 505
+        with pytest.raises(chiplog.ClosedError):
+            await log.append_async(b"x")
+
+    run(work())
+
+
+def test_appends_wait_for_room_without_holding_up_the_loop(tmp_path: Path) -> None:
+    async def work() -> None:
+        options = chiplog.Options(segment_bytes=1 << 20, queue_appends_max=4)
+        async with chiplog.Log(tmp_path, options) as log:
+            places = await asyncio.gather(*(log.append_async(b"x") for _ in range(300)))
+            assert sorted(places) == list(range(1, 301))
+
+    run(work())
+
+
+def test_async_for_follows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            log.append(b"0")
+            tail = log.tail(1)
+
+            async def take(count: int) -> list[str]:
+                got = []
+                async for record in tail:
+                    got.append(record.decode())
+                    if len(got) == count:
+                        break
+                return got
+
+            taking = asyncio.create_task(take(1000))
+            for n in range(1, 1000):
+                await log.append_async(str(n).encode())
+            assert await taking == [str(n) for n in range(1000)]
+            assert [len(batch) async for batch in log.batches()] == [1] * 1000
+            assert [bytes(view) async for view in log.read(999).views()] == [b"998", b"999"]
+            waiting = asyncio.ensure_future(take(1))
+            await asyncio.sleep(0.05)
+            tail.close()
+            with pytest.raises(chiplog.ClosedError):
+                await waiting
+
+    run(work())
+
+
+def test_a_cancelled_wait_takes_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log, log.tail() as tail:
+            for n in range(20):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(anext(tail), 0.01)
+                await log.append_async(str(n).encode())
+                assert (await anext(tail)).decode() == str(n)
+            waiting = asyncio.ensure_future(anext(tail))
+            with pytest.raises(RuntimeError, match="another task"):
+                await anext(tail)
+            waiting.cancel()
+
+    run(work())
+
+
+def test_the_network(servers: Servers) -> None:
+    async def work() -> None:
+        client = await chiplog.Client.connect_async(servers.clients)
+        begin = (await client.info_async()).last + 1
+        tail = client.tail(begin)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(tail), 0.2)
+        async with await client.producer_async() as producer:
+            places = await asyncio.gather(*(producer.append_async(b"%d" % n) for n in range(200)))
+            assert places == list(range(begin, begin + 200))
+            assert await producer.submit_batch([b"together", b"alone"]) == begin + 200
+            producer.send(b"last")
+            await producer.flush_async()
+        with pytest.raises(chiplog.ClosedError):
+            producer.send(b"x")
+        got = []
+        async for record in tail:
+            got.append(record.copy())
+            if len(got) == 203:
+                break
+        assert got == [b"%d" % n for n in range(200)] + [b"together", b"alone", b"last"]
+        assert [r.index async for r in client.read(begin + 200)] == [begin + 200, begin + 201, begin + 202]
+        watch = client.watch()
+        assert (await anext(watch)).last >= begin + 202
+        waiting = asyncio.ensure_future(anext(tail))
+        await asyncio.sleep(0.1)
+        tail.close()
+        with pytest.raises(chiplog.ClosedError):
+            await waiting
+
+    run(work())
+
+
+def test_each_loop_has_its_own_courier(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path, SMALL) as log:
+        for n in range(5):
+            assert run(one(log)) == n + 1
+
+
+async def one(log: chiplog.Log) -> int:
+    return await log.append_async(b"x")
+
+
+def test_without_a_loop(log: chiplog.Log) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        log.append_async(b"x")
+    assert log.info().last == 0

@@ -1,0 +1,177 @@
+"""A log of this process: what goes in comes out."""
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import chiplog
+import pytest
+from conftest import PATIENCE, SMALL
+
+
+def test_what_is_appended_is_read(log: chiplog.Log) -> None:
+    assert log.append(b"one") == 1
+    assert log.append_batch([b"two", bytearray(b"three"), memoryview(b"four"), b""], codec="lz4") == range(2, 6)
+    assert log.submit(b"six").wait(timeout=PATIENCE) == 6
+    assert log.submit_batch([b"seven"] * 100, codec="zstd").wait() == 7
+    records = list(log.read())
+    assert [r.index for r in records] == list(range(1, 107))
+    assert [r.copy() for r in records[:6]] == [b"one", b"two", b"three", b"four", b"", b"six"]
+    assert bytes(records[1]) == b"two" and len(records[1]) == 3 and records[1].decode() == "two"
+    assert records[1].timestamp <= records[5].timestamp
+    assert log.get(3).copy() == b"three"
+    with pytest.raises(chiplog.OutOfRangeError):
+        log.get(107)
+
+
+def test_starts(log: chiplog.Log) -> None:
+    for n in range(10):
+        log.append(str(n).encode())
+
+    def read(start: int | chiplog.Start | None) -> list[str]:
+        return [r.decode() for r in log.read(start)]
+
+    assert read(None) == read(1) == read(chiplog.Start.first()) == [str(n) for n in range(10)]
+    assert read(8) == read(chiplog.Start.index(8)) == ["7", "8", "9"]
+    assert read(chiplog.Start.last(2)) == ["8", "9"]
+    assert read(chiplog.Start.next()) == read(11) == []
+    assert read(chiplog.Start.since(log.get(4).timestamp))[-1] == "9"
+    assert read(chiplog.Start.since(datetime.now(UTC) + timedelta(days=1))) == []
+    with pytest.raises(chiplog.OutOfRangeError):
+        log.read(12)
+    with pytest.raises(TypeError, match="index or a chiplog.Start"):
+        log.read("first")  # type: ignore[arg-type]
+
+
+def test_a_reader_goes_elsewhere_and_knows_where_it_is(log: chiplog.Log) -> None:
+    log.append_batch([b"%d" % n for n in range(10)])
+    reader = log.read()
+    assert reader.position == 1
+    next(reader)
+    assert reader.position == 2
+    assert bytes(next(reader.views())) == b"1" and next(reader.copies()) == b"2"
+    rest = next(reader.batches())
+    assert (rest.first, rest.last, len(rest), rest.copies()[0]) == (4, 10, 7, b"3")
+    assert reader.position == 11 and next(reader, None) is None
+    reader.seek(10)
+    assert [r.index for r in reader] == [10]
+    log.append(b"more")
+    assert [r.index for r in reader] == [11], "a reader that came to the end goes on when there is more"
+
+
+def test_tail_waits(log: chiplog.Log) -> None:
+    tail = log.tail()
+    assert not tail.wait(timeout=0)
+    ticket = log.submit(b"came later")
+    assert tail.wait(timeout=PATIENCE)
+    assert next(tail).decode() == "came later" and ticket.wait() == 1
+
+
+def test_discarded_records_are_gone(log: chiplog.Log) -> None:
+    log.append_batch([b"x"] * 10)
+    log.discard(6)
+    assert log.info().first == 6
+    assert [r.index for r in log.read()] == [6, 7, 8, 9, 10]
+    with pytest.raises(chiplog.DiscardedError) as error:
+        log.read(5)
+    assert isinstance(error.value, LookupError)
+
+
+def test_sessions_append_once(log: chiplog.Log) -> None:
+    session = log.session()
+    id, number = session.id, session.next_sequence
+    assert session.append(b"pay 10") == 1
+    assert session.append_batch([b"pay 20", b"pay 30"]) == range(2, 4)
+    again = log.resume_session(id, number)
+    assert again.append(b"pay 10") == 1 and again.submit_batch([b"pay 20", b"pay 30"]).wait() == 2
+    assert log.info().last == 3 and log.info().sessions == 1
+    again.close()
+    assert log.info().sessions == 0
+    with pytest.raises(chiplog.ClosedError):
+        again.append(b"x")
+
+
+def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
+    viewer = chiplog.Viewer(log.path)
+    tail = viewer.tail(chiplog.Start.first())
+    log.append(b"seen from outside")
+    assert tail.wait(timeout=PATIENCE)
+    assert next(tail).decode() == "seen from outside"
+    assert viewer.get(1).copy() == b"seen from outside"
+    assert viewer.info().last == 1 and viewer.failure() is None
+
+
+def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
+    log.append(b"x")
+    info, stats = log.info(), log.stats()
+    assert (info.first, info.last, info.durable, info.follows) == (1, 1, 1, False)
+    assert stats.records == 1 and stats.syncs >= 1 and stats.sync_seconds_p50 <= stats.sync_seconds_p99
+    assert log.backlog().queue_appends == 0 and log.poison_cause() is None
+    assert log.barrier() == 1
+    log.wait_for(1)
+    with pytest.raises(chiplog.TimeoutError):
+        log.wait_for(2, timeout=0)
+    for value in (info, stats, log.backlog()):
+        assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_a_directory_has_one_that_appends(log: chiplog.Log) -> None:
+    with pytest.raises(chiplog.LockedError) as error:
+        chiplog.Log(log.path)
+    assert error.value.retryable and str(log.path) in str(error.value)
+
+
+def test_a_closed_log_says_so_and_its_records_can_be_read(log: chiplog.Log) -> None:
+    log.append(b"x")
+    reader = log.tail(1)
+    log.close()
+    with pytest.raises(chiplog.ClosedError):
+        log.append(b"y")
+    assert next(reader).copy() == b"x"
+    with pytest.raises(chiplog.ClosedError):
+        next(reader)
+
+
+def test_opened_again_it_has_its_records(tmp_path: Path) -> None:
+    for n in range(1, 4):
+        with chiplog.Log(str(tmp_path), SMALL) as log:
+            assert log.append(b"x") == n
+
+
+def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(chiplog.NotFoundError):
+        chiplog.Viewer(tmp_path / "nothing")
+    with pytest.raises(chiplog.NotFoundError):
+        chiplog.Log(tmp_path / "nothing", chiplog.Options(create=False))
+
+
+def test_what_is_no_record(log: chiplog.Log) -> None:
+    with pytest.raises(TypeError, match="not str"):
+        log.append("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not one of them"):
+        log.append_batch(b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="codec"):
+        log.append_batch([b"x"], codec="zip")  # type: ignore[arg-type]
+    with pytest.raises(chiplog.InvalidArgumentError):
+        log.append_batch([])
+    with pytest.raises(chiplog.TooLargeError):
+        log.append(bytes(2 << 20))
+    with pytest.raises(ValueError, match="at least 0"):
+        log.append(b"x", timeout=-1)
+    assert log.info().last == 0
+
+
+def test_corruption_names_file_and_offset(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path, SMALL) as log:
+        log.append(b"needle in the file")
+    (file,) = [f for f in tmp_path.iterdir() if b"needle" in f.read_bytes()]
+    content = file.read_bytes()
+    at = content.index(b"needle")
+    file.write_bytes(content[:at] + b"noodle" + content[at + 6 :])
+    with pytest.raises(chiplog.CorruptError) as error:
+        with chiplog.Log(tmp_path, SMALL) as log:
+            list(log.read())
+    assert error.value.path is not None and Path(error.value.path).name == file.name
+    assert error.value.offset is not None and error.value.offset <= at
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (type(again), again.offset, str(again)) == (chiplog.CorruptError, error.value.offset, str(error.value))

@@ -1,0 +1,133 @@
+"""Servers: clients, producers, readers, followers; and a leader that dies."""
+
+import pickle
+import threading
+from pathlib import Path
+
+import chiplog
+import pytest
+from conftest import PATIENCE
+
+from servers import Servers
+
+
+def test_what_is_produced_is_read(client: chiplog.Client) -> None:
+    with client.producer(chiplog.ProducerOptions(linger=0.001, codec="lz4")) as producer:
+        first = producer.append(b"one")
+        assert producer.submit(b"two").wait(timeout=PATIENCE) == first + 1
+        assert producer.submit_batch([b"three", b"four"]).wait() == first + 2
+        for n in range(1000):
+            producer.send(b"%d" % n)
+        producer.flush()
+        assert producer.buffered_bytes == 0
+    records = list(client.read(first))
+    assert [r.copy() for r in records[:4]] == [b"one", b"two", b"three", b"four"]
+    assert [r.index for r in records] == list(range(first, first + 1004))
+    assert sum(len(batch) for batch in client.batches(first)) == 1004
+    leader = client.reader(first, chiplog.ReaderOptions(leader=True))
+    assert next(leader).index == first and leader.position == first + 1
+    leader.seek(first + 3)
+    assert next(leader).copy() == b"four"
+    info = client.info()
+    assert info.last == first + 1003 and info.leader == info.node and info.leader_address is not None
+    assert client.info(stale=True).log_id == info.log_id and client.batch_bytes_max > 1 << 20
+
+
+def test_a_closed_producer_tells_what_is_left(client: chiplog.Client) -> None:
+    producer = client.producer()
+    producer.append(b"x")
+    closed = producer.close()
+    assert closed.all_acknowledged and closed == producer.close()
+    with pytest.raises(chiplog.ClosedError):
+        producer.send(b"x")
+    with pytest.raises(chiplog.TooLargeError):
+        client.producer().send(bytes(100 << 20))
+
+
+def test_a_session_goes_on_in_another_producer(client: chiplog.Client) -> None:
+    session = client.open_session()
+    begin = client.info().last
+    crashed = client.producer(chiplog.ProducerOptions(session=(session, 1)))
+    assert crashed.submit_batch([b"pay 10", b"pay 20"]).wait() == begin + 1
+    # It did not end its session; what it had sent is sent again, under the same numbers.
+    with client.producer(chiplog.ProducerOptions(session=(session, 1))) as producer:
+        assert producer.submit_batch([b"pay 10", b"pay 20"]).wait() == begin + 1
+    assert client.info().last == begin + 2
+
+
+def test_a_watch_tells_of_what_comes(client: chiplog.Client) -> None:
+    watch = client.watch(interval=0.01)
+    before = next(watch)
+    with client.producer() as producer:
+        index = producer.append(b"x")
+    told = before
+    while told.last < index:
+        told = next(watch)
+    assert told.first == before.first
+
+
+def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:
+    with client.producer() as producer:
+        index = producer.append(b"followed")
+    files = chiplog.Options(segment_bytes=4 << 20)
+    with chiplog.Follower(tmp_path, cluster=servers.clients, options=chiplog.FollowerOptions(files=files)) as copy:
+        copy.wait_for(index, timeout=PATIENCE)
+        assert copy.get(index).copy() == b"followed" and next(copy.batches(index)).last == index
+        status = copy.status()
+        assert status.server in servers.clients and status.last >= index and status.stopped is None
+        assert copy.info().follows and copy.path == tmp_path
+        assert pickle.loads(pickle.dumps(status)) == status
+        event = copy.next_event(timeout=PATIENCE)
+        assert event.kind == "connected" and event.server in servers.clients
+        tail = copy.tail()
+        with client.producer() as producer:
+            index = producer.append(b"came later")
+        assert next(tail).index == index
+    with pytest.raises(chiplog.ClosedError):
+        next(tail)
+    # It goes on where it was, from files, without a server.
+    with chiplog.Follower(tmp_path, cluster=["127.0.0.1:1"]) as copy:
+        assert copy.get(index).copy() == b"came later"
+    with pytest.raises(chiplog.InvalidArgumentError):
+        chiplog.Follower(tmp_path / "new", cluster=servers.clients, start=chiplog.Start.last(1))
+
+
+def test_nobody_answers() -> None:
+    options = chiplog.ClientOptions(timeout=0.2)
+    with pytest.raises((chiplog.UnavailableError, chiplog.TimeoutError)) as error:
+        chiplog.Client(["127.0.0.1:1"], options)
+    assert error.value.retryable
+    with pytest.raises(chiplog.InvalidArgumentError):
+        chiplog.Client(["no port"])
+    with pytest.raises(chiplog.InvalidArgumentError):
+        chiplog.Client([])
+    with pytest.raises(TypeError, match="not one text"):
+        chiplog.Client("127.0.0.1:7411")
+
+
+def test_the_death_of_the_leader_is_survived(tmp_path: Path) -> None:
+    """A cluster of its own: producer, reader and follower go on, each record is there once."""
+    with Servers() as servers:
+        client = chiplog.Client(servers.clients)
+        follower = chiplog.Follower(tmp_path, cluster=servers.clients)
+        got: list[bytes] = []
+
+        def read() -> None:
+            for record in client.reader():
+                got.append(record.copy())
+                if len(got) == 4000:
+                    return
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        with client.producer() as producer:
+            for n in range(2000):
+                producer.send(b"%d" % n)
+            servers.kill(servers.leader())
+            for n in range(2000, 4000):
+                producer.send(b"%d" % n)
+        reading.join(PATIENCE)
+        follower.wait_for(4000, timeout=PATIENCE)
+        expected = [b"%d" % n for n in range(4000)]
+        assert got == expected and [r.copy() for r in follower.read()] == expected
+        follower.close()

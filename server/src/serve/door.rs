@@ -1,0 +1,225 @@
+//! Door: connections of the listener for probes, within limits: nobody who reaches it may take the descriptors that clients
+//! and the log need, or keep a place for ever.
+//!
+//! | limit | up to it | beyond it |
+//! |---|---|---|
+//! | [`CONNECTIONS_MAX`] | served | the oldest one is closed |
+//! | [`TIME_MAX`], from when it came | served | closed, whatever it does |
+//!
+//! That the oldest one goes, and not the newest: a probe takes a moment, so who stays is who has nothing to ask.
+//!
+//! Invariant: each connection wakes its task by itself when its time is up or its place is taken.
+//!
+//! Must not know: what is asked.
+
+use axum::serve::Listener;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
+
+/// The most connections that are open at a time.
+const CONNECTIONS_MAX: usize = 64;
+/// How long one may take: its request, and the answer.
+const TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The listener for probes.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: TcpListener,
+    connections_max: usize,
+    time_max: Duration,
+    /// Those that are open, oldest first. Dropped: its place is taken.
+    open: VecDeque<oneshot::Sender<()>>,
+}
+
+impl Door {
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self { listener, connections_max: CONNECTIONS_MAX, time_max: TIME_MAX, open: VecDeque::new() }
+    }
+
+    fn admit(&mut self, stream: TcpStream) -> Probe {
+        self.open.retain(|place| !place.is_closed());
+        while self.open.len() >= self.connections_max {
+            self.open.pop_front();
+        }
+        let (place, taken) = oneshot::channel();
+        self.open.push_back(place);
+        Probe { stream, time: Box::pin(sleep(self.time_max)), taken }
+    }
+}
+
+impl Listener for Door {
+    type Io = Probe;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Probe, SocketAddr) {
+        let (stream, remote) = Listener::accept(&mut self.listener).await; // goes on after errors
+        (self.admit(stream), remote)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection within its limits.
+#[derive(Debug)]
+pub(super) struct Probe {
+    stream: TcpStream,
+    time: Pin<Box<Sleep>>,
+    taken: oneshot::Receiver<()>,
+}
+
+impl Probe {
+    /// What came of reading or writing; while that waits, the limits are looked at.
+    fn within<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let is_over = done.is_pending()
+            && (self.time.as_mut().poll(context).is_ready()
+                || Pin::new(&mut self.taken).poll(context).is_ready());
+        if is_over {
+            let what = "a connection for probes has had its time";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)));
+        }
+        done
+    }
+}
+
+impl AsyncRead for Probe {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_read(context, buffer);
+        this.within(context, done)
+    }
+}
+
+impl AsyncWrite for Probe {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.within(context, done)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
+        this.within(context, done)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_flush(context);
+        this.within(context, done)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_shutdown(context);
+        this.within(context, done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::routing::get;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream as Client;
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A door with a page of so many bytes behind it, on a thread of its own.
+    fn served(connections_max: usize, time_max: Duration, page: usize) -> SocketAddr {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                let router = Router::new().route("/", get(move || async move { "x".repeat(page) }));
+                let door = Door { connections_max, time_max, ..Door::new(listener) };
+                axum::serve(door, router).await.unwrap();
+            });
+        });
+        told.recv().unwrap()
+    }
+
+    fn connect(at: SocketAddr, said: &str) -> Client {
+        let mut client = Client::connect(at).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(said.as_bytes()).unwrap();
+        client
+    }
+
+    const ASK: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+    /// The first byte of an answer; None: the connection ended.
+    fn first_byte(client: &mut Client) -> Option<u8> {
+        let mut byte = [0];
+        match client.read_exact(&mut byte) {
+            Ok(()) => Some(byte[0]),
+            Err(error) => {
+                let ended = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+                assert!(ended.contains(&error.kind()), "{error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_or_reads_nothing_is_left() {
+        let time = Duration::from_millis(300);
+        let at = served(8, time, 64 << 20);
+        for said in ["", "GET / HTTP/1.1\r\nhost:", "PRI * HTTP/2.0\r\n\r\n"] {
+            let begun = Instant::now();
+            let mut client = connect(at, said);
+            while first_byte(&mut client).is_some() {} // an error's page may come
+            assert!(begun.elapsed() >= time / 2, "{said:?}");
+        }
+        // One that asks, and takes nothing of a page that no buffer holds.
+        let mut client = connect(at, ASK);
+        std::thread::sleep(time * 5);
+        let mut all = Vec::new();
+        let _ = client.read_to_end(&mut all);
+        assert!(!all.is_empty() && all.len() < 64 << 20, "{} bytes", all.len());
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let at = served(3, PATIENCE * 2, 10);
+        let mut open: Vec<Client> = (0..3).map(|_| connect(at, "GET")).collect();
+        // All three have their place: the rest of a request is answered. Then it may ask again.
+        for client in &mut open {
+            client.write_all(&ASK.as_bytes()[3..]).unwrap();
+            assert_eq!(first_byte(client), Some(b'H'));
+        }
+        let mut fourth = connect(at, ASK);
+        assert_eq!(first_byte(&mut fourth), Some(b'H'));
+        let rest = |client: &mut Client| {
+            client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            client.read_to_end(&mut Vec::new()).is_ok()
+        };
+        assert!(rest(&mut open[0]), "the oldest stays");
+        assert!(!rest(&mut open[1]) && !rest(&mut open[2]) && !rest(&mut fourth), "others go");
+    }
+}

@@ -1,0 +1,153 @@
+//! Network: one of a test's own, in which every cable can be cut, each direction by itself.
+//!
+//! ```text
+//! namespace hub: the test's thread, 10.77.0.254 on a bridge ──┬── namespace 1: node 1, 10.77.0.1
+//!                                                             ├── namespace 2: node 2, 10.77.0.2
+//!                                                             └── namespace 3: node 3, 10.77.0.3
+//! ```
+//!
+//! Everybody knows everybody's hardware address by heart. A cut gives one side a wrong one: what it sends goes to
+//! nobody, silently, as over a broken cable, and what comes back still arrives.
+//!
+//! Needs `ip` (iproute2) and the right to make namespaces. A host that has neither skips these tests and says so.
+#![allow(unsafe_code, reason = "setns has no safe form among the crates that are here")]
+
+use crate::harness::{Server, founded};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+/// The place of the test itself, among the nodes 1, 2, 3.
+pub(crate) const HUB: u64 = 254;
+/// Nobody's.
+const NOWHERE: u64 = 99;
+
+fn host(place: u64) -> String {
+    format!("10.77.0.{place}")
+}
+
+fn hardware(place: u64) -> String {
+    format!("02:00:00:00:00:{place:02x}")
+}
+
+/// Removed when dropped; by then nothing of the test may run in it.
+pub(crate) struct Network {
+    name: String,
+}
+
+impl Network {
+    /// None, and says why, where that is not allowed.
+    fn new() -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let network = Self { name: format!("chiplog-test-{}-{made}", std::process::id()) };
+        match network.build() {
+            Ok(()) => Some(network),
+            Err(why) => {
+                println!("SKIPPED, no network namespaces here: {why}");
+                None
+            }
+        }
+    }
+
+    fn build(&self) -> Result<(), String> {
+        let hub = self.namespace(HUB);
+        ip(&["netns", "add", &hub])?;
+        ip(&["-n", &hub, "link", "set", "lo", "up"])?;
+        ip(&["-n", &hub, "link", "add", "eth0", "address", &hardware(HUB), "type", "bridge"])?;
+        ip(&["-n", &hub, "addr", "add", &format!("{}/24", host(HUB)), "dev", "eth0"])?;
+        ip(&["-n", &hub, "link", "set", "eth0", "up"])?;
+        for node in 1..=3 {
+            let (inside, port) = (self.namespace(node), format!("port{node}"));
+            ip(&["netns", "add", &inside])?;
+            let pair = ["type", "veth", "peer", "name", "eth0", "address", &hardware(node), "netns", &inside];
+            ip(&[&["-n", &hub, "link", "add", &port][..], &pair].concat())?;
+            ip(&["-n", &hub, "link", "set", &port, "master", "eth0", "up"])?;
+            ip(&["-n", &inside, "link", "set", "lo", "up"])?;
+            ip(&["-n", &inside, "addr", "add", &format!("{}/24", host(node)), "dev", "eth0"])?;
+            ip(&["-n", &inside, "link", "set", "eth0", "up"])?;
+        }
+        for from in [1, 2, 3, HUB] {
+            for to in [1, 2, 3, HUB].into_iter().filter(|to| *to != from) {
+                self.point(from, to, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn namespace(&self, place: u64) -> String {
+        format!("{}-{place}", self.name)
+    }
+
+    /// What `from` sends to the address of `to` arrives at `at`.
+    fn point(&self, from: u64, to: u64, at: u64) -> Result<(), String> {
+        let to = host(to);
+        let place = ["neigh", "replace", &to, "lladdr", &hardware(at), "dev", "eth0", "nud", "permanent"];
+        ip(&[&["-n", &self.namespace(from)][..], &place].concat())
+    }
+
+    /// Nothing that `from` sends reaches `to` any more; the other direction stays as it is.
+    pub(crate) fn cut(&self, from: u64, to: u64) {
+        self.point(from, to, NOWHERE).unwrap();
+    }
+
+    /// What `from` sends reaches `to` again.
+    pub(crate) fn mend(&self, from: u64, to: u64) {
+        self.point(from, to, to).unwrap();
+    }
+
+    /// Cuts both directions between `one` and each of `others`.
+    pub(crate) fn part(&self, one: u64, others: &[u64]) {
+        others.iter().for_each(|other| (self.cut(one, *other), self.cut(*other, one)).1);
+    }
+
+    /// The whole network is as at first.
+    pub(crate) fn heal(&self) {
+        for from in [1, 2, 3, HUB] {
+            [1, 2, 3, HUB].into_iter().filter(|to| *to != from).for_each(|to| self.mend(from, to));
+        }
+    }
+
+    /// Lets this thread, and what it starts from now on, use the network of the hub.
+    fn enter(&self) {
+        let hub = File::open(Path::new("/run/netns").join(self.namespace(HUB))).unwrap();
+        // SAFETY: takes a descriptor that is open and a number; it moves this thread alone.
+        let moved = unsafe { libc::setns(hub.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(moved, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for place in [1, 2, 3, HUB] {
+            // What was never made is not there to be removed.
+            let _ = ip(&["netns", "del", &self.namespace(place)]);
+        }
+    }
+}
+
+fn ip(args: &[&str]) -> Result<(), String> {
+    let ran = Command::new("ip").args(args).output().map_err(|e| format!("cannot run ip: {e}"))?;
+    let said = String::from_utf8_lossy(&ran.stderr);
+    if ran.status.success() { Ok(()) } else { Err(format!("ip {}: {}", args.join(" "), said.trim())) }
+}
+
+/// Three servers of one cluster, each in a namespace of its own, and a test of them that runs in the hub.
+pub(crate) fn three_apart(test: impl FnOnce(&Network, &mut Vec<Server>) + Send) {
+    let Some(network) = Network::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            network.enter();
+            let at = |node| Server::within(&network.namespace(node), &host(node), node, dir.path());
+            let mut servers = founded((1..=3).map(at).collect());
+            test(&network, &mut servers);
+        });
+        if let Err(panic) = inside.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}

@@ -1,0 +1,283 @@
+//! Notary: an outside witness. Appends through the client, and writes down outside the servers what was acknowledged;
+//! afterwards it reads every replica from end to end and holds that against what is written down.
+//!
+//! Records are numbered, and a record's bytes follow from its number: any of them can be told right from wrong.
+//!
+//! What has to hold on every replica, whatever happened:
+//! - What was acknowledged stands at the index that was told, bit by bit.
+//! - Nothing is there twice, and nothing out of the order in which it was given.
+//! - What was refused as surely not in the log is not there.
+//! - All replicas hold the same, to the same end.
+
+use crate::harness::{PATIENCE, Server, runtime, status, wait};
+use chiplog::ErrorKind;
+use chiplog_net::client::blocking::Client;
+use chiplog_net::client::{ClientOptions, ProducerOptions};
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::logspec::{ReadRequest, read_reply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How many bytes a record has at most, and how fast they are given.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) record_bytes_max: u64,
+    pub(crate) pause: Duration,
+}
+
+impl Load {
+    /// Small records, some hundreds a second.
+    pub(crate) const LIGHT: Self = Self { record_bytes_max: 300, pause: Duration::from_millis(2) };
+}
+
+/// Record `number`: its number, then bytes that follow from it.
+fn record(number: u64, bytes_max: u64) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let filler = next() % bytes_max;
+    let mut record = number.to_le_bytes().to_vec();
+    record.extend((0..filler).map(|_| next() as u8));
+    record
+}
+
+/// A record that somebody else may append beside the notary: number 0.
+pub(crate) fn by_strangers(n: u64) -> Vec<u8> {
+    [[0; 8], n.to_le_bytes()].concat()
+}
+
+/// Records by index.
+type Log = BTreeMap<u64, Vec<u8>>;
+
+#[derive(Default)]
+struct Notes {
+    /// Index by number.
+    acked: BTreeMap<u64, u64>,
+    /// Surely not in the log.
+    refused: BTreeMap<u64, ErrorKind>,
+    /// Acknowledged a second time.
+    doubled: Vec<u64>,
+    /// When the newest acknowledgement came.
+    newest: Option<Instant>,
+    /// The longest time between two.
+    gap: Duration,
+}
+
+impl Notes {
+    fn settled(&mut self, number: u64, outcome: chiplog::Result<chiplog::Index>) {
+        match outcome {
+            Ok(index) => {
+                let now = Instant::now();
+                let gap = self.newest.replace(now).map_or(Duration::ZERO, |newest| now - newest);
+                self.gap = self.gap.max(gap);
+                if self.acked.insert(number, index.get()).is_some() {
+                    self.doubled.push(number);
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) => {
+                self.refused.insert(number, error.kind());
+            }
+            // It may be in the log.
+            Err(_) => {}
+        }
+    }
+}
+
+/// One producer under way.
+pub(crate) struct Notary {
+    load: Load,
+    stop: Arc<AtomicBool>,
+    notes: Arc<Mutex<Notes>>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Notary {
+    /// Appends records 1, 2, 3 … to these servers until it is told to stop.
+    pub(crate) fn start(servers: &[&Server], load: Load) -> Self {
+        let (stop, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Notes::default())));
+        let servers: Vec<String> = servers.iter().map(|s| s.client.clone()).collect();
+        let thread = std::thread::spawn({
+            let (stop, notes) = (stop.clone(), notes.clone());
+            move || append(servers, load, &stop, &notes)
+        });
+        Self { load, stop, notes, thread: Some(thread) }
+    }
+
+    /// Acknowledged so far.
+    pub(crate) fn acked(&self) -> usize {
+        self.notes.lock().unwrap().acked.len()
+    }
+
+    /// The highest index that was acknowledged so far: whoever asks from now on has to be told as much.
+    pub(crate) fn end(&self) -> u64 {
+        self.notes.lock().unwrap().acked.last_key_value().map_or(0, |(_, index)| *index)
+    }
+
+    /// As what records were refused so far.
+    pub(crate) fn refused(&self) -> Vec<ErrorKind> {
+        self.notes.lock().unwrap().refused.values().copied().collect()
+    }
+
+    /// Waits until so many more are acknowledged.
+    #[track_caller]
+    pub(crate) fn goes_on(&self, after: &str, more: usize) {
+        let now = self.acked();
+        wait(&format!("appends go on after {after}"), || (self.acked() >= now + more).then_some(()));
+    }
+
+    /// The longest time in which nothing was acknowledged since this was asked last.
+    pub(crate) fn gap(&self) -> Duration {
+        std::mem::take(&mut self.notes.lock().unwrap().gap)
+    }
+
+    /// Ends the appends, waits until all replicas are where the leader is, and compares. What strangers appended, by
+    /// index.
+    #[track_caller]
+    pub(crate) fn check(mut self, servers: &[&Server]) -> Log {
+        self.stop.store(true, Ordering::Relaxed);
+        let given = self.thread.take().unwrap().join().unwrap();
+        let notes = self.notes.lock().unwrap();
+        let end = *notes.acked.last_key_value().expect("something was acknowledged").1;
+        let last = wait("all replicas are at one end", || {
+            let shown = status(servers);
+            let lasts: BTreeSet<_> =
+                shown["replicas"].as_array()?.iter().map(|r| r["last"].as_u64()).collect();
+            let last = (*lasts.first()?)?;
+            (lasts.len() == 1 && last >= end && shown["leader"].is_u64()).then_some(last)
+        });
+        let all: Vec<_> = servers.iter().map(|server| entries(server, last)).collect();
+        assert!(all.windows(2).all(|two| two[0] == two[1]), "replicas differ");
+        let theirs = compare(&notes, &all[0], given, self.load.record_bytes_max);
+        let theirs = theirs.unwrap_or_else(|wrong| panic!("A PROMISE IS BROKEN: {wrong}"));
+        println!(
+            "{given} given, {} acknowledged, {} refused; {last} records on each of {} replicas",
+            notes.acked.len(),
+            notes.refused.len(),
+            servers.len()
+        );
+        theirs
+    }
+}
+
+/// Holds a replica's log against what is written down: what strangers appended, by index; or what is wrong.
+fn compare(notes: &Notes, log: &Log, given: u64, bytes_max: u64) -> Result<Log, String> {
+    let fail = |what: String| Err(what);
+    if !notes.doubled.is_empty() {
+        return fail(format!("acknowledged twice: {:?}", notes.doubled));
+    }
+    let (mut newest, mut theirs) = (0, Log::new());
+    for (n, (index, bytes)) in log.iter().enumerate() {
+        if *index != n as u64 + 1 {
+            return fail(format!("the indexes have a hole before {index}"));
+        }
+        let number = number_of(bytes);
+        if number == 0 {
+            if theirs.values().any(|other| other == bytes) {
+                return fail(format!("{bytes:?} is there twice"));
+            }
+            theirs.insert(*index, bytes.clone());
+            continue;
+        }
+        if number <= newest || number > given {
+            return fail(format!("{number} stands at {index}, behind {newest}"));
+        }
+        if *bytes != record(number, bytes_max) {
+            return fail(format!("{number}, at {index}, is not what was given"));
+        }
+        if let Some(kind) = notes.refused.get(&number) {
+            return fail(format!("{number} was refused as {kind:?} and stands at {index}"));
+        }
+        newest = number;
+    }
+    for (number, index) in &notes.acked {
+        if log.get(index).map(|bytes| number_of(bytes)) != Some(*number) {
+            return fail(format!("{number} was acknowledged at {index} and is not there"));
+        }
+    }
+    Ok(theirs)
+}
+
+fn number_of(record: &[u8]) -> u64 {
+    record.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn append(servers: Vec<String>, load: Load, stop: &AtomicBool, notes: &Arc<Mutex<Notes>>) -> u64 {
+    let mut options = ClientOptions::default();
+    options.timeout = PATIENCE;
+    // A leader that is silent is left because others say that it does not lead, and not because time is up.
+    options.keep_alive = PATIENCE;
+    let mut producing = ProducerOptions::default();
+    producing.request_timeout = PATIENCE;
+    let client = Client::connect(servers, options).unwrap();
+    let producer = client.producer(producing).unwrap();
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let notes = notes.clone();
+        let settled = move |outcome| notes.lock().unwrap().settled(number, outcome);
+        producer.send_with(&record(number, load.record_bytes_max), settled).unwrap();
+        std::thread::sleep(load.pause);
+    }
+    let closed = producer.close(PATIENCE);
+    assert!(closed.left.is_empty(), "{closed:?}");
+    number
+}
+
+/// All records that this server gives out, up to `last`, by index.
+fn entries(server: &Server, last: u64) -> Log {
+    runtime().block_on(async {
+        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let mut replies = client.read(ReadRequest { next_index: 1 }).await.unwrap().into_inner();
+        let mut all = BTreeMap::new();
+        while all.last_key_value().is_none_or(|(index, _)| *index < last) {
+            let reply = tokio::time::timeout(PATIENCE, replies.message()).await.unwrap().unwrap().unwrap();
+            let Some(read_reply::Reply::Ok(ok)) = reply.reply else { panic!("{reply:?}") };
+            for entry in ok.entries.into_iter().filter(|e| !e.skip) {
+                assert!(
+                    all.insert(entry.index, entry.data.to_vec()).is_none(),
+                    "{} comes twice",
+                    entry.index
+                );
+            }
+        }
+        all
+    })
+}
+
+/// Whoever judges has to be shown to judge.
+#[test]
+fn the_notary_notices_what_is_wrong() {
+    let log: Log = (1..=5).map(|n| (n, record(n, 50))).collect();
+    let acked = || Notes { acked: (1..=4).map(|n| (n, n)).collect(), ..Notes::default() };
+    assert!(compare(&acked(), &log, 5, 50).unwrap().is_empty());
+    let wrong = |change: &dyn Fn(&mut Log)| {
+        let mut log = log.clone();
+        change(&mut log);
+        compare(&acked(), &log, 5, 50).unwrap_err()
+    };
+    assert!(wrong(&|log| _ = (log.remove(&5), log.remove(&4))).contains("is not there"));
+    assert!(wrong(&|log| _ = log.remove(&3)).contains("a hole"));
+    assert!(wrong(&|log| _ = log.insert(5, record(4, 50))).contains("stands at 5, behind 4"));
+    assert!(wrong(&|log| _ = log.insert(6, record(6, 50))).contains("stands at 6"));
+    assert!(wrong(&|log| log.get_mut(&2).unwrap().push(0)).contains("not what was given"));
+    assert!(
+        wrong(&|log| _ = (log.insert(6, by_strangers(1)), log.insert(7, by_strangers(1)))).contains("twice")
+    );
+    let mut notes = acked();
+    notes.refused.insert(5, ErrorKind::Full);
+    assert!(compare(&notes, &log, 5, 50).unwrap_err().contains("was refused"));
+    assert_eq!(
+        compare(&acked(), &Log::from([(1, by_strangers(7))]), 5, 50)
+            .unwrap_err()
+            .matches("is not there")
+            .count(),
+        1
+    );
+}

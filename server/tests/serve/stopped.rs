@@ -1,0 +1,62 @@
+//! A leader that is stopped for longer than an election, and goes on as if nothing had been.
+
+use crate::harness::{Server, leader, status, three, wait};
+use crate::notary::{Load, Notary, by_strangers};
+use crate::stranger::Stranger;
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// When it wakes, requests wait in its sockets from clients that believe it to lead, and by its own clock hardly any
+/// time has passed. It must not say yes to an append, nor tell an end of the log that is older than the question.
+#[test]
+fn a_leader_that_was_stopped_tells_nothing_stale() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = three(dir.path());
+    let all: Vec<&Server> = servers.iter().collect();
+    let notary = Notary::start(&all, Load::LIGHT);
+    let mut said_yes = BTreeMap::new();
+    let mut asked = 0_u64;
+    for round in 1..=4 {
+        notary.goes_on("the last round", 100);
+        let old = leader(&all);
+        let (old, left): (Vec<&Server>, Vec<&Server>) = all.iter().partition(|s| s.node == old);
+        let strangers: Vec<Stranger> = (0..6).map(|_| Stranger::meet(old[0])).collect();
+        notary.gap();
+        old[0].signal(Signal::STOP);
+        let next = wait("another one leads", || {
+            status(&left)["leader"].as_u64().filter(|next| *next != old[0].node)
+        });
+        notary.goes_on("the leader was stopped", 200);
+
+        let known = notary.end();
+        let waiting: Vec<_> = strangers
+            .into_iter()
+            .map(|stranger| {
+                asked += 1;
+                let record = by_strangers(asked);
+                (stranger.ask(record.clone()), record)
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200)); // for the questions to be in its sockets
+        old[0].signal(Signal::CONT);
+        for (answers, record) in waiting {
+            let told = answers.join().unwrap();
+            let end = told.end.index();
+            assert!(end.is_none_or(|end| end >= known), "{told:?}, and {known} was acknowledged before");
+            if let Some(index) = told.appended.index() {
+                said_yes.insert(index, record);
+            }
+        }
+        println!(
+            "round {round}: node {} stopped, {next} led; {:?} without an acknowledgement",
+            old[0].node,
+            notary.gap()
+        );
+    }
+    println!("{asked} questions, {} appends by strangers taken", said_yes.len());
+    let theirs = notary.check(&all);
+    for (index, record) in said_yes {
+        assert_eq!(theirs.get(&index), Some(&record), "acknowledged at {index}");
+    }
+}

@@ -1,0 +1,52 @@
+//! A small file system of a test's own, so that a disk can be full, or read-only, and nobody else minds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A tmpfs, unmounted when dropped.
+pub(crate) struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// None, and says why, where mounting is not allowed.
+    pub(crate) fn mount(at: &Path, bytes: u64) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let size = format!("size={bytes}");
+        match Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output() {
+            Ok(output) if output.status.success() => Some(Self(at.to_owned())),
+            Ok(output) => {
+                println!("SKIPPED, cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("SKIPPED, cannot run mount: {e}");
+                None
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    #[allow(dead_code, reason = "not every test that has one asks")]
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Mounts it anew: `ro`, `rw`, `size=…`.
+    #[allow(dead_code, reason = "not every test that has one needs it")]
+    pub(crate) fn remount(&self, how: &str) {
+        let done =
+            Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg(&self.0).status();
+        assert!(
+            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
+            "cannot unmount {}",
+            self.0.display()
+        );
+    }
+}
