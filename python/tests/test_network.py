@@ -89,7 +89,8 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
     with chiplog.Follower(tmp_path, cluster=["127.0.0.1:1"]) as copy:
         assert copy.get(index).copy() == b"came later"
     with pytest.raises(chiplog.InvalidArgumentError):
-        chiplog.Follower(tmp_path / "new", cluster=servers.clients, start=chiplog.Start.last(1))
+        bad = chiplog.FollowerOptions(keep_alive=0.0)
+        chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
 
 
 def test_nobody_answers() -> None:

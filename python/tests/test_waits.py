@@ -91,10 +91,12 @@ def test_close_wakes_whoever_waits(tmp_path: Path, servers: Servers) -> None:
     tail = log.tail()
     closes(*in_thread(lambda: next(tail)), log.close)
 
-    remote = chiplog.Client(servers.clients).tail()
+    client = chiplog.Client(servers.clients)
+    remote = client.tail()
     closes(*in_thread(lambda: next(remote)), remote.close)
 
     follower = chiplog.Follower(tmp_path / "copy", servers.clients)
+    follower.wait_for(client.info().last, PATIENCE)  # nothing more comes
     copied = follower.tail()
     closes(*in_thread(lambda: next(copied)), follower.close)
 
