@@ -23,7 +23,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel test-python bench-python demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev test-python bench-python demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -69,8 +69,10 @@ $(MATURIN):
 wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.11 or newer: target/wheels/
 	cd python && PATH=$(BUILD_VENV)/bin:$$PATH $(MATURIN) build --release --zig --compatibility manylinux2014 --out ../target/wheels
 
-test-python: $(MATURIN) ## the wheel is built and installed into a fresh environment; its tests, types and stubs are checked there
+wheel-dev: $(MATURIN) ## a wheel for tests, on this machine only: target/wheels-test/
 	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test
+
+test-python: wheel-dev ## the wheel is built and installed into a fresh environment; its tests, types and stubs are checked there
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels-test/chiplog-*.whl | head -n 1)"
@@ -114,13 +116,16 @@ bars: ## figures beside the machine's own limits, each measured in the same run
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 PREFIX ?= /usr/local
+# `dev` for tests of programs in C.
+LIB_PROFILE ?= release
+LIB_ARCHIVE = target/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
 lib: ## libchiplog.so and libchiplog.a with header, pkg-config file and CMake package, below target/c
-	$(CARGO) build --release --package chiplog-ffi
-	ffi/install.sh target/release/libchiplog_ffi.a $(CURDIR)/target/c $(VERSION)
+	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
+	ffi/install.sh $(LIB_ARCHIVE) $(CURDIR)/target/c $(VERSION)
 
 install: ## the same below PREFIX (DESTDIR= for packagers)
-	$(CARGO) build --release --package chiplog-ffi
-	ffi/install.sh target/release/libchiplog_ffi.a $(PREFIX) $(VERSION) $(DESTDIR)
+	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
+	ffi/install.sh $(LIB_ARCHIVE) $(PREFIX) $(VERSION) $(DESTDIR)
 
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check

@@ -18,6 +18,8 @@ pub(crate) struct View {
     source: &'static str,
     /// What has to be on the machine.
     tools: &'static [&'static str],
+    /// What pkg-config has to know.
+    libraries: &'static [&'static str],
     /// Whether it keeps a copy of the log, in `--dir`.
     pub(crate) copies: bool,
     build: fn(&Place) -> Result<Program>,
@@ -25,13 +27,28 @@ pub(crate) struct View {
 
 /// All views.
 pub(crate) const VIEWS: &[View] = &[
-    View { name: "rust", source: "examples/view-rust", tools: &[], copies: true, build: rust },
-    View { name: "go", source: "examples/view-go", tools: &["go"], copies: false, build: go },
-    View { name: "java", source: "examples/view-java", tools: &["mvn", "java"], copies: false, build: java },
+    View {
+        name: "rust",
+        source: "examples/view-rust",
+        tools: &[],
+        libraries: &[],
+        copies: true,
+        build: rust,
+    },
+    View { name: "go", source: "examples/view-go", tools: &["go"], libraries: &[], copies: false, build: go },
+    View {
+        name: "java",
+        source: "examples/view-java",
+        tools: &["mvn", "java"],
+        libraries: &[],
+        copies: false,
+        build: java,
+    },
     View {
         name: "c",
         source: "examples/view-c/view.c",
         tools: &["make", "cc", "pkg-config"],
+        libraries: &["sqlite3"],
         copies: true,
         build: c,
     },
@@ -39,6 +56,7 @@ pub(crate) const VIEWS: &[View] = &[
         name: "python",
         source: "examples/view-python/view.py",
         tools: &["make", "python3"],
+        libraries: &[],
         copies: true,
         build: python,
     },
@@ -81,6 +99,12 @@ impl View {
         }
         if let Some(tool) = self.tools.iter().find(|tool| !installed(tool)) {
             return Ok(Built::Skipped(format!("there is no {tool} on this machine")));
+        }
+        let known = |library: &&&str| {
+            Command::new("pkg-config").args(["--exists", library]).status().is_ok_and(|s| s.success())
+        };
+        if let Some(library) = self.libraries.iter().find(|library| !known(library)) {
+            return Ok(Built::Skipped(format!("there is no library {library} on this machine")));
         }
         (self.build)(place).map(Built::Ready).map_err(|e| format!("the view in {}: {e}", self.name).into())
     }
@@ -161,7 +185,7 @@ fn c(place: &Place) -> Result<Program> {
     let prefix = place.root.join("target/install");
     step(
         Command::new("make")
-            .arg("install")
+            .args(["install", "LIB_PROFILE=dev"])
             .arg(format!("PREFIX={}", prefix.display()))
             .current_dir(&place.root),
     )?;
@@ -178,13 +202,13 @@ fn c(place: &Place) -> Result<Program> {
 /// In an environment of its own, with the wheel installed.
 fn python(place: &Place) -> Result<Program> {
     let environment = place.out.join("view-python");
-    step(Command::new("make").arg("wheel").current_dir(&place.root))?;
-    let wheels = place.root.join("target/wheels");
+    step(Command::new("make").arg("wheel-dev").current_dir(&place.root))?;
+    let wheels = place.root.join("target/wheels-test");
     let newest = std::fs::read_dir(&wheels)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
-        .ok_or_else(|| format!("make wheel left no wheel in {}", wheels.display()))?;
+        .ok_or_else(|| format!("make wheel-dev left no wheel in {}", wheels.display()))?;
     step(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     let python = environment.join("bin/python");
     step(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-index"]).arg(newest))?;

@@ -1,0 +1,108 @@
+"""A view of a log, in Python: a table of lines and an index of words in SQLite, made of a cluster's records. It has a copy of
+the log in its own process, which any server feeds and which goes on at another one when that dies.
+
+    python view.py --cluster 127.0.0.1:7411 --dir copy --db view.db --until 1000
+
+What records change and the index of the last of them are written in one transaction: whenever this is killed, the file holds
+the records up to that index, each once. The same view is in other languages beside this one; all end with the same summary.
+"""
+
+import argparse
+import re
+import sqlite3
+import sys
+import time
+from collections import Counter
+
+import chiplog
+
+SCHEMA = """
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = NORMAL;
+    CREATE TABLE IF NOT EXISTS lines (idx INTEGER PRIMARY KEY, text TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+    -- One row: which log the tables are of, and the last record that is in them.
+    CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), log TEXT NOT NULL, applied INTEGER NOT NULL);
+"""
+WORD = re.compile(rb"[A-Za-z]+")
+TELL_SECONDS = 0.5
+
+
+class View:
+    """The tables, and how far they are."""
+
+    def __init__(self, file: str) -> None:
+        self.tables = sqlite3.connect(file, isolation_level=None)
+        self.tables.executescript(SCHEMA)
+        row = self.tables.execute("SELECT log, applied FROM position").fetchone()
+        self.log: str | None = row[0] if row else None
+        self.applied: int = row[1] if row else 0
+
+    def apply(self, log: str, batch: chiplog.Batch, until: int) -> None:
+        """Takes the records of a batch up to `until`, all of them or none. The bytes stay as they came."""
+        if self.log is not None and batch.first != self.applied + 1:
+            raise SystemExit(f"view: record {batch.first} came where {self.applied + 1} was due")
+        records = batch.copies()[: until - batch.first + 1]
+        last = batch.first + len(records) - 1
+        words = Counter(word.lower() for record in records for word in WORD.findall(record))
+        self.tables.execute("BEGIN IMMEDIATE")
+        self.tables.executemany("INSERT INTO lines VALUES (?, CAST(? AS TEXT))", enumerate(records, batch.first))
+        self.tables.executemany(
+            "INSERT INTO words VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET count = count + excluded.count",
+            [(word.decode(), count) for word, count in words.items()],
+        )
+        self.tables.execute("INSERT OR REPLACE INTO position VALUES (1, ?, ?)", (log, last))
+        self.tables.execute("COMMIT")
+        self.log, self.applied = log, last
+
+    def summary(self) -> str:
+        """Of the whole tables."""
+        (records,) = self.tables.execute("SELECT count(*) FROM lines").fetchone()
+        distinct, words = self.tables.execute("SELECT count(*), coalesce(sum(count), 0) FROM words").fetchone()
+        return f"{records} records, {distinct} distinct words, {words} words, last index {self.applied}"
+
+
+def follow(view: View, copy: chiplog.Follower, until: int) -> None:
+    """Applies what comes, up to record `until`."""
+    log = str(copy.info().log_id)
+    if view.log is not None and view.log != log:
+        raise SystemExit(f"view: the servers have log {log}, and the tables are of log {view.log}")
+    if view.log is not None:
+        copy.wait_for(view.applied)  # a copy that was begun anew has to come as far as the view first
+    elif (first := copy.info().first) > 1:
+        print(f"discarded: records 1 to {first - 1} are gone; this view begins with record {first}", flush=True)
+    start = chiplog.Start.first() if view.log is None else view.applied + 1
+    told = 0.0
+    for batch in copy.batches(start, follow=True):
+        view.apply(log, batch, until)
+        if view.applied >= until or time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            print(f"applied index {view.applied}, fed by {copy.status().server or 'no server at the moment'}", flush=True)
+        if view.applied >= until:
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A view of a log: a table of lines and an index of words in SQLite.")
+    parser.add_argument("--cluster", required=True, metavar="HOST:PORT[,…]", help="servers; one that runs is enough")
+    parser.add_argument("--db", required=True, metavar="FILE", help="the view's SQLite file; made if it is missing")
+    parser.add_argument("--dir", required=True, help="directory of the copy of the log; made if it is missing")
+    parser.add_argument("--until", type=int, default=sys.maxsize, metavar="INDEX", help="end once this record is applied")
+    arguments = parser.parse_args()
+    view = View(arguments.db)
+    if view.applied < arguments.until:
+        # A new view takes what there is; one that has begun needs the very next record.
+        start = chiplog.Start.first() if view.log is None else view.applied + 1
+        try:
+            with chiplog.Follower(arguments.dir, arguments.cluster.split(","), start) as copy:
+                follow(view, copy, arguments.until)
+        except chiplog.DiscardedError as error:
+            what = f"record {view.applied + 1}, which this view needs next, is gone"
+            raise SystemExit(f"view: discarded: {what} ({error}); it has to be made anew") from error
+        except chiplog.Error as error:
+            raise SystemExit(f"view: {error}") from error
+    print(view.summary())
+
+
+if __name__ == "__main__":
+    main()
