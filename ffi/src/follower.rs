@@ -279,7 +279,7 @@ pub unsafe extern "C" fn chiplog_follower_options_init(
 }
 
 /// Goes on with the copy in `directory`, or begins one there. `servers`: `count` addresses, `host:port`; one that runs is
-/// enough. A new copy begins at `start`: CHIPLOG_START_FIRST, _INDEX (`value`) or _NEXT, with the block that holds that record.
+/// enough. A new copy begins at `start` (CHIPLOG_START_...; `value`: its number, else 0), with the block that holds that record.
 /// `options`: NULL for the defaults.
 /// Ownership: all borrowed for the call; `*follower`: the caller's, to be closed. Any thread. A copy that is there is opened
 /// without a server; for a new one this waits for one, for at most open_timeout_ms.

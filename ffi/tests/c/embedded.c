@@ -275,21 +275,24 @@ static void sessions(void) {
     chiplog_session_t *session = NULL, *other = NULL, *third = NULL, *again = NULL;
     FINE(chiplog_log_open_session(log, &session, &error));
     FINE(chiplog_log_open_session(log, &other, &error));
-    GIVES(CHIPLOG_TOO_MANY_SESSIONS, chiplog_log_open_session(log, &third, &error));
     uint64_t id = 0, next = 0, index = 0;
+    FINE(chiplog_session_append(other, "pay 20", 6, &index, &error));
+    CHECK(index == 1);
     FINE(chiplog_session_id(session, &id, &error));
     FINE(chiplog_session_append(session, "pay 10", 6, &index, &error));
     FINE(chiplog_session_next_sequence(session, &next, &error));
-    CHECK(id > 0 && next == 2 && index == 1);
+    CHECK(id > 0 && next == 2 && index == 2);
+    /* One that never appended would make room. */
+    GIVES(CHIPLOG_TOO_MANY_SESSIONS, chiplog_log_open_session(log, &third, &error));
     FINE(chiplog_log_resume_session(log, id, 1, &again, &error));
     FINE(chiplog_session_append(again, "pay 10", 6, &index, &error));
-    CHECK(index == 1);
+    CHECK(index == 2);
     chiplog_builder_t *builder = NULL;
     FINE(chiplog_builder_open(&builder, &error));
     FINE(chiplog_builder_push(builder, "x", 1, &error));
     chiplog_appended_t placed;
     FINE(chiplog_session_append_batch(again, builder, &placed, &error));
-    CHECK(placed.first == 2 && chiplog_builder_count(builder) == 0);
+    CHECK(placed.first == 3 && chiplog_builder_count(builder) == 0);
     FINE(chiplog_builder_push(builder, "y", 1, &error));
     chiplog_ticket_t *ticket = NULL;
     FINE(chiplog_session_submit_batch(again, builder, &ticket, &error));

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long servers are waited for, for a new copy, before it is told why none is there.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ Examples:
 /// Records that were discarded before they came are missing in the copy, and it says so. A copy that is full, or whose
 /// servers are away, tries again for ever; one whose files fail, or whose servers have another log, ends.
 ///
-/// A new copy needs a server to begin with, and waits for one; one that refuses the token ends it.
+/// A new copy needs a server to begin with, and waits 30 s for one (status 5); one that refuses the token ends it at once.
 ///
 /// Tells on standard output what happens, one line each; with --json one object each, its \"event\" one of opened,
 /// connected, switched, jumped, discarded, failed, missed. Ctrl-C and SIGTERM end it in order (status 0).
@@ -191,8 +191,10 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Opens the copy. For a new one a server is needed: waits for one, and tells why there is none, once for each reason.
+/// Opens the copy. For a new one a server is needed: waits for one, for `options.open_timeout` in all, and tells why there
+/// is none, once for each reason.
 fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
+    let (begun, patience) = (Instant::now(), options.open_timeout);
     let mut told = None;
     loop {
         let mut options = options.clone();
@@ -200,7 +202,7 @@ fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> 
         let opened = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options);
         let error = match opened {
             Ok(follower) => return Ok(follower),
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => error,
+            Err(error) if passes(&error) && begun.elapsed() < patience => error,
             Err(error) => return Err(remote::failure(error)),
         };
         let why = error.to_string();
@@ -210,6 +212,11 @@ fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> 
             told = Some(why);
         }
     }
+}
+
+/// Whether a server may come that says something else.
+fn passes(error: &chiplog::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
 
 /// Until the follower is closed, or ends by itself.
