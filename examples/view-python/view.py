@@ -42,7 +42,9 @@ class View:
         """Takes the records of a batch up to `until`, all of them or none. The bytes stay as they came."""
         if self.log is not None and batch.first != self.applied + 1:
             raise SystemExit(f"view: record {batch.first} came where {self.applied + 1} was due")
-        records = batch.copies()[: until - batch.first + 1]
+        records = batch.copies()[: max(0, until - batch.first + 1)]
+        if not records:
+            raise SystemExit(f"view: the log begins behind record {until}: nothing of what was asked for is there")
         last = batch.first + len(records) - 1
         words = Counter(word.lower() for record in records for word in WORD.findall(record))
         self.tables.execute("BEGIN IMMEDIATE")

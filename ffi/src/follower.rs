@@ -2,6 +2,7 @@
 
 use crate::client::{addresses, secret, tls};
 use crate::error::{chiplog_error_t, chiplog_status_t, hand_out, invalid};
+use crate::gate::Gate;
 use crate::guard::{entry, plain};
 use crate::handle::{self, handle};
 use crate::log::{Opened, chiplog_log_t, path};
@@ -23,6 +24,8 @@ pub(crate) struct Following {
     follower: Follower,
     /// Raised while there may be an event.
     signal: Mutex<Option<Signal>>,
+    /// The callback of the moment.
+    gate: Mutex<Option<Gate>>,
 }
 
 /// A copy of a log in this process, kept up to date from any server of its cluster. It does not vote and nobody has to
@@ -306,7 +309,11 @@ pub unsafe extern "C" fn chiplog_follower_open(
             let (directory, servers) = (path(directory, "directory")?, addresses(servers, count)?);
             let (start, options) = (self::start(start, value)?, read(options)?);
             let follower = without_signals(|| Follower::open(directory, servers, start, options))?;
-            place.write(handle::insert(Following { follower, signal: Mutex::new(None) })?);
+            place.write(handle::insert(Following {
+                follower,
+                signal: Mutex::new(None),
+                gate: Mutex::new(None),
+            })?);
             Ok(())
         })
     }
@@ -518,11 +525,12 @@ pub unsafe extern "C" fn chiplog_follower_on_event(
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
             let following = get(follower)?;
             *following.signal.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            following.follower.on_event(move || {
-                let context = context;
-                // SAFETY: the caller gave both for each other, to be called once.
-                callback(context.0);
-            });
+            // SAFETY: the caller gave both for each other, to be called once; the follower keeps the gate until then.
+            let gate = Gate::new(callback, context);
+            let hook = gate.hook();
+            let last = following.gate.lock().unwrap_or_else(PoisonError::into_inner).replace(gate);
+            drop(last); // without the lock: the callback that it waits for may set the next one
+            following.follower.on_event(hook);
             Ok(())
         })
     }

@@ -6,6 +6,7 @@
 //! | `fork.rs` | which process this is |
 //! | `handle.rs` | handles: numbers in a pointer's clothes, and the tables behind them |
 //! | `guard.rs` | what every entry goes through: no panic gets out |
+//! | `gate.rs` | a callback that is called once at most, and surely not after its end |
 //! | `threads.rs` | signals stay the program's |
 //! | `version.rs` | which version this is |
 //! | `error.rs` | status codes, the error object |
@@ -28,6 +29,7 @@ mod client;
 mod error;
 mod follower;
 mod fork;
+mod gate;
 mod guard;
 mod handle;
 mod log;

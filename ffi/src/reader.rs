@@ -8,6 +8,7 @@
 //! once there is something.
 
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
+use crate::gate::Gate;
 use crate::guard::{entry, plain};
 use crate::handle::{self, handle};
 use crate::records::{Run, chiplog_records_t, view};
@@ -28,6 +29,8 @@ struct State {
     /// The record that was handed out last over the network: it holds the bytes.
     last: Option<OwnedRecord>,
     signal: Option<Signal>,
+    /// The callback of the moment.
+    gate: Option<Gate>,
     /// What the last run came to: room for the next one.
     room: (usize, usize),
 }
@@ -55,7 +58,7 @@ impl Reading {
     }
 
     fn new(source: Source) -> Self {
-        Self(Mutex::new(State { source, last: None, signal: None, room: (1, 1) }))
+        Self(Mutex::new(State { source, last: None, signal: None, gate: None, room: (1, 1) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -418,11 +421,11 @@ pub unsafe extern "C" fn chiplog_reader_on_more(
             let reader = get(reader)?;
             let mut state = reader.lock();
             state.signal = None;
-            state.on_more(move || {
-                let context = context;
-                // SAFETY: the caller gave both for each other, to be called once.
-                callback(context.0);
-            })
+            // SAFETY: the caller gave both for each other, to be called once; the reader keeps the gate until then.
+            let gate = Gate::new(callback, context);
+            let hook = gate.hook();
+            state.gate = Some(gate); // the last one is shut: it does not run beside this one
+            state.on_more(hook)
         })
     }
 }

@@ -234,6 +234,9 @@ pub(crate) unsafe fn fill<T: Sized0>(place: *mut T, name: &str, mut value: T) ->
     let known = size.min(size_of::<T>());
     // SAFETY: `place` is `size` bytes long by this function's condition.
     unsafe { ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), place.cast::<u8>(), known) };
+    // What a later header has and this library does not know is 0, as in options.
+    // SAFETY: as above; `known` is at most `size`.
+    unsafe { place.cast::<u8>().add(known).write_bytes(0, size - known) };
     Ok(())
 }
 

@@ -98,7 +98,8 @@ impl Batch {
     /// The bytes of all records, one after the other: read-only, not a copy.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        self.payload_view(py).cloned()
+        // One of its own: whoever releases it leaves the records' views alone.
+        PyMemoryView::from(self.payload_view(py)?.as_any())
     }
 
     /// Where records begin and end in `data`: 32-bit integers, one more than records.

@@ -6,12 +6,13 @@
 //!   is lost or given twice, however many threads read.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{Finish, drive, ready};
+use crate::courier::{Finish, drive};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
 use crate::{options, wait};
 use chiplog::{ErrorKind, Index, RecordBatch};
-use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyStopIteration, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,11 +127,15 @@ impl Reader {
         taken.map(|taken| make(py, kind, taken)).transpose()
     }
 
+    /// What is awaited for the next of what there is.
     pub(crate) fn next_async(slf: &Bound<'_, Self>, kind: Kind) -> PyResult<Py<PyAny>> {
-        let (py, this, all) = (slf.py(), slf.get(), kind == Kind::Batches);
-        if let Some(taken) = this.in_hand(py, all) {
-            return ready(py, make(py, kind, taken));
-        }
+        let next = Next { reader: slf.clone().unbind(), kind, waiting: Mutex::new(None) };
+        Ok(Py::new(slf.py(), next)?.into_any())
+    }
+
+    /// Brings a batch in hand. Some: what has to be awaited first. None: it is there.
+    fn bring(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+        let (py, this) = (slf.py(), slf.get());
         let mut lease = match this.desk.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {
                 return Err(PyRuntimeError::new_err(
@@ -139,10 +144,12 @@ impl Reader {
             }
             done => done.map_err(raise)?,
         };
+        if this.current().is_some() {
+            return Ok(None);
+        }
         let source = lease.source().map_err(raise)?;
-        let known = py.detach(|| source.next_now());
-        if let Some(known) = known {
-            return ready(py, finish(slf, kind, known));
+        if let Some(known) = py.detach(|| source.next_now()) {
+            return take_in_hand(slf, known).map(|()| None);
         }
         let reader = slf.clone().unbind();
         let future = async move {
@@ -150,25 +157,63 @@ impl Reader {
             // The source goes back only when what it gave is in hand.
             let finish: Finish = Box::new(move |py| {
                 let _lease = lease;
-                finish(reader.bind(py), kind, got)
+                take_in_hand(reader.bind(py), got).map(|()| py.None())
             });
             finish
         };
-        drive(py, this.desk.runtime.clone(), future)
+        drive(py, this.desk.runtime.clone(), future).map(Some)
     }
 }
 
-/// What an `async for` gets of what came.
-fn finish(
-    reader: &Bound<'_, Reader>,
-    kind: Kind,
-    got: chiplog::Result<Option<RecordBatch>>,
-) -> PyResult<Py<PyAny>> {
-    let py = reader.py();
+/// Puts what came in hand.
+fn take_in_hand(reader: &Bound<'_, Reader>, got: chiplog::Result<Option<RecordBatch>>) -> PyResult<()> {
     let Some(batch) = got.map_err(raise)? else { return Err(PyStopAsyncIteration::new_err(())) };
-    let rest = if kind == Kind::Batches { u32::MAX } else { 1 };
-    let batch = reader.get().put(py, batch, rest)?;
-    make(py, kind, (batch, 0))
+    reader.get().put(reader.py(), batch, 0).map(drop)
+}
+
+/// What `await` has of a reader: takes the next one when it gives it, and not before. Who is cancelled has taken nothing.
+#[pyclass(frozen, name = "_Next", module = "chiplog._chiplog")]
+struct Next {
+    reader: Py<Reader>,
+    kind: Kind,
+    /// The asyncio future that is waited for, as it is awaited.
+    waiting: Mutex<Option<Py<PyAny>>>,
+}
+
+#[pymethods]
+impl Next {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = self.reader.bind(py);
+        loop {
+            let current = waiting().take();
+            if let Some(current) = current {
+                match current.bind(py).call_method0(intern!(py, "__next__")) {
+                    Ok(future) => {
+                        *waiting() = Some(current);
+                        return Ok(future.unbind());
+                    }
+                    Err(done) if done.is_instance_of::<PyStopIteration>(py) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(taken) = reader.get().in_hand(py, self.kind == Kind::Batches) {
+                return Err(PyStopIteration::new_err((make(py, self.kind, taken)?,)));
+            }
+            if let Some(future) = Reader::bring(reader)? {
+                let awaited = future.bind(py).call_method0(intern!(py, "__await__"))?;
+                *waiting() = Some(awaited.unbind());
+            }
+        }
+    }
 }
 
 fn make(py: Python<'_>, kind: Kind, (batch, n): Taken) -> PyResult<Py<PyAny>> {

@@ -136,3 +136,34 @@ def test_without_a_loop(log: chiplog.Log) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         log.append_async(b"x")
     assert log.info().last == 0
+
+
+def test_who_is_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -> None:
+    # A record that came in the turn of the loop in which its wait was cancelled was taken, and given to nobody.
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            tail, got = log.tail(), []
+            for n in range(300):
+                waits = asyncio.ensure_future(anext(tail))
+                await asyncio.sleep(0)
+                log.append(b"%d" % n)
+                for _ in range(n % 5):
+                    await asyncio.sleep(0)
+                waits.cancel()
+                try:
+                    got.append((await waits).copy())
+                except asyncio.CancelledError:
+                    pass
+            while len(got) < 300:
+                got.append((await anext(tail)).copy())
+            assert got == [b"%d" % n for n in range(300)]
+
+    run(work())
+
+
+def test_a_view_that_is_released_leaves_the_batch(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path, SMALL) as log:
+        log.append_batch([b"one", b"two"])
+        batch = next(log.batches())
+        batch.data.release()
+        assert batch[1].data == b"two" and bytes(batch.data) == b"onetwo"

@@ -195,10 +195,11 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
 /// is none, once for each reason.
 fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
     let (begun, patience) = (Instant::now(), options.open_timeout);
-    let mut told = None;
+    let (mut told, mut each) = (None, FIRST_PATIENCE);
     loop {
         let mut options = options.clone();
-        options.open_timeout = FIRST_PATIENCE;
+        options.open_timeout = each;
+        each *= 2; // a slow source has to get through
         let opened = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options);
         let error = match opened {
             Ok(follower) => return Ok(follower),

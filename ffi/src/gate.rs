@@ -1,0 +1,63 @@
+//! Gate: a callback of the caller's that is called once at most, from whatever thread, and whose context the caller gets back.
+//!
+//! Invariant: once [`Gate::shut`] has returned, the callback is not running and will not be called any more, unless it is
+//! the callback itself that shuts it.
+
+use crate::values::Context;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// What the caller gave to be called.
+type Callback = unsafe extern "C" fn(*mut c_void);
+
+/// Its end ends the callback.
+pub(crate) struct Gate(Arc<Inner>);
+
+struct Inner {
+    /// Held while the callback runs, so that whoever shuts the gate waits for it.
+    callback: Mutex<Option<(Callback, Context)>>,
+    /// The thread that is in the callback.
+    inside: Mutex<Option<ThreadId>>,
+}
+
+impl Gate {
+    /// # Safety
+    /// `callback` may be called with `context` once, on any thread, until the gate is shut.
+    pub(crate) unsafe fn new(callback: Callback, context: Context) -> Self {
+        Self(Arc::new(Inner { callback: Mutex::new(Some((callback, context))), inside: Mutex::default() }))
+    }
+
+    /// What calls it.
+    pub(crate) fn hook(&self) -> impl FnOnce() + Send + 'static {
+        let inner = self.0.clone();
+        move || {
+            let mut callback = inner.callback.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((callback, context)) = callback.take() else { return };
+            inner.set_inside(Some(thread::current().id()));
+            // SAFETY: by the condition of `new`: the gate is not shut, or who shuts it waits for the lock held here.
+            unsafe { callback(context.0) };
+            inner.set_inside(None);
+        }
+    }
+
+    /// Waits for the callback, if it is running.
+    fn shut(&self) {
+        let inside = *self.0.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if inside != Some(thread::current().id()) {
+            drop(self.0.callback.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+impl Inner {
+    fn set_inside(&self, thread: Option<ThreadId>) {
+        *self.inside.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
