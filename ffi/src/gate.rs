@@ -45,7 +45,7 @@ impl Gate {
     fn shut(&self) {
         let inside = *self.0.inside.lock().unwrap_or_else(PoisonError::into_inner);
         if inside != Some(thread::current().id()) {
-            drop(self.0.callback.lock().unwrap_or_else(PoisonError::into_inner).take());
+            *self.0.callback.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 }

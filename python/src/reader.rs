@@ -6,7 +6,7 @@
 //!   is lost or given twice, however many threads read.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{Finish, drive};
+use crate::courier::{Finish, drive, ready};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
 use crate::{options, wait};
