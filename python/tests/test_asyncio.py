@@ -82,6 +82,7 @@ def test_a_cancelled_wait_takes_nothing(tmp_path: Path) -> None:
                 await log.append_async(str(n).encode())
                 assert (await anext(tail)).decode() == str(n)
             waiting = asyncio.ensure_future(anext(tail))
+            await asyncio.sleep(0)  # it begins to wait
             with pytest.raises(RuntimeError, match="another task"):
                 await anext(tail)
             waiting.cancel()
