@@ -143,7 +143,8 @@ def test_who_is_cancelled_at_the_last_moment_has_taken_nothing(tmp_path: Path) -
     # A record that came in the turn of the loop in which its wait was cancelled was taken, and given to nobody.
     async def work() -> None:
         async with chiplog.Log(tmp_path, SMALL) as log:
-            tail, got = log.tail(), []
+            tail = log.tail()
+            got: list[bytes] = []
             for n in range(300):
                 waits = asyncio.ensure_future(anext(tail))
                 await asyncio.sleep(0)
