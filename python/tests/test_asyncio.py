@@ -168,4 +168,4 @@ def test_a_view_that_is_released_leaves_the_batch(tmp_path: Path) -> None:
         log.append_batch([b"one", b"two"])
         batch = next(log.batches())
         batch.data.release()
-        assert batch[1].data == b"two" and bytes(batch.data) == b"onetwo"
+        assert bytes(batch[1].data) == b"two" and bytes(batch.data) == b"onetwo"
