@@ -88,7 +88,7 @@ bench-python: wheel ## the bars of the Python package, with a release build: tex
 	$(CARGO) build --quiet --release --package chiplog-server --package chiplog-bench
 	CHIPLOG=$(CURDIR)/target/release/chiplog $(TEST_VENV)/bin/python python/bench/bench.py --json-file target/bench-python.json
 
-SEEDS ?= 0..500
+SEEDS ?= 0..1000
 HISTORIES ?= 0..100
 SIM := $(CARGO) run --quiet --release --package chiplog-sim --
 sim: ## simulated clusters: SEED=n tells the story of one run (SIM_FLAGS="--steps --log" for all of it), SEEDS=a..b runs many and prints figures (SIM_FLAGS=--json)
