@@ -32,6 +32,10 @@ use bytes::Bytes;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// How often a beginning is looked for that moves meanwhile, and the pause in between: about a second in all.
+const BEGINNINGS_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). It goes on
 /// giving what is there after the log was closed. `Send`; one thread at a time.
 ///
@@ -231,7 +235,10 @@ impl Feed {
     // ---- states ----
 
     fn begin(&mut self, beginning: Beginning) -> Result<Fed> {
-        loop {
+        for n in 0..BEGINNINGS_MAX {
+            if n > 0 {
+                std::thread::sleep(PAUSE); // a jump, or a discard, is written and not published yet
+            }
             let committed = self.committed();
             let index = match beginning {
                 Beginning::Newest => None,
@@ -256,6 +263,7 @@ impl Feed {
                 self.shelf.check(index)?;
             }
         }
+        Err(Error::new(ErrorKind::Unavailable, "the log's beginning moves: try again, or another replica"))
     }
 
     /// The entry before the one that holds record `index`; `None` if that is still to come.

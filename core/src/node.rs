@@ -30,7 +30,7 @@ use crate::open::Opened;
 use crate::plan::Room;
 use crate::positions::{Positions, closed};
 use crate::promise::Promise;
-use crate::replica::{COMMAND_BODY_BYTES, Replica, purpose_of};
+use crate::replica::{COMMAND_BODY_BYTES, Replica, body_bytes_of, purpose_of};
 use crate::stats::Counters;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
@@ -334,7 +334,7 @@ impl Node {
         let (body, purpose) = match self.items.front() {
             _ if !self.replica.is_leader() => return false, // it is refused
             Some(Item::Data(gathered)) => (gathered.bytes, Purpose::Data),
-            Some(Item::Command(command, _)) => (COMMAND_BODY_BYTES, purpose_of(command)),
+            Some(Item::Command(command, _)) => (body_bytes_of(command), purpose_of(command)),
             None => return false,
         };
         self.writing.plan.awaits_file(body, purpose)

@@ -49,7 +49,7 @@ use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
 use ordering::Waiting;
-pub(crate) use ordering::{COMMAND_BODY_BYTES, purpose_of};
+pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
 use peers::Peers;
 use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};

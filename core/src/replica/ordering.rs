@@ -11,8 +11,8 @@ use crate::moment::Moment;
 use crate::promise::Promise;
 use crate::raft_codec::{self, header_of};
 use crate::sequence::{Decision, Sequenced};
-use crate::store::NewBlock;
 use crate::store::prepared::Purpose;
+use crate::store::{NewBlock, block_bytes};
 use crate::types::RaftIndex;
 use crate::writing::Writing;
 use bytes::Bytes;
@@ -26,6 +26,14 @@ pub(crate) fn purpose_of(command: &Command) -> Purpose {
     match command {
         Command::Discard { .. } => Purpose::Metadata,
         Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
+    }
+}
+
+/// What has to fit before a command is ordered: its block, and for a session's also that of the one that may have to go.
+pub(crate) fn body_bytes_of(command: &Command) -> usize {
+    match command {
+        Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
+        Command::Discard { .. } | Command::CloseSession { .. } => COMMAND_BODY_BYTES,
     }
 }
 
@@ -71,6 +79,8 @@ impl Replica {
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(&self.options)
+            // Room for both, or none goes for nothing.
+            && writing.plan.make_room(body_bytes_of(&command), purpose_of(&command), &mut self.sequencer).is_ok()
         {
             self.command(Command::CloseSession { id }, None, now, writing)?;
             self.lockstep(now, writing)?;

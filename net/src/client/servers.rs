@@ -246,15 +246,19 @@ impl Servers {
         Some(found.2)
     }
 
-    /// Whether one of the others says that another server than this one leads, since a later election than was known.
+    /// Whether one of the others says that another server than this one leads: since a later election than was known, or
+    /// the one that others who use this have learnt of meanwhile.
     pub(super) async fn is_deposed(&self, server: &str) -> bool {
-        let term = self.known().term;
+        let (term, known) = {
+            let known = self.known();
+            (known.term, known.leader.clone())
+        };
         let mut asked = JoinSet::new();
         self.ask_each(self.all().into_iter().filter(|other| other != server), &mut asked);
         while let Some(Ok(answer)) = asked.join_next().await {
             if let Ok(Some((later, _, leader))) = self.judge(answer)
-                && later > term
                 && leader != server
+                && (later > term || (later == term && known.as_ref() == Some(&leader)))
             {
                 return true;
             }

@@ -128,10 +128,11 @@ impl Taker {
         let options = self.log.options();
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
-            let batch = batch.map_err(Turn::Refused)?;
-            let submitted = timeout(options.queue_timeout, self.log.submit_batch_when_room(&batch)).await;
-            let submitted = submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.len())));
-            tickets.push(submitted.map_err(Turn::Refused)?);
+            let submitting = async { self.log.submit_batch_when_room(&batch?).await };
+            let submitted = timeout(options.queue_timeout, submitting).await;
+            let submitted =
+                submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));
+            tickets.push(submitted.map_err(|error| Turn::Refused(in_part(error, tickets.len())))?);
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
         // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
@@ -156,14 +157,19 @@ impl Taker {
     }
 }
 
-/// What waited for room in the log's queue is not in the log; but what stands before it in its request may be.
-fn no_room(waited: Duration, submitted: usize) -> Error {
-    let what = format!("the log's queue was full for {waited:?}");
-    match submitted {
-        0 => Error::new(ErrorKind::Busy, format!("{what}: nothing of the request is in the log")),
+/// What waited for room in the log's queue is not in the log. `first`: nothing of its request went in before it.
+fn no_room(waited: Duration, first: bool) -> Error {
+    let nothing = if first { ": nothing of the request is in the log" } else { "" };
+    Error::new(ErrorKind::Busy, format!("the log's queue was full for {waited:?}{nothing}"))
+}
+
+/// A refusal is of the whole request only if none of its batches went in: else nobody is told that it is not in the log.
+fn in_part(error: Error, taken: usize) -> Error {
+    match taken {
+        0 => error,
         n => Error::new(
             ErrorKind::Unavailable,
-            format!("outcome unknown: {what}, after {n} batches of the request"),
+            format!("outcome unknown: {n} batches of the request went in; then: {error}"),
         ),
     }
 }
@@ -231,12 +237,21 @@ impl Answerer {
     }
 }
 
-/// The indexes of all records of a request, once all of them are durable.
+/// The indexes of all records of a request, once all of them are durable. Waits for all batches: where some failed, what
+/// became of the others decides what may be told.
 async fn await_all(tickets: Vec<Ticket>, count: usize) -> chiplog::Result<Vec<u64>> {
-    let mut indexes = Vec::with_capacity(count);
+    let (mut indexes, mut taken, mut failed) = (Vec::with_capacity(count), 0, None);
     for ticket in tickets {
-        let appended = ticket.await?;
-        indexes.extend(appended.first.get()..=appended.last().get());
+        match ticket.await {
+            Ok(appended) => {
+                taken += 1;
+                indexes.extend(appended.first.get()..=appended.last().get());
+            }
+            Err(error) => _ = failed.get_or_insert(error),
+        }
+    }
+    if let Some(error) = failed {
+        return Err(in_part(error, taken));
     }
     assert_eq!(indexes.len(), count, "one index for each proposal");
     Ok(indexes)
