@@ -8,7 +8,8 @@ use crate::values::{Context, appended, chiplog_appended_t, chiplog_outcome_fn, o
 use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
 
 /// What was asked for.
 enum What {
@@ -69,13 +70,33 @@ impl What {
             (Self::Answer(answer), None) => answer.wait().map(one),
             (Self::Answer(answer), Some(limit)) => answer.wait_timeout(limit).map(one),
             (Self::Delivery(delivery), limit) => {
-                let mut delivery = delivery.lock().unwrap_or_else(PoisonError::into_inner);
+                let begun = Instant::now();
+                let mut delivery = turn(delivery, limit)?;
+                let limit = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
                 without_sigpipe(|| match limit {
                     None => delivery.wait().map(one),
                     Some(limit) => delivery.wait_timeout(limit).map(one),
                 })
             }
         }
+    }
+}
+
+/// The turn to wait for it. Whoever waits has it to the end of that wait: others take their own time-outs meanwhile.
+fn turn(delivery: &Mutex<Delivery>, limit: Option<Duration>) -> Result<MutexGuard<'_, Delivery>> {
+    const LOOK: Duration = Duration::from_millis(1);
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        match delivery.try_lock() {
+            Ok(turn) => return Ok(turn),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Err(Error::new(ErrorKind::Timeout, "still under way"));
+        }
+        std::thread::sleep(left.min(LOOK));
     }
 }
 

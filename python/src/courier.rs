@@ -11,6 +11,7 @@
 
 use crate::errors::raise;
 use chiplog::{Error, ErrorKind};
+use pyo3::exceptions::PyStopIteration;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -177,6 +178,62 @@ impl Courier {
     }
 }
 
+/// Something that is taken one after the other: awaited, it is taken when it is given, and not before.
+pub(crate) trait Taken: Send + Sync {
+    /// The next one, if it is there.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
+
+    /// Begins to wait for it. Some: what has to be awaited first. None: it is there.
+    fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>>;
+}
+
+/// What is awaited for the next one. Who is cancelled has taken nothing.
+#[pyclass(frozen, name = "_Next", module = "chiplog._chiplog")]
+struct Next {
+    of: Box<dyn Taken>,
+    /// The asyncio future that is waited for, as it is awaited.
+    waiting: Mutex<Option<Py<PyAny>>>,
+}
+
+/// Something to await that takes the next one.
+pub(crate) fn next(py: Python<'_>, of: impl Taken + 'static) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, Next { of: Box::new(of), waiting: Mutex::new(None) })?.into_any())
+}
+
+#[pymethods]
+impl Next {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        loop {
+            let current = lock(&self.waiting).take();
+            if let Some(current) = current {
+                match current.bind(py).call_method0(intern!(py, "__next__")) {
+                    Ok(future) => {
+                        *lock(&self.waiting) = Some(current);
+                        return Ok(future.unbind());
+                    }
+                    Err(done) if done.is_instance_of::<PyStopIteration>(py) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(value) = self.of.take(py)? {
+                return Err(PyStopIteration::new_err((value,)));
+            }
+            if let Some(future) = self.of.bring(py)? {
+                let awaited = future.bind(py).call_method0(intern!(py, "__await__"))?;
+                *lock(&self.waiting) = Some(awaited.unbind());
+            }
+        }
+    }
+}
+
 /// What is awaited where the answer is there already.
 #[pyclass(frozen, name = "_Ready", module = "chiplog._chiplog")]
 pub(crate) struct Ready(Mutex<Option<PyResult<Py<PyAny>>>>);
@@ -198,7 +255,7 @@ impl Ready {
 
     fn __next__(&self) -> PyResult<()> {
         match lock(&self.0).take() {
-            Some(Ok(value)) => Err(pyo3::exceptions::PyStopIteration::new_err((value,))),
+            Some(Ok(value)) => Err(PyStopIteration::new_err((value,))),
             Some(Err(error)) => Err(error),
             None => Err(pyo3::exceptions::PyRuntimeError::new_err("it was awaited already")),
         }

@@ -2,7 +2,7 @@
 
 use crate::batch::Record;
 use crate::client::servers;
-use crate::courier::{Finish, drive, ready};
+use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::{get, in_thread};
@@ -10,9 +10,12 @@ use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::{options, values, wait};
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::follower;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::future::poll_fn;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,6 +23,60 @@ use std::time::Duration;
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Follower {
     follower: Kept<follower::Follower>,
+    /// A task waits for an event: a follower has one hook.
+    waits: Arc<AtomicBool>,
+}
+
+/// The next event of a follower.
+struct NextEvent {
+    follower: follower::Follower,
+    waits: Arc<AtomicBool>,
+}
+
+/// One who waits. Its end lets another one.
+struct Waits(Arc<AtomicBool>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Taken for NextEvent {
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.follower.next_event(Duration::ZERO) {
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+            known => Ok(Some(values::follower_event(py, &known.map_err(raise)?)?.unbind())),
+        }
+    }
+
+    fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if self.waits.swap(true, Ordering::AcqRel) {
+            return Err(PyRuntimeError::new_err("another task waits for this follower's next event"));
+        }
+        let (follower, waits) = (self.follower.clone(), Waits(self.waits.clone()));
+        let future = async move {
+            let there = Arc::new(AtomicBool::new(false));
+            poll_fn(|context| {
+                if there.load(Ordering::Acquire) {
+                    return Poll::Ready(());
+                }
+                let (there, waker) = (there.clone(), context.waker().clone());
+                follower.on_event(move || {
+                    there.store(true, Ordering::Release);
+                    waker.wake();
+                });
+                Poll::Pending
+            })
+            .await;
+            let finish: Finish = Box::new(move |py| {
+                drop(waits);
+                Ok(py.None())
+            });
+            finish
+        };
+        drive(py, None, future).map(Some)
+    }
 }
 
 impl Follower {
@@ -48,7 +105,7 @@ impl Follower {
         let from = self::start(start, Start::First)?;
         let open = move || follower::Follower::open(dir, cluster, from, options);
         let follower = wait::on_thread(py, open)?;
-        Ok(Self { follower: Kept::new(follower).map_err(raise)? })
+        Ok(Self { follower: Kept::new(follower).map_err(raise)?, waits: Arc::default() })
     }
 
     /// The record at `index`.
@@ -102,23 +159,10 @@ impl Follower {
         values::follower_event(py, &event)
     }
 
-    /// `next_event`, to be awaited.
+    /// `next_event`, to be awaited: by one task at a time.
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let follower = self.follower()?.clone();
-        drive(py, None, async move {
-            let event = poll_fn(|context| match follower.next_event(Duration::ZERO) {
-                Err(error) if error.kind() == ErrorKind::Timeout => {
-                    let waker = context.waker().clone();
-                    follower.on_event(move || waker.wake());
-                    Poll::Pending
-                }
-                known => Poll::Ready(known),
-            });
-            let event = event.await;
-            let finish: Finish =
-                Box::new(move |py| Ok(values::follower_event(py, &event.map_err(raise)?)?.unbind()));
-            finish
-        })
+        let (follower, waits) = (self.follower()?.clone(), self.waits.clone());
+        courier::next(py, NextEvent { follower, waits })
     }
 
     /// The directory.

@@ -12,7 +12,7 @@ use crate::{options, values, wait};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A durable log in a directory: the one that appends.
 #[pyclass(frozen, module = "chiplog")]
@@ -77,9 +77,9 @@ impl Log {
     /// Appends a record and waits until it is durable.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        let (log, record, timeout) = (self.log()?, record.as_slice(), wait::timeout(timeout)?);
-        let ticket = submit(py, timeout, || log.try_submit(record))?;
-        settle(py, &ticket, timeout)
+        let (log, record, limit) = (self.log()?, record.as_slice(), wait::Limit::new(timeout)?);
+        let ticket = submit(py, log, &limit, || log.try_submit(record))?;
+        settle(py, &ticket, limit.left())
     }
 
     /// Appends records as one batch, all of them or none, and waits until they are durable.
@@ -91,8 +91,9 @@ impl Log {
         codec: &str,
         timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
-        let ticket = self.batch_ticket(py, records, codec)?;
-        let first = settle(py, &ticket.0, wait::timeout(timeout)?)?;
+        let limit = wait::Limit::new(timeout)?;
+        let ticket = self.batch_ticket(py, records, codec, &limit)?;
+        let first = settle(py, &ticket.0, limit.left())?;
         let range = py.import("builtins")?.getattr("range")?;
         Ok(range.call1((first, first + ticket.1))?.unbind())
     }
@@ -100,13 +101,13 @@ impl Log {
     /// Begins to append a record; the ticket tells its index.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
-        Ticket::local(submit(py, None, || log.try_submit(record))?)
+        Ticket::local(submit(py, log, &wait::Limit::none(), || log.try_submit(record))?)
     }
 
     /// Begins to append records as one batch; the ticket tells the index of the first.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
-        Ticket::local(self.batch_ticket(py, records, codec)?.0)
+        Ticket::local(self.batch_ticket(py, records, codec, &wait::Limit::none())?.0)
     }
 
     /// As `submit`, but never waits for room: `BusyError`.
@@ -313,36 +314,40 @@ impl Log {
         py: Python<'_>,
         records: &Bound<'_, PyAny>,
         codec: &str,
+        limit: &wait::Limit,
     ) -> PyResult<(chiplog::Ticket, u64)> {
         let log = self.log()?;
         let records = input::records(records)?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;
-        Ok((submit(py, None, || log.try_submit_batch(&batch))?, slices.len() as u64))
+        Ok((submit(py, log, limit, || log.try_submit_batch(&batch))?, slices.len() as u64))
     }
 }
 
 /// Submits; waits for room in the queue, at most as long as the log's options say, but so that signals are seen.
+///
+/// # Errors
+/// `Busy`: no room in that time; nothing was appended.
 fn submit(
     py: Python<'_>,
-    timeout: Option<Duration>,
+    log: &chiplog::Log,
+    limit: &wait::Limit,
     attempt: impl Fn() -> Result<chiplog::Ticket> + Send + Sync,
 ) -> PyResult<chiplog::Ticket> {
     /// Room comes with the next write.
     const PAUSE: Duration = Duration::from_millis(1);
-    match py.detach(&attempt) {
-        Err(error) if error.kind() == ErrorKind::Busy => {}
-        done => return done.map_err(raise),
-    }
-    let patience = timeout.unwrap_or(Duration::from_secs(60));
-    wait::sliced(py, Some(patience), "no room in the log's queue", |slice| match attempt() {
-        Err(error) if error.kind() == ErrorKind::Busy => {
-            std::thread::sleep(PAUSE.min(slice));
-            Err(Error::new(ErrorKind::Timeout, "not yet"))
+    let queue_timeout = log.options().queue_timeout;
+    let limit = limit.left().map_or(queue_timeout, |left| left.min(queue_timeout));
+    let begun = Instant::now();
+    loop {
+        match py.detach(&attempt) {
+            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < limit => {}
+            done => return done.map_err(raise),
         }
-        done => done,
-    })
+        py.check_signals()?;
+        py.detach(|| std::thread::sleep(PAUSE));
+    }
 }
 
 /// Calls a method on a thread of asyncio's, to be awaited.

@@ -6,13 +6,12 @@
 //!   is lost or given twice, however many threads read.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{Finish, drive, ready};
+use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
 use crate::{options, wait};
 use chiplog::{ErrorKind, Index, RecordBatch};
-use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyStopIteration, PyTypeError};
-use pyo3::intern;
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 /// A batch in hand, from its record `.1` on.
-type Taken = (Py<Batch>, u32);
+type InHand = (Py<Batch>, u32);
 
 impl Reader {
     pub(crate) fn new(source: Source, runtime: Option<Handle>) -> PyResult<Self> {
@@ -60,7 +59,7 @@ impl Reader {
     }
 
     /// The next of what is in hand: one record, or all of them.
-    fn in_hand(&self, py: Python<'_>, all: bool) -> Option<Taken> {
+    fn in_hand(&self, py: Python<'_>, all: bool) -> Option<InHand> {
         let mut hand = self.current();
         let current = hand.as_mut()?;
         let at = current.at;
@@ -108,7 +107,7 @@ impl Reader {
     }
 
     /// The next of what there is, with the interpreter released while it is waited for.
-    fn take(&self, py: Python<'_>, all: bool) -> PyResult<Option<Taken>> {
+    fn take(&self, py: Python<'_>, all: bool) -> PyResult<Option<InHand>> {
         loop {
             if let Some(taken) = self.in_hand(py, all) {
                 return Ok(Some(taken));
@@ -129,8 +128,7 @@ impl Reader {
 
     /// What is awaited for the next of what there is.
     pub(crate) fn next_async(slf: &Bound<'_, Self>, kind: Kind) -> PyResult<Py<PyAny>> {
-        let next = Next { reader: slf.clone().unbind(), kind, waiting: Mutex::new(None) };
-        Ok(Py::new(slf.py(), next)?.into_any())
+        courier::next(slf.py(), NextOf { reader: slf.clone().unbind(), kind })
     }
 
     /// Brings a batch in hand. Some: what has to be awaited first. None: it is there.
@@ -171,52 +169,24 @@ fn take_in_hand(reader: &Bound<'_, Reader>, got: chiplog::Result<Option<RecordBa
     reader.get().put(reader.py(), batch, 0).map(drop)
 }
 
-/// What `await` has of a reader: takes the next one when it gives it, and not before. Who is cancelled has taken nothing.
-#[pyclass(frozen, name = "_Next", module = "chiplog._chiplog")]
-struct Next {
+/// The next of a reader.
+struct NextOf {
     reader: Py<Reader>,
     kind: Kind,
-    /// The asyncio future that is waited for, as it is awaited.
-    waiting: Mutex<Option<Py<PyAny>>>,
 }
 
-#[pymethods]
-impl Next {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
+impl Taken for NextOf {
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let taken = self.reader.get().in_hand(py, self.kind == Kind::Batches);
+        taken.map(|taken| make(py, self.kind, taken)).transpose()
     }
 
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = self.reader.bind(py);
-        loop {
-            let current = waiting().take();
-            if let Some(current) = current {
-                match current.bind(py).call_method0(intern!(py, "__next__")) {
-                    Ok(future) => {
-                        *waiting() = Some(current);
-                        return Ok(future.unbind());
-                    }
-                    Err(done) if done.is_instance_of::<PyStopIteration>(py) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            if let Some(taken) = reader.get().in_hand(py, self.kind == Kind::Batches) {
-                return Err(PyStopIteration::new_err((make(py, self.kind, taken)?,)));
-            }
-            if let Some(future) = Reader::bring(reader)? {
-                let awaited = future.bind(py).call_method0(intern!(py, "__await__"))?;
-                *waiting() = Some(awaited.unbind());
-            }
-        }
+    fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        Reader::bring(self.reader.bind(py))
     }
 }
 
-fn make(py: Python<'_>, kind: Kind, (batch, n): Taken) -> PyResult<Py<PyAny>> {
+fn make(py: Python<'_>, kind: Kind, (batch, n): InHand) -> PyResult<Py<PyAny>> {
     match kind {
         Kind::Records => Ok(Py::new(py, Record { batch, n })?.into_any()),
         Kind::Views => Ok(batch.get().record_view(py, n)?.unbind()),

@@ -28,6 +28,25 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
+/// One time-out over several waits.
+pub(crate) struct Limit(Option<Instant>);
+
+impl Limit {
+    /// Seconds from now, as [`timeout`].
+    pub(crate) fn new(seconds: Option<f64>) -> PyResult<Self> {
+        Ok(Self(timeout(seconds)?.and_then(|limit| Instant::now().checked_add(limit))))
+    }
+
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// What is left; None: as long as it takes.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
 /// What is left of a wait.
 struct Left(Option<Instant>);
 

@@ -175,3 +175,17 @@ def test_corruption_names_file_and_offset(tmp_path: Path) -> None:
     assert error.value.offset is not None and error.value.offset <= at
     again = pickle.loads(pickle.dumps(error.value))
     assert (type(again), again.offset, str(again)) == (chiplog.CorruptError, error.value.offset, str(error.value))
+
+
+def test_no_room_in_time_is_busy_and_nothing_was_appended(tmp_path: Path) -> None:
+    # It was told as TimeoutError, which means that the append may still become durable.
+    options = chiplog.Options(segment_bytes=1 << 20, queue_appends_max=1, queue_timeout=0.0)
+    tickets, refused = [], 0
+    with chiplog.Log(tmp_path, options) as log:
+        for n in range(3000):
+            try:
+                tickets.append(log.submit(b"%d" % n))
+            except chiplog.BusyError:
+                refused += 1
+        places = [ticket.wait() for ticket in tickets]
+        assert refused > 0 and places == list(range(1, len(places) + 1)) and log.info().last == len(places)

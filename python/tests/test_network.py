@@ -1,5 +1,6 @@
 """Servers: clients, producers, readers, followers; and a leader that dies."""
 
+import asyncio
 import pickle
 import threading
 from pathlib import Path
@@ -132,3 +133,26 @@ def test_the_death_of_the_leader_is_survived(tmp_path: Path) -> None:
         expected = [b"%d" % n for n in range(4000)]
         assert got == expected and [r.copy() for r in follower.read()] == expected
         follower.close()
+
+
+def test_an_event_is_taken_when_it_is_given_and_by_one_task_at_a_time(servers: Servers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Follower(tmp_path, cluster=servers.clients) as copy:
+            never = asyncio.ensure_future(copy.next_event_async())
+            never.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await never
+            assert (await copy.next_event_async()).kind == "connected"
+            waits = asyncio.ensure_future(copy.next_event_async())
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task"):
+                await copy.next_event_async()
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            again = asyncio.ensure_future(copy.next_event_async())  # it is free again
+            await asyncio.sleep(0)
+            assert not again.done()
+            again.cancel()
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE))
