@@ -61,3 +61,76 @@ impl Drop for Gate {
         self.shut();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    /// What a callback is given here.
+    struct Story {
+        inside: Barrier,
+        over: AtomicBool,
+        own: Mutex<Option<Gate>>,
+    }
+
+    fn story() -> Box<Story> {
+        Box::new(Story { inside: Barrier::new(2), over: AtomicBool::new(false), own: Mutex::default() })
+    }
+
+    unsafe extern "C" fn slow(context: *mut c_void) {
+        // SAFETY: the tests give a `Story` that outlives the gate.
+        let story = unsafe { &*context.cast::<Story>() };
+        story.inside.wait();
+        thread::sleep(Duration::from_millis(20));
+        story.over.store(true, Ordering::SeqCst);
+    }
+
+    unsafe extern "C" fn ends_itself(context: *mut c_void) {
+        // SAFETY: as above.
+        let story = unsafe { &*context.cast::<Story>() };
+        let own = story.own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(own);
+        story.over.store(true, Ordering::SeqCst);
+    }
+
+    fn gate(callback: Callback, story: &Story) -> Gate {
+        // SAFETY: the story outlives the gate.
+        unsafe { Gate::new(callback, Context((&raw const *story).cast_mut().cast())) }
+    }
+
+    /// A context that was freed after its reader was closed was handed to a callback that ran on.
+    #[test]
+    fn who_shuts_waits_for_the_callback_that_runs() {
+        let story = story();
+        let gate = gate(slow, &story);
+        let hook = gate.hook();
+        let runs = thread::spawn(hook);
+        story.inside.wait();
+        drop(gate);
+        assert!(story.over.load(Ordering::SeqCst));
+        assert!(runs.join().is_ok());
+    }
+
+    #[test]
+    fn what_was_shut_is_not_called() {
+        let story = story();
+        let gate = gate(ends_itself, &story);
+        let hook = gate.hook();
+        drop(gate);
+        hook();
+        assert!(!story.over.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_callback_may_end_itself() {
+        let story = story();
+        let gate = gate(ends_itself, &story);
+        let hook = gate.hook();
+        *story.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
+        hook();
+        assert!(story.over.load(Ordering::SeqCst));
+    }
+}

@@ -260,3 +260,18 @@ async fn await_all(tickets: Vec<Ticket>, count: usize) -> chiplog::Result<Vec<u6
 fn ok(sequence: u64, indexes: Vec<u64>) -> AppendReply {
     AppendReply { reply: Some(Reply::Ok(Durable { sequence, indexes })) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "Full" means to a client that nothing of its request is in the log.
+    #[test]
+    fn a_request_of_which_some_went_in_is_not_refused() {
+        let full = || Error::new(ErrorKind::Full, "no room");
+        assert_eq!(in_part(full(), 0).kind(), ErrorKind::Full);
+        let unknown = in_part(full(), 2);
+        assert_eq!(unknown.kind(), ErrorKind::Unavailable);
+        assert!(unknown.to_string().contains("outcome unknown"), "{unknown}");
+    }
+}

@@ -1,0 +1,186 @@
+//! What is fed is what is there: the same log, chains, the tail, beginnings.
+
+use crate::support::*;
+use chiplog::{BatchBuilder, Codec, ErrorKind, FeedFrom, Followed, Index, Log, Role, Start, Viewer};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+#[test]
+fn a_follower_has_the_same_log_and_goes_on_where_it_stopped() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..50);
+    let follower = create(&source, FeedFrom::First, b.path());
+    for round in 1..6u64 {
+        append(&source, round * 100..round * 100 + 80);
+        let mut session = source.open_session().unwrap();
+        session.append(b"in a session").unwrap();
+        if round % 2 == 0 {
+            session.close().unwrap();
+        }
+        let mut batch = BatchBuilder::new();
+        batch.codec(Codec::Zstd);
+        for _ in 0..100 {
+            batch.push(&[7; 300]).unwrap();
+        }
+        source.append_batch(&batch.build().unwrap()).unwrap();
+        assert_eq!(catch_up(&source, &follower), []);
+        assert_same(follower.log(), &source);
+    }
+    let info = follower.log().info();
+    assert!(info.follows && !source.info().follows && info.segments > 3);
+    follower.close().unwrap();
+    assert_eq!(follower.want().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(follower.sync().unwrap_err().kind(), ErrorKind::Closed);
+    drop(follower);
+    assert_sound(b.path());
+    append(&source, 600..700);
+    let follower = Followed::open(b.path(), options()).unwrap();
+    assert_eq!(follower.log().info().last, info.last);
+    assert_eq!(catch_up(&source, &follower), []);
+    assert_same(follower.log(), &source);
+    // The state of sessions came with the rest: what continues from here knows of them.
+    assert_eq!(state(follower.log(), FeedFrom::Newest).next(), state(&source, FeedFrom::Newest).next());
+    follower.sync().unwrap();
+    assert_eq!(follower.log().info().durable, follower.log().info().last);
+    assert_sound(b.path());
+    // From outside, too.
+    let viewer = Viewer::open(b.path()).unwrap();
+    wait_until("the viewer sees all", || viewer.info().last == source.info().last);
+    assert!(viewer.info().follows);
+}
+
+#[test]
+fn followers_follow_followers_while_the_source_is_written() {
+    let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let source = Log::open(dirs[0].path(), options()).unwrap();
+    append(&source, 0..10);
+    let mut chain: Vec<Followed> = Vec::new();
+    for dir in &dirs[1..] {
+        let above = chain.last().map_or(&source, |f| f.log());
+        chain.push(create(above, FeedFrom::First, dir.path()));
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..chain.len() {
+            let (chain, done) = (&chain, &done);
+            let above = if n == 0 { &source } else { chain[n - 1].log() };
+            scope.spawn(move || {
+                let mut feed = above.feed(chain[n].want().unwrap()).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    while let Some(fed) = feed.next(20_000).unwrap() {
+                        assert_eq!(chain[n].take(fed).unwrap(), None);
+                    }
+                    feed.wait(Some(Duration::from_millis(20))).unwrap();
+                }
+            });
+        }
+        // A reader at the tail of the last one gets all of it, in order.
+        let last = &chain[2];
+        let reader = scope.spawn(move || {
+            let mut reader = last.log().reader(Start::First).unwrap();
+            let mut next = 1;
+            while next <= 2010 {
+                assert!(reader.wait(Some(PATIENCE)).unwrap());
+                while let Some(record) = reader.next_record().unwrap() {
+                    assert_eq!(record.index, Index(next));
+                    next += 1;
+                }
+            }
+        });
+        for n in 0..20 {
+            append(&source, n * 100..n * 100 + 100);
+        }
+        let finished = reader.join();
+        done.store(true, Ordering::Relaxed);
+        finished.unwrap();
+    });
+    for follower in &chain {
+        assert_eq!(catch_up(&source, follower), []);
+        assert_same(follower.log(), &source);
+        assert_eq!(follower.log().status().role, Role::Observer);
+    }
+}
+
+#[test]
+fn a_reader_and_a_feed_at_the_tail_wake() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    let follower = create(&source, FeedFrom::Newest, b.path());
+    let reader = follower.log().reader(Start::Next).unwrap();
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    assert!(feed.next(1000).unwrap().is_none());
+    assert!(!feed.wait(Some(Duration::ZERO)).unwrap() && !feed.is_behind());
+    let (tx, rx) = mpsc::channel();
+    let told = tx.clone();
+    feed.on_more(move || told.send("fed").unwrap());
+    reader.on_more(move || tx.send("read").unwrap());
+    // An entry without records wakes a feed, and no reader.
+    source.open_session().unwrap();
+    assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), "fed");
+    assert_eq!(catch_up(&source, &follower), []);
+    assert!(rx.try_recv().is_err());
+    source.append(b"x").unwrap();
+    assert_eq!(catch_up(&source, &follower), []);
+    assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), "read");
+    assert!(reader.wait(Some(Duration::ZERO)).unwrap());
+    let at_the_end = follower.log().reader(Start::Next).unwrap();
+    let waits = std::thread::spawn(move || at_the_end.wait(None));
+    follower.close().unwrap();
+    assert_eq!(waits.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_feed_begins_anywhere() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    for n in 0..10 {
+        append(&source, n * 50..n * 50 + 50);
+    }
+    source.discard(Index(101)).unwrap();
+    let all = records(&source);
+    for index in [101, 102, 250, 499, 500, 501] {
+        let state = state(&source, FeedFrom::Index(Index(index)));
+        assert!(state.next() <= Index(index) && state.next().get() + 50 > index, "{index}: {}", state.next());
+        let dir = tempfile::tempdir().unwrap();
+        let follower = Followed::create(dir.path(), options(), &state).unwrap();
+        assert_eq!(follower.log().info().first, state.next());
+        catch_up(&source, &follower);
+        let wanted: Records = all.iter().filter(|(i, ..)| *i >= state.next()).cloned().collect();
+        let here: Records = records(follower.log()).into_iter().filter(|(i, ..)| i.get() >= 101).collect();
+        assert_eq!(here, wanted);
+        follower.close().unwrap();
+        assert_eq!(Followed::open(dir.path(), options()).unwrap().log().info().last, Index(500));
+    }
+    assert_eq!(source.feed(FeedFrom::Index(Index(100))).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(source.feed(FeedFrom::Index(Index(502))).unwrap_err().kind(), ErrorKind::OutOfRange);
+    let newest = create(&source, FeedFrom::Newest, b.path());
+    assert_eq!(newest.log().info().first, Index(501));
+    source.append(b"the first one here").unwrap();
+    catch_up(&source, &newest);
+    assert_eq!(records(newest.log()), records(&source)[400..]);
+}
+
+#[test]
+fn many_threads_may_take() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..1000);
+    let follower = create(&source, FeedFrom::First, b.path());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut feed = source.feed(follower.want().unwrap()).unwrap();
+                while let Some(fed) = feed.next(3000).unwrap() {
+                    // Another one was faster, perhaps by more than what is known here.
+                    if let Err(error) = follower.take(fed) {
+                        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+                        feed = source.feed(follower.want().unwrap()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_same(follower.log(), &source);
+}

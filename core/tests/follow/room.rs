@@ -1,0 +1,237 @@
+//! Discards, jumps, what a copy keeps of its own, and a full disk.
+
+use crate::support::*;
+use chiplog::{Clock, ErrorKind, FeedFrom, Followed, Index, Log, Options, Start, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+#[test]
+fn a_discard_at_the_source_is_one_here() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..500);
+    let follower = create(&source, FeedFrom::First, b.path());
+    catch_up(&source, &follower);
+    let segments = follower.log().info().segments;
+    let mut reader = follower.log().reader(Start::First).unwrap();
+    source.discard(Index(400)).unwrap();
+    catch_up(&source, &follower);
+    assert_same(follower.log(), &source);
+    assert_eq!(reader.next_record().unwrap_err().kind(), ErrorKind::Discarded);
+    // Beyond the end as well: there are no records in between.
+    source.discard(Index(1000)).unwrap();
+    append(&source, 0..5);
+    catch_up(&source, &follower);
+    assert_same(follower.log(), &source);
+    assert_eq!(follower.log().info().first, Index(1000));
+    follower.sync().unwrap();
+    assert!(follower.log().info().segments < segments);
+    drop(follower);
+    let follower = Followed::open(b.path(), options()).unwrap();
+    assert_same(follower.log(), &source);
+}
+
+/// As a queue is used: what comes is discarded soon. However much is fed at once, and however quickly, the files go.
+#[test]
+fn discards_make_room_while_a_follower_catches_up() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    let follower = create(&source, FeedFrom::First, b.path());
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut fed = Vec::new();
+    for round in 1..=40u64 {
+        for _ in 0..20 {
+            source.append(&[round as u8; 9000]).unwrap();
+        }
+        // It is fed before it is discarded.
+        fed.extend(std::iter::from_fn(|| feed.next(1 << 20).unwrap()));
+        source.discard(Index(round * 20 - 3)).unwrap();
+        fed.extend(std::iter::from_fn(|| feed.next(1 << 20).unwrap()));
+    }
+    let mut most = 0;
+    for fed in fed {
+        assert_eq!(follower.take(fed).unwrap(), None);
+        most = most.max(follower.log().info().segments);
+    }
+    assert!(most < 20, "{most} segments of more than 100");
+    assert_same(follower.log(), &source);
+    follower.sync().unwrap();
+    assert!(follower.log().info().segments <= 2, "{:?}", follower.log().info());
+}
+
+/// Readers never see anything but records in order, or that they were discarded.
+#[test]
+fn a_follower_that_lags_jumps() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..200);
+    let follower = create(&source, FeedFrom::First, b.path());
+    catch_up(&source, &follower);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|n| {
+                let (follower, done) = (&follower, &done);
+                scope.spawn(move || {
+                    let mut discarded = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        let start = if n == 0 { Start::First } else { Start::Last(30) };
+                        let mut reader = follower.log().reader(start).unwrap();
+                        loop {
+                            match reader.next_record() {
+                                Ok(Some(record)) => assert!(record.data.starts_with(b"record ")),
+                                Ok(None) => break,
+                                Err(e) if e.kind() == ErrorKind::Discarded => {
+                                    discarded += 1;
+                                    break;
+                                }
+                                Err(e) => panic!("{e:?}"),
+                            }
+                        }
+                    }
+                    discarded
+                })
+            })
+            .collect();
+        for round in 1..30 {
+            let before = follower.log().info();
+            append(&source, 0..300);
+            let first = Index(source.info().last.get() - 20);
+            source.discard(first).unwrap();
+            append(&source, 0..20);
+            // Gone at the source once its files are.
+            wait_until("the files are gone", || source.info().segments <= 2);
+            let jumps = catch_up(&source, &follower);
+            assert_eq!(jumps.len(), 1, "round {round}: {jumps:?}");
+            assert_eq!(jumps[0].from, before.last.next());
+            assert!(jumps[0].to > jumps[0].from && jumps[0].to <= first);
+            assert_same(follower.log(), &source);
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+    let old = follower.log().read(Index(1)).unwrap_err();
+    assert_eq!(old.kind(), ErrorKind::Discarded);
+    drop(follower);
+    assert_sound(b.path());
+    let follower = Followed::open(b.path(), options()).unwrap();
+    assert_same(follower.log(), &source);
+    // Where it stands already there is nowhere to jump to; back it never goes.
+    let state = |from| state(&source, from);
+    assert_eq!(follower.begin(&state(FeedFrom::Newest)).unwrap(), None);
+    let error = follower.begin(&state(FeedFrom::First)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Diverged);
+    assert_same(follower.log(), &source);
+}
+
+#[test]
+fn a_follower_keeps_less_if_it_is_told_to() {
+    let (a, b, c) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..50);
+    let few = || Options { retention_bytes: Some(128 << 10), capacity_bytes: Some(256 << 10), ..options() };
+    let follower = Followed::create(b.path(), few(), &state(&source, FeedFrom::First)).unwrap();
+    for n in 0..20 {
+        append(&source, n * 100..n * 100 + 100);
+        assert_eq!(catch_up(&source, &follower), []);
+        let info = follower.log().info();
+        assert_eq!(info.last, source.info().last);
+        assert!(info.bytes_used <= 256 << 10, "{info:?}");
+    }
+    follower.sync().unwrap();
+    let info = follower.log().info();
+    assert!(info.first > Index(1000) && info.segments <= 4, "{info:?}");
+    assert_eq!(source.info().first, Index(1));
+    let all = records(&source);
+    assert_eq!(records(follower.log()), all[info.first.get() as usize - 1..]);
+    assert_sound(b.path());
+    // Who follows this one gets what is here.
+    let lean = follower.log();
+    assert_eq!(lean.feed(FeedFrom::Index(Index(1))).unwrap_err().kind(), ErrorKind::Discarded);
+    let second = create(lean, FeedFrom::First, c.path());
+    catch_up(lean, &second);
+    assert_eq!(records(second.log()), records(lean));
+    // What it has let go of stays so.
+    drop(follower);
+    let follower = Followed::open(b.path(), few()).unwrap();
+    assert_eq!(follower.log().info().first, info.first);
+    append(&source, 0..500);
+    assert_eq!(catch_up(&source, &follower), []);
+    assert!(follower.log().info().first > info.first);
+    assert_same_end(&follower, &source);
+}
+
+fn assert_same_end(follower: &Followed, source: &Log) {
+    let first = follower.log().info().first.get() as usize;
+    assert_eq!(records(follower.log()), records(source)[first - 1..]);
+}
+
+/// A wall clock that is set.
+#[derive(Debug)]
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn what_is_too_old_goes_without_anything_coming() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
+    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    append(&source, 0..600);
+    let age = Some(Duration::from_secs(60));
+    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let follower = Followed::create(b.path(), aging.clone(), &state(&source, FeedFrom::First)).unwrap();
+    catch_up(&source, &follower);
+    assert_eq!(follower.log().info().first, Index(1));
+    drop(follower);
+    clock.0.fetch_add(61_000, Ordering::Relaxed);
+    let follower = Followed::open(b.path(), aging).unwrap();
+    wait_until("the old segments are gone", || {
+        let info = follower.log().info();
+        info.first > Index(300) && info.segments <= 2
+    });
+    assert_same_end(&follower, &source);
+    append(&source, 0..100);
+    catch_up(&source, &follower);
+    assert_same_end(&follower, &source);
+}
+
+#[test]
+fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // In one large segment: what is discarded is still fed.
+    let large = Options { block_bytes_max: 4096, ..Options::with_segment_bytes(4 << 20) };
+    let source = Log::open(a.path(), large).unwrap();
+    append(&source, 0..50);
+    let small = || Options { capacity_bytes: Some(128 << 10), ..options() };
+    let follower = Followed::create(b.path(), small(), &state(&source, FeedFrom::First)).unwrap();
+    append(&source, 0..900);
+    let fill = || loop {
+        let mut feed = source.feed(follower.want().unwrap()).unwrap();
+        let Some(fed) = feed.next(10_000).unwrap() else { return Ok::<(), chiplog::Error>(()) };
+        assert_eq!(follower.take(fed)?, None);
+    };
+    for _ in 0..3 {
+        let error = fill().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert!(error.is_retryable() && error.to_string().contains("capacity_bytes"), "{error}");
+    }
+    let info = follower.log().info();
+    assert!(info.last > Index(100) && info.last < source.info().last, "{info:?}");
+    assert_eq!(records(follower.log()), records(&source)[..info.last.get() as usize]);
+    // The source discards: that makes room, however far ahead of what has room the command stands.
+    source.discard(Index(900)).unwrap();
+    fill().unwrap();
+    assert_same(follower.log(), &source);
+    drop(follower);
+    assert_sound(b.path());
+    assert_same(Followed::open(b.path(), small()).unwrap().log(), &source);
+}

@@ -1,0 +1,94 @@
+//! Logs, copies of them, and how they are compared.
+
+use bytes::Bytes;
+use chiplog::inspect::{Event, Inspector};
+use chiplog::{Fed, FedState, FeedFrom, Followed, Index, Jumped, Log, Options, Start, Timestamp};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Small segments, so that a short log rolls.
+pub(crate) fn options() -> Options {
+    Options { block_bytes_max: 4096, ..Options::with_segment_bytes(64 << 10) }
+}
+
+/// What came out of a feed, as it arrives: cut into other pieces.
+pub(crate) fn travel(fed: &Fed) -> Fed {
+    let (head, pieces) = fed.encode();
+    let whole = Bytes::from(pieces.concat());
+    let pieces = (0..whole.len()).step_by(7).map(|at| whole.slice(at..whole.len().min(at + 7))).collect();
+    Fed::decode(head, pieces).unwrap()
+}
+
+pub(crate) fn state(source: &Log, from: FeedFrom) -> FedState {
+    match travel(&source.feed(from).unwrap().next(1).unwrap().unwrap()) {
+        Fed::State(state) => state,
+        other => panic!("a feed that begins anew gives a state first, not {other:?}"),
+    }
+}
+
+pub(crate) fn create(source: &Log, from: FeedFrom, dir: &Path) -> Followed {
+    Followed::create(dir, options(), &state(source, from)).unwrap()
+}
+
+/// Feeds all there is, in small portions. Returns the jumps.
+pub(crate) fn catch_up(source: &Log, follower: &Followed) -> Vec<Jumped> {
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let mut jumps = Vec::new();
+    while let Some(fed) = feed.next(5000).unwrap() {
+        jumps.extend(follower.take(travel(&fed)).unwrap());
+    }
+    jumps
+}
+
+pub(crate) type Records = Vec<(Index, Vec<u8>, Timestamp)>;
+
+pub(crate) fn records(log: &Log) -> Records {
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push((record.index, record.data.to_vec(), record.timestamp));
+    }
+    records
+}
+
+pub(crate) fn append(log: &Log, range: std::ops::Range<u64>) {
+    let tickets: Vec<_> = range
+        .map(|n| log.submit(format!("record {n} {}", "x".repeat(n as usize * 37 % 900)).as_bytes()).unwrap())
+        .collect();
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
+}
+
+/// Both hold the same, and say the same of it.
+pub(crate) fn assert_same(follower: &Log, source: &Log) {
+    assert_eq!(records(follower), records(source));
+    let (here, there) = (follower.info(), source.info());
+    assert_eq!((here.log_id, here.first, here.last), (there.log_id, there.first, there.last));
+    assert_eq!((here.sessions, here.last_timestamp), (there.sessions, there.last_timestamp));
+    assert_ne!(here.directory, there.directory);
+}
+
+pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "never came about: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What `chiplog verify` would say of a directory.
+pub(crate) fn assert_sound(dir: &Path) {
+    let mut faults = Vec::new();
+    let mut look = |event: Event<'_>| {
+        if let Event::Fault(fault) = event {
+            faults.push(fault.to_string());
+        }
+        ControlFlow::Continue(())
+    };
+    let report = Inspector::open(dir).unwrap().walk(&mut look).unwrap();
+    assert_eq!(report.corrupt, 0, "{report:?} {faults:#?}");
+}
