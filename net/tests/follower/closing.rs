@@ -3,7 +3,7 @@
 use crate::served::One;
 use crate::support::{LONG, append, follow, quick, until};
 use chiplog::{ErrorKind, Start};
-use chiplog_net::follower::Follower;
+use chiplog_net::follower::{Follower, FollowerEvent};
 
 /// Closing waits for no server, from whatever thread: not for one that says nothing either.
 #[test]
@@ -51,6 +51,28 @@ fn the_last_handle_may_go_in_a_hook() {
     });
     one.log.append(b"x").unwrap();
     came.recv_timeout(LONG).unwrap();
+    until("the directory is free", || {
+        Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
+    });
+}
+
+/// The same in a hook of events, on the follower's own thread: it cannot wait for its own end.
+#[test]
+fn the_last_handle_may_go_in_a_hook_of_events() {
+    let one = One::new();
+    let last = append(&one.log, 10, 100);
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &[one.address()], Start::First);
+    copy.wait_for(last, LONG).unwrap();
+    while !matches!(copy.next_event(LONG).unwrap(), FollowerEvent::Connected { .. }) {}
+    let (done, came) = std::sync::mpsc::channel();
+    copy.clone().on_event(move || {
+        let closed = copy.close();
+        drop(copy);
+        done.send(closed).unwrap();
+    });
+    one.log.discard(last).unwrap();
+    assert!(came.recv_timeout(LONG).unwrap().is_ok());
     until("the directory is free", || {
         Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
     });
