@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket
-//!         └── wait (threads)   courier (asyncio)   fork   runtime ────────┘
+//!         └── wait (threads)   courier (asyncio)   ending   fork   runtime ┘
 //! ```
 //!
 //! Invariants:
@@ -20,6 +20,7 @@ mod batch;
 mod client;
 mod courier;
 mod desk;
+mod ending;
 mod errors;
 mod export;
 mod follower;
