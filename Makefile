@@ -116,7 +116,7 @@ bars-core:
 	$(CARGO) run --quiet --release --package chiplog-server -- bench bars --json-file target/bars.json $(BARS_FLAGS)
 
 bench-c: ## the bars of the C library: text, and target/bars-c.json
-	$(CARGO) bench --quiet --package chiplog-ffi -- --dir target --json-file $(CURDIR)/target/bars-c.json
+	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json
 
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
