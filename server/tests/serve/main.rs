@@ -14,6 +14,7 @@ mod network;
 mod notary;
 mod one;
 mod partitions;
+mod reflection;
 mod session_file;
 mod shell;
 mod stopped;
