@@ -105,7 +105,7 @@ fn a_leader_ends_in_its_time_when_the_others_are_stopped() {
         let leads = leader(&servers.iter().collect::<Vec<_>>());
         let (at, set) = (leads as usize - 1, format!("shutdown_millis={millis}"));
         if millis != "500" {
-            assert_eq!(servers[at].stop(), Some(0));
+            servers[at].kill();
             servers[at].start(&["--set", &set]);
             wait("it leads again", || {
                 let asked = run(&["transfer-leader", &leads.to_string(), "--cluster", &servers[at].client]);
