@@ -1,5 +1,4 @@
 //! The page about the protocol, held against the protos and the code.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
