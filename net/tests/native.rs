@@ -3,7 +3,9 @@
 
 mod served;
 
-use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Options, Sequence, SessionId, Start};
+use chiplog::{
+    Batch, BatchBuilder, Codec, ErrorKind, Index, Log, Options, Sequence, SessionId, Start,
+};
 use chiplog_net::native::NativeOptions;
 use chiplog_net::proto::v1::append_response::Result as Outcome;
 use chiplog_net::proto::v1::admin_client::AdminClient;
@@ -351,6 +353,52 @@ async fn info_watch_discard_and_server_info() {
     let requests = vec![AppendRequest { log: "other".into(), ..Default::default() }];
     let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
     assert_eq!(answers.message().await.unwrap_err().code(), Code::NotFound);
+}
+
+/// Keeps the log from answering anything, until what is returned is used or dropped.
+fn stalled(log: &Log) -> std::sync::mpsc::Sender<()> {
+    loop {
+        let (release, gate) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let here = std::thread::current().id();
+        // On the log's own thread, unless the answer was there before the callback.
+        log.submit(b"x").unwrap().on_complete(move |_| {
+            let elsewhere = std::thread::current().id() != here;
+            tell.send(elsewhere).unwrap();
+            if elsewhere {
+                let _ = gate.recv();
+            }
+        });
+        if told.recv().unwrap() {
+            return release;
+        }
+    }
+}
+
+#[tokio::test]
+async fn so_many_calls_wait_for_the_log_and_one_more_is_busy() {
+    let mut native = NativeOptions::default();
+    assert_eq!(native.calls_max, 256, "as docs/security.md has it");
+    native.calls_max = 2;
+    let one = One::with(Options::with_segment_bytes(1 << 20), native);
+    let mut client = client(&one.address()).await;
+    let release = stalled(&one.log);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let mut client = client.clone();
+        calls.spawn(async move { client.open_session(OpenSessionRequest::default()).await });
+    }
+    let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!((from_status(&refused).kind(), refused.code()), (ErrorKind::Busy, Code::ResourceExhausted));
+    assert!(refused.message().contains("2 calls"), "{refused}");
+    // What has nothing to wait for is not counted.
+    client.info(InfoRequest { allow_stale: true, ..Default::default() }).await.unwrap();
+    release.send(()).unwrap();
+    while let Some(answered) = calls.join_next().await {
+        answered.unwrap().unwrap();
+    }
+    client.open_session(OpenSessionRequest::default()).await.unwrap();
+    assert_eq!(one.log.info().sessions, 3);
 }
 
 /// Why a stream ends, or is not begun.
