@@ -15,6 +15,7 @@ mod dev;
 mod discard;
 mod doctor;
 mod dump;
+mod environment;
 mod follow;
 mod info;
 mod man;
