@@ -170,29 +170,23 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let reload = server.reload.clone();
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
-        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, ui.quiet));
+        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, *ui));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         founded.abort();
         let node = server.config.node;
-        say(ui.quiet, &format!("node {node} ends"));
+        ui.say(&format!("node {node} ends"));
         let ended = server.shutdown(true).await;
         if ended.is_ok() {
-            say(ui.quiet, &format!("node {node} has ended in order"));
+            ui.say(&format!("node {node} has ended in order"));
         }
         ended
     });
     // A call that still blocks does not hold up the end.
     runtime.shutdown_background();
     ended.map(|()| Exit::Ok)
-}
-
-fn say(quiet: bool, what: &str) {
-    if !quiet {
-        eprintln!("chiplog: {what}");
-    }
 }
 
 fn log_name(log: &Log) -> String {
@@ -210,11 +204,11 @@ fn announce(server: &Server, ui: &Ui) {
         ),
     };
     let (node, client, peer) = (server.config.node, &address.client, &address.peer);
-    say(ui.quiet, &format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
+    ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
 }
 
 /// Says of a server that waits when it does not any more.
-async fn announce_founding(host: Arc<Host>, node: u64, quiet: bool) {
+async fn announce_founding(host: Arc<Host>, node: u64, ui: Ui) {
     if host.opened().is_some() {
         return;
     }
@@ -224,5 +218,5 @@ async fn announce_founding(host: Arc<Host>, node: u64, quiet: bool) {
             None => tokio::time::sleep(LOOK_INTERVAL).await,
         }
     };
-    say(quiet, &format!("node {node} has a replica of {log} now"));
+    ui.say(&format!("node {node} has a replica of {log} now"));
 }

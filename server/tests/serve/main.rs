@@ -9,6 +9,7 @@ mod doors;
 mod follow;
 mod full;
 mod harness;
+mod logs;
 mod metrics;
 mod network;
 mod notary;
