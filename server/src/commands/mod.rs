@@ -15,7 +15,6 @@ mod dev;
 mod discard;
 mod doctor;
 mod dump;
-mod environment;
 mod follow;
 mod info;
 mod man;

@@ -1,6 +1,6 @@
 //! `chiplog serve`: a replica of a cluster, and its services.
 
-use super::environment;
+use crate::environment;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::runtime::runtime;

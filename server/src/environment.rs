@@ -19,7 +19,7 @@ const PREFIX: &str = "CHIPLOG__";
 ///
 /// # Errors
 /// A value is not UTF-8.
-pub(super) fn keys(set: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<Over>> {
+pub(crate) fn keys(set: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<Over>> {
     let mut keys = Vec::new();
     for (name, value) in set {
         let Some(key) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
@@ -33,7 +33,7 @@ pub(super) fn keys(set: impl Iterator<Item = (OsString, OsString)>) -> Result<Ve
 }
 
 /// Variables that look like ours and mean nothing.
-pub(super) fn unknown(set: impl Iterator<Item = String>) -> Vec<String> {
+pub(crate) fn unknown(set: impl Iterator<Item = String>) -> Vec<String> {
     fn known(command: &clap::Command, name: &str) -> bool {
         command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
             || command.get_subcommands().any(|c| known(c, name))
