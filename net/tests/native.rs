@@ -3,12 +3,10 @@
 
 mod served;
 
-use chiplog::{
-    Batch, BatchBuilder, Codec, ErrorKind, Index, Log, Options, Sequence, SessionId, Start,
-};
+use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Log, Options, Sequence, SessionId, Start};
 use chiplog_net::native::NativeOptions;
-use chiplog_net::proto::v1::append_response::Result as Outcome;
 use chiplog_net::proto::v1::admin_client::AdminClient;
+use chiplog_net::proto::v1::append_response::Result as Outcome;
 use chiplog_net::proto::v1::follow_client::FollowClient;
 use chiplog_net::proto::v1::log_client::LogClient;
 use chiplog_net::proto::v1::read_request::Start as From;
@@ -447,10 +445,7 @@ async fn another_log_is_not_found_by_any_call() {
             "Log.CloseSession",
             client.close_session(CloseSessionRequest { log: log(), session: 1 }).await.unwrap_err(),
         ),
-        (
-            "Follow.Follow",
-            end(follow.follow(FollowRequest { log: log(), ..Default::default() }).await).await,
-        ),
+        ("Follow.Follow", end(follow.follow(FollowRequest { log: log(), ..Default::default() }).await).await),
         ("Admin.Status", admin.status(StatusRequest { log: log() }).await.unwrap_err()),
         (
             "Admin.ChangeMembers",
@@ -471,7 +466,10 @@ async fn another_log_is_not_found_by_any_call() {
     assert_eq!(told.keys().map(ToString::to_string).collect::<BTreeSet<_>>(), calls_that_name_a_log());
     for (call, status) in told {
         assert_eq!(from_status(&status).kind(), ErrorKind::NotFound, "{call}: {status}");
-        assert!(status.code() == Code::NotFound && status.message().contains("\"other\""), "{call}: {status}");
+        assert!(
+            status.code() == Code::NotFound && status.message().contains("\"other\""),
+            "{call}: {status}"
+        );
     }
     let stale = client.info(InfoRequest { log: log(), allow_stale: true }).await.unwrap_err();
     assert_eq!(stale.code(), Code::NotFound);

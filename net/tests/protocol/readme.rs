@@ -8,5 +8,8 @@ fn the_readme_shows_the_very_program() {
     let program = std::fs::read_to_string(root.join("examples/client.rs")).unwrap();
     let body = program.split_once("\n\n").unwrap().1; // without the file's own comment
     let readme = std::fs::read_to_string(root.join("../README.md")).unwrap();
-    assert!(readme.contains(&format!("```rust\n{body}```")), "README.md does not show net/examples/client.rs");
+    assert!(
+        readme.contains(&format!("```rust\n{body}```")),
+        "README.md does not show net/examples/client.rs"
+    );
 }

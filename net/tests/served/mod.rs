@@ -75,7 +75,8 @@ impl Server {
         let address = listener.local_addr().unwrap().to_string();
         let service = Native::with(host.clone(), options).into_service();
         let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
-        let found: Found = Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));
+        let found: Found =
+            Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));
         let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let calls = Arc::<AtomicU64>::default();
         let counted = calls.clone();

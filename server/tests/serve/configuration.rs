@@ -46,7 +46,11 @@ fn every_key_has_a_variable() {
     fs::write(&file, keys).unwrap();
     let shown = |set: &[(&str, &str)], flags: &[&str]| {
         let mut command = chiplog();
-        command.args(["config", "show", "--json", "--config"]).arg(&file).args(flags).envs(set.iter().copied());
+        command
+            .args(["config", "show", "--json", "--config"])
+            .arg(&file)
+            .args(flags)
+            .envs(set.iter().copied());
         let output = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
@@ -75,7 +79,11 @@ fn every_key_has_a_variable() {
     ] {
         let refused = shown(&[(name, value)], &[]);
         let by = format!("{name} in the environment");
-        assert!(refused.code == 2 && refused.err.contains(&by) && refused.err.contains(word), "{}", refused.err);
+        assert!(
+            refused.code == 2 && refused.err.contains(&by) && refused.err.contains(word),
+            "{}",
+            refused.err
+        );
     }
     // A flag is to blame for itself only.
     let refused = shown(&[("CHIPLOG__ZONE", "west")], &["--set", "log.segments=1"]);

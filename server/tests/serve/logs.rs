@@ -42,7 +42,12 @@ fn where_it_serves_is_said_at_every_level() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = chiplog();
     command.args(["serve", "--init", "--node", "1", "--json", "--set", "log.segment_bytes=1MiB", "--data"]);
-    command.arg(dir.path().join("1")).args(["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0"]);
+    command.arg(dir.path().join("1")).args([
+        "--listen-client",
+        "127.0.0.1:0",
+        "--listen-peer",
+        "127.0.0.1:0",
+    ]);
     command.args(["--listen-http", ""]).env("CHIPLOG_LOG", "error").stderr(Stdio::piped());
     let mut child = command.stdin(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
