@@ -85,11 +85,12 @@ def test_ctrl_c_ends_every_wait(wait: str, tmp_path: Path, servers: Servers) -> 
 
 
 def test_ctrl_c_ends_waits_for_servers_that_have_stopped(tmp_path: Path) -> None:
-    def send(number: signal.Signals) -> None:
-        for server in servers.running.values():
-            server.send_signal(number)
-
     with Servers() as servers:
+
+        def send(number: signal.Signals) -> None:
+            for server in servers.running.values():
+                server.send_signal(number)
+
         for wait, body in STOPS.items():
             try:
                 interrupts(wait, body, tmp_path, servers.clients[0], lambda: send(signal.SIGSTOP))
