@@ -217,6 +217,16 @@ impl Trio {
         silent
     }
 
+    /// The server of a replica that was [silent](Self::silence) answers again.
+    pub(crate) fn answer(&mut self, node: u64, silent: std::net::TcpListener) {
+        drop(silent);
+        let n = node as usize - 1;
+        let (log, elsewhere) = self.nodes[n].take().unwrap();
+        drop(elsewhere);
+        let server = Server::start_at(log.clone(), self.ports[n], NativeOptions::default());
+        self.nodes[n] = Some((log, server));
+    }
+
     pub(crate) fn bring_back(&mut self, node: u64) {
         self.network.connect(NodeId(node));
         self.start(node, Bootstrap::Existing);
