@@ -52,7 +52,8 @@ def linked() -> list[dict[str, Any]]:
     """The packages from elsewhere that are linked in, on any of the platforms, by their names."""
     found: dict[str, dict[str, Any]] = {}
     for platform in PLATFORMS:
-        command = [os.environ.get("CARGO", "cargo"), "metadata", "--format-version", "1", "--locked", "--filter-platform", platform]
+        command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version", "1"]
+        command += ["--filter-platform", platform]
         told = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
         packages = {package["id"]: package for package in told["packages"]}
         needs = {node["id"]: node["deps"] for node in told["resolve"]["nodes"]}
