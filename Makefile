@@ -7,7 +7,7 @@
 #   make test    every test: about a quarter of an hour on two cores
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
-#   make wheel   the Python wheel, into target/wheels/;  make test-python   its tests alone
+#   make wheel   the Python wheel, into target/wheels/;  make test-python   its tests alone;  make test-wheel   before a release
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
@@ -19,11 +19,13 @@ TOOLS := $(CURDIR)/target/tools
 PYTHON ?= python3
 BUILD_VENV := $(CURDIR)/target/venv-build
 TEST_VENV := $(CURDIR)/target/venv-test
+# Nothing but a wheel.
+EMPTY_VENV := $(CURDIR)/target/venv-empty
 MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev test-python bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -51,10 +53,12 @@ EXAMPLES := embedded replicated cluster run
 examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
 	@echo "building the examples; the first time this takes some minutes"
 	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
+	@$(CARGO) build --quiet --package chiplog-net --example client
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
 	@target/debug/chiplog-example-replicated $(if $(FILE),--file "$(FILE)")
 	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
-	@target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
+	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
+	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
 test: loom fuzz-short sim-bugs test-python unit ## all tests; the unit, integration and documentation tests come last
 
@@ -72,7 +76,21 @@ wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.
 wheel-dev: $(MATURIN) ## a wheel for tests, on this machine only: target/wheels-test/
 	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test
 
-test-python: wheel-dev ## the wheel is built and installed into a fresh environment; its tests, types and stubs are checked there
+# Installs the newest wheel of a directory, and nothing else, into an environment of its own, and runs the READMEs' lines there.
+run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
+  $(EMPTY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-index "$$(ls -t $(1)/chiplog-*.whl | head -n 1)" && \
+  $(EMPTY_VENV)/bin/python python/tests/readme.py
+
+# Not in `make test`: the release build takes some minutes.
+test-wheel: wheel ## before a release: the wheel for use is built, installed without an index into an empty environment, and used there
+	$(call run-alone,target/wheels)
+
+# There may be no such interpreter here: a file tells PyO3 of one. It wants every crate built for it: in a directory of its own.
+check-free-threaded: ## the package compiles for an interpreter without a global lock
+	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python --target-dir target/free-threaded
+
+test-python: wheel-dev check-free-threaded ## the wheel is built and installed into fresh environments; its tests, types and stubs are checked there
+	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels-test/chiplog-*.whl | head -n 1)"
@@ -135,6 +153,10 @@ install: ## the same below PREFIX (DESTDIR= for packagers)
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
+	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
+
+third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
+	CARGO=$(CARGO) $(PYTHON) tools/third_party.py
 
 fmt:
 	$(CARGO) fmt --all

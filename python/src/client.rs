@@ -166,6 +166,16 @@ impl Client {
         self.wait(py, self.client()?.discard(Index(first)))
     }
 
+    /// `discard`, to be awaited.
+    fn discard_async(&self, py: Python<'_>, first: u64) -> PyResult<Py<PyAny>> {
+        let client = self.client()?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let done = client.discard(Index(first)).await;
+            let finish: Finish = Box::new(move |py| done.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
     /// Opens a session, for a producer that is to go on in it after a restart: its id.
     fn open_session(&self, py: Python<'_>) -> PyResult<u64> {
         self.wait(py, self.client()?.open_session()).map(|session| session.get())

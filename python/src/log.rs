@@ -1,7 +1,7 @@
 //! A log in a directory of this process.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{ready, running_loop};
+use crate::courier::{Finish, drive, ready, running_loop};
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::input::{self, Input};
@@ -11,6 +11,7 @@ use crate::ticket::{Ticket, drive_index, settle};
 use crate::{options, values, wait};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -227,6 +228,16 @@ impl Log {
         wait::sliced(py, wait::timeout(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
+    /// `wait_for`, to be awaited.
+    fn wait_for_async(&self, py: Python<'_>, index: u64) -> PyResult<Py<PyAny>> {
+        let log = self.log()?.clone();
+        drive(py, None, async move {
+            let there = arrival(&log, Index(index)).await;
+            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
     /// Opens an exactly-once session.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
@@ -256,6 +267,12 @@ impl Log {
     /// Why it takes no more appends, if a write or sync has failed.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.log()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
+    /// The options in force, each with its value: what was given, defaults, and limits that came down with the segments' size.
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::options(py, self.log()?.options())
     }
 
     /// The directory.
@@ -348,6 +365,20 @@ fn submit(
         }
         py.check_signals()?;
         py.detach(|| std::thread::sleep(PAUSE));
+    }
+}
+
+/// Waits until record `index` is in a log, or is discarded.
+///
+/// # Errors
+/// As [`chiplog::Reader::wait`].
+pub(crate) async fn arrival(log: &chiplog::Log, index: Index) -> Result<()> {
+    loop {
+        let reader = log.reader(Start::Next)?;
+        if index < reader.position() {
+            return Ok(());
+        }
+        poll_fn(|context| reader.poll_more(context)).await?;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::{values, wait};
 use chiplog::Start;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use std::path::PathBuf;
 
 /// A log in a directory, read-only, also while another process appends to it.
@@ -67,6 +68,11 @@ impl Viewer {
     /// How many records stand behind the last one shown and are not proven durable.
     fn unproven(&self) -> PyResult<u64> {
         Ok(self.viewer()?.unproven())
+    }
+
+    /// Who belongs to the cluster, as far as the files here say; None: it is a log on its own.
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        values::members(py, self.viewer()?.members())
     }
 
     /// Why the view does not go on, if it met damage.
