@@ -3,14 +3,21 @@
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::runtime::runtime;
+use crate::serve::config::Over;
 use crate::serve::{Config, First, Server};
 use crate::signals;
 use crate::ui::Ui;
-use chiplog::LogId;
+use chiplog::{Log, LogId};
+use chiplog_net::host::Host;
 use clap::Args;
 use sd_notify::NotifyState;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// So often a server that waits looks whether it still does.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,28 +110,31 @@ pub(crate) struct Settings {
 impl Settings {
     /// The configuration that they come to.
     pub(crate) fn load(&self) -> Result<Config> {
-        let text = |text: &str| format!("{text:?}");
+        // Text, whatever it looks like; but a number where there is to be one.
+        let text = |text: &String| format!("{text:?}");
         let mut over = Vec::new();
-        for (key, value) in [
-            ("data", &self.data),
-            ("listen.client", &self.listen_client),
-            ("listen.peer", &self.listen_peer),
-            ("listen.http", &self.listen_http),
-            ("advertise.client", &self.advertise_client),
-            ("advertise.peer", &self.advertise_peer),
-            ("zone", &self.zone),
+        for (key, flag, value) in [
+            ("data", "data", self.data.as_ref().map(text)),
+            ("listen.client", "listen-client", self.listen_client.as_ref().map(text)),
+            ("listen.peer", "listen-peer", self.listen_peer.as_ref().map(text)),
+            ("listen.http", "listen-http", self.listen_http.as_ref().map(text)),
+            ("advertise.client", "advertise-client", self.advertise_client.as_ref().map(text)),
+            ("advertise.peer", "advertise-peer", self.advertise_peer.as_ref().map(text)),
+            ("zone", "zone", self.zone.as_ref().map(text)),
+            ("node", "node", self.node.clone()),
+            ("insecure", "insecure", self.insecure.then(|| "true".to_owned())),
         ] {
-            over.extend(value.as_deref().map(|v| (key.to_owned(), text(v))));
-        }
-        over.extend(self.node.clone().map(|n| ("node".to_owned(), n)));
-        if self.insecure {
-            over.push(("insecure".to_owned(), "true".to_owned()));
+            let variable = flag.to_uppercase().replace('-', "_");
+            let by = format!("--{flag}, or CHIPLOG_{variable}");
+            over.extend(value.map(|value| Over { key: key.to_owned(), value, by }));
         }
         for pair in &self.set {
+            let by = format!("--set {pair}");
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(Failure::usage(format!("--set {pair}: give KEY=VALUE")));
+                return Err(Failure::usage(format!("{by}: give KEY=VALUE")));
             };
-            over.push((key.trim().to_owned(), value.trim().to_owned()));
+            let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+            over.push(Over { key, value, by });
         }
         Config::load(self.config.as_deref(), &over)
     }
@@ -161,33 +171,61 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let reload = server.reload.clone();
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
+        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, ui.quiet));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
-        tracing::info!("ends");
-        server.shutdown(true).await
+        founded.abort();
+        let node = server.config.node;
+        say(ui.quiet, &format!("node {node} ends"));
+        let ended = server.shutdown(true).await;
+        if ended.is_ok() {
+            say(ui.quiet, &format!("node {node} has ended in order"));
+        }
+        ended
     });
     // A call that still blocks does not hold up the end.
     runtime.shutdown_background();
     ended.map(|()| Exit::Ok)
 }
 
+fn say(quiet: bool, what: &str) {
+    if !quiet {
+        eprintln!("chiplog: {what}");
+    }
+}
+
+fn log_name(log: &Log) -> String {
+    format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get()))
+}
+
 /// Says on standard error what there is.
 fn announce(server: &Server, ui: &Ui) {
-    if ui.quiet {
-        return;
-    }
     let address = &server.address;
     let what = match server.host.opened() {
-        Some(log) => format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get())),
+        Some(log) => log_name(log),
         None => format!(
             "waits: `chiplog member init {0}` makes a cluster, `chiplog member add {0}` takes it into one",
             address.client
         ),
     };
-    let node = server.config.node;
-    eprintln!("chiplog: node {node} serves clients at {}, peers at {}; {what}", address.client, address.peer);
+    let (node, client, peer) = (server.config.node, &address.client, &address.peer);
+    say(ui.quiet, &format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
+}
+
+/// Says of a server that waits when it does not any more.
+async fn announce_founding(host: Arc<Host>, node: u64, quiet: bool) {
+    if host.opened().is_some() {
+        return;
+    }
+    let log = loop {
+        match host.opened() {
+            Some(log) => break log_name(log),
+            None => tokio::time::sleep(LOOK_INTERVAL).await,
+        }
+    };
+    say(quiet, &format!("node {node} has a replica of {log} now"));
 }
 
 #[cfg(test)]
