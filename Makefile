@@ -23,7 +23,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev test-python bench-python demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev test-python bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -81,12 +81,12 @@ test-python: wheel-dev ## the wheel is built and installed into a fresh environm
 	cd python && MYPYPATH=examples $(TEST_VENV)/bin/mypy --strict --cache-dir ../target/mypy examples tests bench
 	cd target && $(TEST_VENV)/bin/python -m mypy.stubtest chiplog
 
-bench-python: wheel ## the bars of the Python package, with a release build: text, and target/bench-python.json
+bench-python: wheel ## the bars of the Python package, with a release build: text, and target/bars-python.json
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels/chiplog-*.whl | head -n 1)"
 	$(CARGO) build --quiet --release --package chiplog-server --package chiplog-bench
-	CHIPLOG=$(CURDIR)/target/release/chiplog $(TEST_VENV)/bin/python python/bench/bench.py --json-file target/bench-python.json
+	CHIPLOG=$(CURDIR)/target/release/chiplog $(TEST_VENV)/bin/python python/bench/bench.py --json-file target/bars-python.json
 
 SEEDS ?= 0..1000
 HISTORIES ?= 0..100
@@ -109,9 +109,14 @@ bench: ## the benchmark of the command line, on a directory below target/ (DIR=p
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
 	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
-# Through the server's program: the bars of the network start it.
-bars: ## figures beside the machine's own limits, each measured in the same run
-	$(CARGO) run --quiet --release --package chiplog-server -- bench bars $(BARS_FLAGS)
+# Through the server's program: the bars of the network start it. Some of them by name: BARS_FLAGS="net_alone idle".
+bars: bars-core $(if $(BARS_FLAGS),,bench-c bench-python) ## figures beside the machine's own limits, each measured in the same run
+
+bars-core:
+	$(CARGO) run --quiet --release --package chiplog-server -- bench bars --json-file target/bars.json $(BARS_FLAGS)
+
+bench-c: ## the bars of the C library: text, and target/bars-c.json
+	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json
 
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)

@@ -160,7 +160,8 @@ impl Client {
         })
     }
 
-    /// Discards all records below `first`.
+    /// Discards all records below `first`. A `first` beyond the end moves the log's numbers on for good: it is empty
+    /// then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         self.wait(py, self.client()?.discard(Index(first)))
     }

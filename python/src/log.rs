@@ -191,7 +191,8 @@ impl Log {
         batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Discards all records below `first`, durably.
+    /// Discards all records below `first`, durably. A `first` beyond the end moves the log's numbers on for good: it is
+    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
         wait::block_on(py, None, None, answer)?.map_or(Ok(()), |done| done.map(drop)).map_err(raise)

@@ -263,7 +263,7 @@ impl Servers {
         let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
         match leader {
             Some(leader) => Ok(leader),
-            None => self.pick(&ReadFrom::Any, avoid, deadline).await,
+            None => self.pick(&ReadFrom::Any, avoid, true, deadline).await,
         }
     }
 
@@ -306,11 +306,24 @@ impl Servers {
         near().map(|s| s.address.clone()).collect()
     }
 
-    /// A server to read from, one that is not in `avoid` if there is one.
+    /// Whether this is a copy of the log, and there are servers that have the log itself.
+    pub(super) fn is_mere_copy(&self, address: &str) -> bool {
+        let known = self.known();
+        known.copies.contains(address) && !known.servers.is_empty()
+    }
+
+    /// A server to read from, one that is not in `avoid` if there is one. `copies`: one that has a copy of the log will do,
+    /// else only where nothing else is known.
     ///
     /// # Errors
     /// As [`Self::found`]; from the leader, as [`Self::leader`].
-    pub(super) async fn pick(&self, from: &ReadFrom, avoid: &Avoid, deadline: Instant) -> Result<String> {
+    pub(super) async fn pick(
+        &self,
+        from: &ReadFrom,
+        avoid: &Avoid,
+        copies: bool,
+        deadline: Instant,
+    ) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
             return self.leader(deadline).await;
@@ -323,7 +336,9 @@ impl Servers {
         }
         let known = self.known();
         let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
-        all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
+        if copies || all.is_empty() {
+            all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
+        }
         if all.is_empty() {
             all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
         }
@@ -467,8 +482,11 @@ impl Servers {
             }
         }
         if told.servers.is_empty() {
+            // A log on its own.
             let (term, leader, node) = (told.term, address, told.node);
-            return Ok(Some(Found { term, sure: true, leader, node })); // a log on its own
+            let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
+            known.servers = vec![itself];
+            return Ok(Some(Found { term, sure: true, leader, node }));
         }
         let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
         let (term, node, itself) = (told.term, leader.node, leader.node == told.node);

@@ -202,6 +202,7 @@ impl Follower {
         let run = {
             let shared = shared.clone();
             move || {
+                AT_WORK.set(true); // hooks of events run here
                 let _at_the_end = AtTheEnd(shared.clone());
                 runtime.block_on(task::run(shared, sources));
                 runtime.shutdown_background(); // a name that is looked up for long holds up nothing
@@ -315,7 +316,7 @@ impl Inner {
     fn close(&self) {
         self.shared.closing.send_replace(true);
         if AT_WORK.get() {
-            return; // a hook of a reader has the last handle: the end comes after it
+            return; // a hook is at it, which may have the last handle: the end comes after it
         }
         // Held meanwhile, so that whoever closes a second time waits as well.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -375,8 +376,9 @@ impl Shared {
         (state.server, state.connected_since, state.fed) = (None, None, false);
         let closed = || Error::new(ErrorKind::Closed, "the follower was closed");
         state.last_error.get_or_insert_with(closed);
-        self.events.end();
+        drop(state);
         self.changed.notify_all();
+        self.events.end(); // a hook may ask how the follower stands
     }
 
     /// Waits until the copy is there.

@@ -254,3 +254,25 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
         inbox.deliver(envelope);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens at these bounds: `net/tests/secure`, `limits.rs` (connections, the same at every listener) and
+    /// `peers.rs` (streams).
+    #[test]
+    fn the_limits_are_those_of_the_page() {
+        assert_eq!((CONNECTIONS_MAX, STREAMS_MAX, MEMBERS_MAX), (512, 8, 64));
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for said in [
+            format!("limits of its own: {CONNECTIONS_MAX} connections"),
+            format!("{CONNECTIONS_PER_ADDRESS_MAX} of one address"),
+            format!("{STREAMS_MAX} streams each"),
+            format!("at most {MEMBERS_MAX} members"),
+        ] {
+            assert!(page.contains(&said), "docs/security.md does not say: {said}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! `chiplog serve`: a replica of a cluster, and its services.
 
+use crate::environment;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::runtime::runtime;
@@ -28,8 +29,8 @@ Examples:
 
 /// Run a server: a replica of a cluster, for clients over gRPC.
 ///
-/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. `chiplog config
-/// show` prints all keys with what they come to.
+/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. Every key has a
+/// variable (see --set). `chiplog config show` prints all keys with what they come to.
 ///
 /// In a directory that holds a replica the server goes on with it. In an empty one it waits until `chiplog member
 /// init` makes it the first of a cluster or `chiplog member add` takes it into one; --init and --join say so at once.
@@ -99,10 +100,21 @@ pub(crate) struct Settings {
     zone: Option<String>,
 
     /// Let listeners beyond this machine go without TLS.
-    #[arg(long, env = "CHIPLOG_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
-    insecure: bool,
+    #[arg(
+        long,
+        env = "CHIPLOG_INSECURE",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = clap::builder::FalseyValueParser::new()
+    )]
+    insecure: Option<bool>,
 
     /// Set any key of the file, such as log.capacity_bytes=10GiB. Any number of times.
+    ///
+    /// The environment can do it as well: CHIPLOG__ and the key in capitals, with __ for its dot, such as
+    /// CHIPLOG__LOG__CAPACITY_BYTES=10GiB. Flags win over that, and so do variables such as CHIPLOG_ZONE.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -112,7 +124,7 @@ impl Settings {
     pub(crate) fn load(&self) -> Result<Config> {
         // Text, whatever it looks like; but a number where there is to be one.
         let text = |text: &String| format!("{text:?}");
-        let mut over = Vec::new();
+        let mut over = environment::keys(std::env::vars_os())?;
         for (key, flag, value) in [
             ("data", "data", self.data.as_ref().map(text)),
             ("listen.client", "listen-client", self.listen_client.as_ref().map(text)),
@@ -122,7 +134,7 @@ impl Settings {
             ("advertise.peer", "advertise-peer", self.advertise_peer.as_ref().map(text)),
             ("zone", "zone", self.zone.as_ref().map(text)),
             ("node", "node", self.node.clone()),
-            ("insecure", "insecure", self.insecure.then(|| "true".to_owned())),
+            ("insecure", "insecure", self.insecure.map(|insecure| insecure.to_string())),
         ] {
             let variable = flag.to_uppercase().replace('-', "_");
             let by = format!("--{flag}, or CHIPLOG_{variable}");
@@ -140,21 +152,8 @@ impl Settings {
     }
 }
 
-/// Variables that look like ours and mean nothing: most likely a slip.
-fn unknown_variables(set: impl Iterator<Item = String>) -> Vec<String> {
-    fn known(command: &clap::Command, name: &str) -> bool {
-        command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
-            || command.get_subcommands().any(|c| known(c, name))
-    }
-    let command = crate::args::command();
-    // Kubernetes sets these for a service called chiplog.
-    let foreign = |name: &str| name.starts_with("CHIPLOG_PORT") || name.contains("_SERVICE_");
-    let ours = |name: &str| known(&command, name) || name == crate::cluster::TOKEN_VARIABLE;
-    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !ours(n)).collect()
-}
-
 pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
-    for name in unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+    for name in environment::unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
         tracing::warn!(name, "an environment variable that means nothing to chiplog");
     }
     let config = args.settings.load()?;
@@ -171,29 +170,23 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let reload = server.reload.clone();
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
-        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, ui.quiet));
+        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, *ui));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         founded.abort();
         let node = server.config.node;
-        say(ui.quiet, &format!("node {node} ends"));
+        ui.say(&format!("node {node} ends"));
         let ended = server.shutdown(true).await;
         if ended.is_ok() {
-            say(ui.quiet, &format!("node {node} has ended in order"));
+            ui.say(&format!("node {node} has ended in order"));
         }
         ended
     });
     // A call that still blocks does not hold up the end.
     runtime.shutdown_background();
     ended.map(|()| Exit::Ok)
-}
-
-fn say(quiet: bool, what: &str) {
-    if !quiet {
-        eprintln!("chiplog: {what}");
-    }
 }
 
 fn log_name(log: &Log) -> String {
@@ -211,11 +204,11 @@ fn announce(server: &Server, ui: &Ui) {
         ),
     };
     let (node, client, peer) = (server.config.node, &address.client, &address.peer);
-    say(ui.quiet, &format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
+    ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
 }
 
 /// Says of a server that waits when it does not any more.
-async fn announce_founding(host: Arc<Host>, node: u64, quiet: bool) {
+async fn announce_founding(host: Arc<Host>, node: u64, ui: Ui) {
     if host.opened().is_some() {
         return;
     }
@@ -225,24 +218,5 @@ async fn announce_founding(host: Arc<Host>, node: u64, quiet: bool) {
             None => tokio::time::sleep(LOOK_INTERVAL).await,
         }
     };
-    say(quiet, &format!("node {node} has a replica of {log} now"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slips_in_the_environment_are_found() {
-        let set = [
-            "CHIPLOG_NODE",
-            "CHIPLOG_NODES",
-            "CHIPLOG_LOG",
-            "CHIPLOG_TOKEN",
-            "CHIPLOG_SERVICE_HOST",
-            "CHIPLOG_PORT_7411_TCP",
-            "HOME",
-        ];
-        assert_eq!(unknown_variables(set.iter().map(ToString::to_string)), ["CHIPLOG_NODES"]);
-    }
+    ui.say(&format!("node {node} has a replica of {log} now"));
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - An unknown key is an error that names it.
-//! - Every key of the file can be set by `--set KEY=VALUE`; those that differ from machine to machine have a flag and
-//!   an environment variable of their own.
+//! - Every key of the file can be set by `--set KEY=VALUE`, and by a variable (`CHIPLOG__` and the key); those that differ
+//!   from machine to machine have a flag and a variable of their own.
 //!
 //! Must not know: sockets, logs.
 

@@ -90,8 +90,8 @@ fn flags_and_variables_are_those_of_serve() {
 #[test]
 fn bounds_hold() {
     let load = |key: &str, value: u64| {
-        let over = Over { key: key.to_owned(), value: value.to_string(), by: format!("--set {key}={value}") };
-        Config::load(None, &[over])
+        let (key, value) = (key.to_owned(), value.to_string());
+        Config::load(None, &[Over { by: format!("--set {key}={value}"), key, value }])
     };
     let mut checked = 0;
     for (key, row) in rows() {
