@@ -25,6 +25,11 @@ fn a_file_is_checked_and_shown() {
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&shown["node"], &shown["zone"]), (&4.into(), &"flag".into()));
 
+    // What is wrong is said of who said it.
+    let output = chiplog().args(["config", "show"]).env("CHIPLOG_NODE", "foo").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("CHIPLOG_NODE"), "{said}");
+
     // What is shown is a file.
     let text = run(&["config", "show", "--config", path]).ok().out;
     fs::write(&file, text).unwrap();
@@ -137,6 +142,13 @@ fn an_open_door_is_refused() {
     ] {
         refused(&settings.each_ref().map(String::as_str), word);
     }
+    let of_peers = ["peer_certificate=1.pem", "peer_key=1.key", "peer_authority=authority.pem"].map(|pair| {
+        let (key, file) = pair.split_once('=').unwrap();
+        let from = if key == "peer_key" { &other } else { &ours };
+        format!("--set=tls.{key}={}", from.file(file))
+    });
+    refused(&of_peers.each_ref().map(String::as_str), "tls.peer_certificate, tls.peer_key");
+    refused(&["--set", "tls.peer_authority="], "tls.peer_authority is empty");
     refused(&["--node", "0"], "--node N");
     refused(&["--set", "cluster.heart=1"], "heart");
 }

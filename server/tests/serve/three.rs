@@ -187,6 +187,8 @@ fn members_come_and_go() {
     fourth.start(&[]);
     run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
     run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
+    let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
+    assert_eq!(none.code, 2, "the command is wrong, nothing else: {}", none.err);
     let left = [&servers[0], &servers[2], &fourth];
     wait("three others are left", || {
         let shown = status(&left);
