@@ -736,7 +736,7 @@ fn asking_soon() -> ClientOptions {
 
 async fn acknowledged(producer: &Producer, record: &[u8]) {
     let delivery = producer.append(record).await.unwrap();
-    tokio::time::timeout(PATIENCE, delivery).await.expect("it is acknowledged").unwrap();
+    tokio::time::timeout(PATIENCE, delivery).await.unwrap().unwrap();
 }
 
 /// The first producer of a client to miss an answer learnt that another server leads, and with that the client knew: to the
