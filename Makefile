@@ -4,7 +4,7 @@
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about a quarter of an hour on two cores
+#   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make test-python   its tests alone;  make test-wheel   before a release
