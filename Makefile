@@ -4,10 +4,11 @@
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about a quarter of an hour on two cores
+#   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
-#   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone
+#   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
+#                make test-wheel, test-sdist   before a release
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
@@ -19,11 +20,13 @@ TOOLS := $(CURDIR)/target/tools
 PYTHON ?= python3
 BUILD_VENV := $(CURDIR)/target/venv-build
 TEST_VENV := $(CURDIR)/target/venv-test
+# Nothing but a wheel.
+EMPTY_VENV := $(CURDIR)/target/venv-empty
 MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev sdist test-sdist test-python bench-python demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -51,10 +54,12 @@ EXAMPLES := embedded replicated cluster run
 examples: ## every example on real text, one after the other. RUN_FLAGS="--records 1000000 --views rust,go" for the views
 	@echo "building the examples; the first time this takes some minutes"
 	@$(CARGO) build --quiet --package chiplog-server --package chiplog-example-view $(EXAMPLES:%=--package chiplog-example-%)
+	@$(CARGO) build --quiet --package chiplog-net --example client
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; "$(CURDIR)/target/debug/chiplog-example-embedded"
 	@target/debug/chiplog-example-replicated $(if $(FILE),--file "$(FILE)")
 	@target/debug/chiplog-example-cluster $(if $(FILE),--file "$(FILE)")
-	@target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
+	@PYTHON=$(PYTHON) MAKE=$(MAKE) examples/small.sh target/debug
+	@PYTHON=$(PYTHON) target/debug/chiplog-example-run $(if $(FILE),--file "$(FILE)") $(RUN_FLAGS)
 
 test: loom fuzz-short sim-bugs test-python unit ## all tests; the unit, integration and documentation tests come last
 
@@ -85,7 +90,21 @@ test-sdist: sdist ## a wheel is built of the package and installed into an empty
 wheel-dev: $(MATURIN) ## a wheel for tests, on this machine only: target/wheels-test/
 	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test
 
-test-python: wheel-dev ## the wheel is built and installed into a fresh environment; its tests, types and stubs are checked there
+# Installs the newest wheel of a directory, and nothing else, into an environment of its own, and runs the READMEs' lines there.
+run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
+  $(EMPTY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-index "$$(ls -t $(1)/chiplog-*.whl | head -n 1)" && \
+  $(EMPTY_VENV)/bin/python python/tests/readme.py
+
+# Not in `make test`: the release build takes some minutes.
+test-wheel: wheel ## before a release: the wheel for use is built, installed without an index into an empty environment, and used there
+	$(call run-alone,target/wheels)
+
+# There may be no such interpreter here: a file tells PyO3 of one. It wants every crate built for it: in a directory of its own.
+check-free-threaded: ## the package compiles for an interpreter without a global lock
+	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python --target-dir target/free-threaded
+
+test-python: wheel-dev check-free-threaded ## the wheel is built and installed into fresh environments; its tests, types and stubs are checked there
+	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels-test/chiplog-*.whl | head -n 1)"
@@ -94,12 +113,12 @@ test-python: wheel-dev ## the wheel is built and installed into a fresh environm
 	cd python && MYPYPATH=examples $(TEST_VENV)/bin/mypy --strict --cache-dir ../target/mypy examples tests bench
 	cd target && $(TEST_VENV)/bin/python -m mypy.stubtest chiplog
 
-bench-python: wheel ## the bars of the Python package, with a release build: text, and target/bench-python.json
+bench-python: wheel ## the bars of the Python package, with a release build: text, and target/bars-python.json
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels/chiplog-*.whl | head -n 1)"
 	$(CARGO) build --quiet --release --package chiplog-server --package chiplog-bench
-	CHIPLOG=$(CURDIR)/target/release/chiplog $(TEST_VENV)/bin/python python/bench/bench.py --json-file target/bench-python.json
+	CHIPLOG=$(CURDIR)/target/release/chiplog $(TEST_VENV)/bin/python python/bench/bench.py --json-file target/bars-python.json
 
 SEEDS ?= 0..1000
 HISTORIES ?= 0..100
@@ -122,9 +141,14 @@ bench: ## the benchmark of the command line, on a directory below target/ (DIR=p
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \
 	  --json-file target/bench.json --svg target/bench.svg $(BENCH_FLAGS)
 
-# Through the server's program: the bars of the network start it.
-bars: ## figures beside the machine's own limits, each measured in the same run
-	$(CARGO) run --quiet --release --package chiplog-server -- bench bars $(BARS_FLAGS)
+# Through the server's program: the bars of the network start it. Some of them by name: BARS_FLAGS="net_alone idle".
+bars: bars-core $(if $(BARS_FLAGS),,bench-c bench-python) ## figures beside the machine's own limits, each measured in the same run
+
+bars-core:
+	$(CARGO) run --quiet --release --package chiplog-server -- bench bars --json-file target/bars.json $(BARS_FLAGS)
+
+bench-c: ## the bars of the C library: text, and target/bars-c.json
+	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json
 
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
@@ -143,6 +167,10 @@ install: ## the same below PREFIX (DESTDIR= for packagers)
 check: ## what a change must pass before its tests are worth running
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features chiplog/sim -- -D warnings
+	CARGO=$(CARGO) $(PYTHON) tools/third_party.py --check
+
+third-party: ## writes THIRD-PARTY.txt, after dependencies have changed
+	CARGO=$(CARGO) $(PYTHON) tools/third_party.py
 
 fmt:
 	$(CARGO) fmt --all

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs header, libraries, pkg-config file and CMake package below a prefix.
+# Installs header, libraries, pkg-config file, CMake package and licences below a prefix.
 #
 #   ffi/install.sh STATIC_LIBRARY PREFIX VERSION [DESTDIR]
 set -eu
@@ -8,9 +8,10 @@ here=$(dirname "$0")
 abi=${version%%.*}
 case $prefix in /*) ;; *) echo "PREFIX has to begin with /: $prefix" >&2; exit 2 ;; esac
 fill() { sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" -e "s|@ABI@|$abi|g" "$1"; }
-mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/chiplog"
+mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/chiplog" "$root/share/doc/chiplog"
 cp "$here/include/chiplog.h" "$root/include/chiplog.h"
 cp "$archive" "$root/lib/libchiplog.a"
+cp "$here/../LICENSE" "$here/../THIRD-PARTY.txt" "$root/share/doc/chiplog/"
 "$here/link.sh" "$archive" "$root/lib" "$version"
 fill "$here/chiplog.pc.in" >"$root/lib/pkgconfig/chiplog.pc"
 fill "$here/chiplog-config.cmake.in" >"$root/lib/cmake/chiplog/chiplog-config.cmake"

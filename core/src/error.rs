@@ -238,8 +238,8 @@ impl Error {
         }))
     }
 
-    /// An error that follows from an earlier one, whose error number it keeps.
-    pub(crate) fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
+    /// An error that follows from an earlier one, which is its source, and whose error number it keeps.
+    pub fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
         Self(Arc::new(Inner { kind, message: message.into(), source, place: None }))
     }

@@ -61,8 +61,9 @@ impl Log {
 
     /// Takes a session up again, in this process or another one: `next` is the sequence number that the
     /// client will use next, from 1. To repeat an append whose outcome is not known, use its number again: a
-    /// record that is there already gets the indexes it has. Does not look whether the session is known; the
-    /// first append does.
+    /// record that is there already gets the indexes it has. A refusal then (`NotLeader`, `Full`, `Busy`) says that this
+    /// attempt is not in the log; an earlier one may be, so that nothing else may go under that number. Does not look
+    /// whether the session is known; the first append does.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
         Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false, refused: None }
     }

@@ -423,7 +423,8 @@ impl Following {
         self.synced();
     }
 
-    /// A discard's files go once it is durable.
+    /// A discard's files go once it is durable. Before they do, the first record moves: readers are to hear that records
+    /// were discarded, not that a part of the log is missing.
     fn synced(&mut self) {
         if self.writing.store.is_synced() {
             self.unsynced = 0;
@@ -435,6 +436,7 @@ impl Following {
             durably = Some(first);
         }
         if let Some(first) = durably {
+            self.positions.discarded(first);
             self.writing.store.drop_below(first, synced.end.raft);
             self.queue.recount(self.writing.store.segments.bytes_from(first));
         }

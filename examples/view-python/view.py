@@ -74,14 +74,15 @@ def follow(view: View, copy: chiplog.Follower, until: int) -> None:
     elif (first := copy.info().first) > 1:
         print(f"discarded: records 1 to {first - 1} are gone; this view begins with record {first}", flush=True)
     start = chiplog.Start.first() if view.log is None else view.applied + 1
-    told = 0.0
-    for batch in copy.batches(start, follow=True):
-        view.apply(log, batch, until)
-        if view.applied >= until or time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
-            print(f"applied index {view.applied}, fed by {copy.status().server or 'no server at the moment'}", flush=True)
-        if view.applied >= until:
-            return
+    told, told_at = view.applied, 0.0
+    batches = copy.batches(start, follow=True)
+    while view.applied < until:
+        if batches.reader.wait(TELL_SECONDS):
+            view.apply(log, next(batches), until)
+        # Also of the last records before nothing comes for a while.
+        if view.applied > told and (view.applied >= until or time.monotonic() - told_at >= TELL_SECONDS):
+            told, told_at = view.applied, time.monotonic()
+            print(f"applied index {told}, fed by {copy.status().server or 'no server at the moment'}", flush=True)
 
 
 def main() -> None:

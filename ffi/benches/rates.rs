@@ -1,7 +1,7 @@
 //! Rates over the C ABI beside those of the Rust API, in turns, on the same disk: 128 threads append records of 2 KiB; all of
-//! it is read. Prints each round, and the ratio of the medians.
+//! it is read. Prints each round, and the median of the rounds' ratios as a bar.
 //!
-//!     cargo bench -p chiplog-ffi -- [--rounds N] [--seconds N] [--dir PATH]
+//!     cargo bench -p chiplog-ffi -- [--rounds N] [--seconds N] [--dir PATH] [--json-file PATH]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 #[path = "../tests/support/mod.rs"]
@@ -64,9 +64,36 @@ fn in_c(program: &Path, arguments: &[&str]) -> f64 {
     run(Command::new(program).args(arguments)).out.trim().parse().unwrap()
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+fn median(all: impl IntoIterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = all.into_iter().collect();
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
+}
+
+/// One measurement by Rust and one by C; who goes first takes turns.
+fn pair(round: usize, rust: impl FnOnce() -> f64, c: impl FnOnce() -> f64) -> (f64, f64) {
+    if round.is_multiple_of(2) {
+        let rust = rust();
+        (rust, c())
+    } else {
+        let c = c();
+        (rust(), c)
+    }
+}
+
+/// C is held to within 5 % of Rust.
+const LEAST: f64 = 0.95;
+
+/// Prints the bar; returns it as JSON, with the fields that `chiplog bench bars` gives its own.
+fn bar(name: &str, unit: &str, pairs: &[(f64, f64)]) -> String {
+    let (rust, c) = (median(pairs.iter().map(|p| p.0)), median(pairs.iter().map(|p| p.1)));
+    let ratio = median(pairs.iter().map(|(rust, c)| c / rust));
+    let met = ratio >= LEAST;
+    let said = if met { "met" } else { "short" };
+    println!("{name:<10} {c:>12.0} {unit} in C, {rust:>12.0} in Rust, {ratio:.2} >= {LEAST}: {said}");
+    format!(
+        r#"{{"name":"{name}","figure":{c:.1},"limit":{rust:.1},"unit":"{unit}","ratio":{ratio:.4},"bar":">= {LEAST}","met":{met}}}"#
+    )
 }
 
 fn main() {
@@ -78,44 +105,29 @@ fn main() {
     let work = tempfile::Builder::new().prefix("chiplog-rates").tempdir_in(base).unwrap();
     let dir = |name: String| work.path().join(name);
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let (mut rust, mut c) = (Vec::new(), Vec::new());
+    let mut appends = Vec::new();
     for round in 0..rounds {
-        let (r, other) = (dir(format!("rust-{round}")), dir(format!("c-{round}")));
+        let (ours, theirs) = (dir(format!("rust-{round}")), dir(format!("c-{round}")));
         let (threads, bytes, time) = (THREADS.to_string(), BYTES.to_string(), seconds.to_string());
-        let by_c = || in_c(&program, &["append", &text(&other), &threads, &bytes, &time]);
-        // Who goes first takes turns.
-        let (by_rust, by_c) = if round % 2 == 0 {
-            (append(&r, seconds), by_c())
-        } else {
-            let c = by_c();
-            (append(&r, seconds), c)
-        };
-        println!(
-            "append {THREADS} x {BYTES}: Rust {by_rust:>10.0} records/s   C {by_c:>10.0}   {:.3}",
-            by_c / by_rust
-        );
-        rust.push(by_rust);
-        c.push(by_c);
+        let by_c = || in_c(&program, &["append", &text(&theirs), &threads, &bytes, &time]);
+        let (rust, c) = pair(round, || append(&ours, seconds), by_c);
+        println!("append {THREADS} x {BYTES}: Rust {rust:>10.0} records/s   C {c:>10.0}   {:.3}", c / rust);
+        appends.push((rust, c));
         if round > 0 {
-            std::fs::remove_dir_all(&r).unwrap();
+            std::fs::remove_dir_all(&ours).unwrap();
         }
-        std::fs::remove_dir_all(&other).unwrap();
+        std::fs::remove_dir_all(&theirs).unwrap();
     }
-    println!("append: C / Rust = {:.3} (medians of {rounds})", median(c) / median(rust));
-    let (mut rust, mut c) = (Vec::new(), Vec::new());
     let there = dir("rust-0".into());
     scan(&there); // into the page cache
+    let mut scans = Vec::new();
     for round in 0..rounds.max(5) {
-        let by_c = || in_c(&program, &["scan", &text(&there)]);
-        let (by_rust, by_c) = if round % 2 == 0 {
-            (scan(&there), by_c())
-        } else {
-            let c = by_c();
-            (scan(&there), c)
-        };
-        println!("scan: Rust {:>8.0} MB/s   C {:>8.0}   {:.3}", by_rust / 1e6, by_c / 1e6, by_c / by_rust);
-        rust.push(by_rust);
-        c.push(by_c);
+        let (rust, c) = pair(round, || scan(&there), || in_c(&program, &["scan", &text(&there)]));
+        println!("scan: Rust {:>8.0} MB/s   C {:>8.0}   {:.3}", rust / 1e6, c / 1e6, c / rust);
+        scans.push((rust, c));
     }
-    println!("scan: C / Rust = {:.3} (medians)", median(c) / median(rust));
+    let bars = [bar("c_append", "/s", &appends), bar("c_scan", "B/s", &scans)];
+    if let Some(path) = option("--json-file") {
+        std::fs::write(path, format!("{{\"bars\":[{}]}}\n", bars.join(","))).unwrap();
+    }
 }

@@ -28,8 +28,8 @@
  *   Functions that can fail return chiplog_status_t: CHIPLOG_OK, which is 0, or the number of a kind. Where `error` is not
  *   NULL, `*error` is set: to NULL, or to an error, which is the caller's, to be closed. A place that a result goes to is
  *   written only on success, but for handles, which are set to NULL first.
- *   CHIPLOG_POISONED and CHIPLOG_UNAVAILABLE of an append leave it open whether it is in the log. In a session it can be
- *   sent again under its number.
+ *   CHIPLOG_POISONED, CHIPLOG_UNAVAILABLE and CHIPLOG_TIMEOUT of an append leave it open whether it is in the log, or will
+ *   be; over the network CHIPLOG_CLOSED does too. In a session it can be sent again under its number.
  *
  * FORK
  *   A handle belongs to the process that made it. In a forked child every call with it is CHIPLOG_FORKED, and closing it
@@ -702,6 +702,10 @@ typedef struct {
    * Where it is reached, NUL behind it.
    */
   char address[520];
+  /**
+   * The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
+   */
+  char directory_id[40];
   /**
    * Whether it votes: 1 or 0.
    */

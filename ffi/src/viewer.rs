@@ -32,6 +32,8 @@ pub struct chiplog_member_t {
     pub node: u64,
     /// Where it is reached, NUL behind it.
     pub address: [c_char; 520],
+    /// The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
+    pub directory_id: [c_char; 40],
     /// Whether it votes: 1 or 0.
     pub is_voter: u8,
     /// Whether it is about to leave: 1 or 0.
@@ -168,6 +170,7 @@ pub unsafe extern "C" fn chiplog_viewer_members(
                 let shown = chiplog_member_t {
                     node: member.node.get(),
                     address: fixed(&member.address),
+                    directory_id: fixed(&chiplog_net::ids::to_hex(member.directory.get())),
                     is_voter: member.is_voter().into(),
                     is_leaving: member.is_leaving().into(),
                     reserved: [0; 6],

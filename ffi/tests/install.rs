@@ -62,6 +62,15 @@ fn exactly_these_symbols_are_exported_each_with_its_version() {
     );
 }
 
+/// Of what is linked in, too: their licences want it.
+#[test]
+fn the_licences_go_along() {
+    let doc = Installed::get().prefix.join("share/doc/chiplog");
+    for (name, word) in [("LICENSE", "Apache License"), ("THIRD-PARTY.txt", "tokio ")] {
+        assert!(fs::read_to_string(doc.join(name)).unwrap().contains(word), "{name}");
+    }
+}
+
 const PROGRAM: &str = "examples/c/embedded.c";
 
 #[test]

@@ -340,3 +340,20 @@ fn change(change: MemberChange) -> Result<Change, Status> {
         None => return Err(refusal(ErrorKind::InvalidArgument, "a change that says nothing")),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds stand in admin.proto.
+    #[test]
+    fn a_caller_waits_600_s_at_most() {
+        let default = Duration::from_secs(60);
+        for (asked, millis) in
+            [(0, 60_000), (1, 1), (599_999, 599_999), (600_000, 600_000), (600_001, 600_000)]
+        {
+            assert_eq!(timeout(asked, default), Duration::from_millis(millis), "{asked}");
+        }
+        assert_eq!(timeout(u32::MAX, default), Duration::from_secs(600));
+    }
+}

@@ -113,6 +113,35 @@ async fn the_same_client_goes_on_when_the_majority_is_back() {
     tokio::time::timeout(PATIENCE, news).await.unwrap();
 }
 
+/// A watch whose leader was away for a moment stayed at another replica for good: it looked for the leader, and left out the
+/// one that had failed it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_back_to_a_leader_that_was_away() {
+    let mut trio = with_records(1);
+    let client = Client::connect(trio.addresses(), quick()).await.unwrap();
+    let mut watch = client.watch(Duration::from_millis(20));
+    let leader = trio.leader(0);
+    until_told_by(&trio, &mut watch, |node| node == leader).await;
+    let silent = trio.silence(leader);
+    until_told_by(&trio, &mut watch, |node| node != leader).await;
+    trio.answer(leader, silent);
+    until_told_by(&trio, &mut watch, |node| node == leader).await;
+}
+
+/// Appends now and then, so that there is something to tell.
+async fn until_told_by(trio: &Trio, watch: &mut chiplog_net::client::Watch, is: impl Fn(u64) -> bool) {
+    let told = async {
+        loop {
+            trio.log(trio.leader(0)).append(b"news").unwrap();
+            let info = watch.next().await.unwrap();
+            if is(info.node.get()) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+}
+
 /// Of two replicas that are left, what the one knows that has more is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_replica_that_has_most_is_believed() {

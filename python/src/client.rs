@@ -180,9 +180,20 @@ impl Client {
         })
     }
 
-    /// Discards all records below `first`.
+    /// Discards all records below `first`. A `first` beyond the end moves the log's numbers on for good: it is empty
+    /// then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         self.wait(py, self.client()?.discard(Index(first)))
+    }
+
+    /// `discard`, to be awaited.
+    fn discard_async(&self, py: Python<'_>, first: u64) -> PyResult<Py<PyAny>> {
+        let client = self.client()?.clone();
+        drive(py, Some(self.runtime.clone()), async move {
+            let done = client.discard(Index(first)).await;
+            let finish: Finish = Box::new(move |py| done.map(|()| py.None()).map_err(raise));
+            finish
+        })
     }
 
     /// Opens a session, for a producer that is to go on in it after a restart: its id.

@@ -14,10 +14,10 @@
 
 use crate::errors::raise;
 use crate::fork::Own;
-use chiplog::{Error, ErrorKind};
+use chiplog::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyStopIteration;
-use pyo3::intern;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 /// What a task ends with: makes the value, or raises, on the loop's thread.
 pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -101,7 +102,7 @@ impl Task {
             return Ok(());
         }
         let waker = Waker::from(self.clone());
-        let polled = py.detach(|| -> Result<Poll<Finish>, Error> {
+        let polled = py.detach(|| -> Result<Poll<Finish>> {
             let future = work.future.get_mut()?.as_mut();
             let _inside = work.runtime.as_ref().map(Handle::enter);
             Ok(future.poll(&mut Context::from_waker(&waker)))
@@ -158,6 +159,29 @@ pub(crate) fn drive(
         promise.call_method1(intern!(py, "add_done_callback"), (Release { task },))?;
     }
     Ok(promise.unbind())
+}
+
+/// Begins what cannot be awaited on a thread of its own, for the running event loop. Where nobody waits for it any more it
+/// goes on, and what it makes is dropped.
+///
+/// # Errors
+/// `RuntimeError`: no loop runs on this thread; then nothing is begun. `Io`.
+pub(crate) fn drive_on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    running_loop(py)?;
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("chiplog-python".into());
+    let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")));
+    thread.spawn(move || drop(tell.send(work()))).map_err(failed)?;
+    drive(py, None, async move {
+        let panicked = |_| Err(Error::new(ErrorKind::Poisoned, "the thread panicked"));
+        let done = told.await.unwrap_or_else(panicked);
+        let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
+        finish
+    })
 }
 
 /// Lets go of a task's future when nobody waits for it any more.
@@ -282,7 +306,7 @@ impl Next {
     }
 
     // The future wakes the task that awaits this: a circle, of which nothing is left when the loop is closed.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         match self.waiting.try_lock() {
             Ok(waiting) => waiting.as_ref().map_or(Ok(()), |waiting| visit.call(waiting)),
             Err(_) => Ok(()), // somebody uses it

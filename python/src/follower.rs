@@ -2,10 +2,10 @@
 
 use crate::batch::Record;
 use crate::client::servers;
-use crate::courier::{self, Finish, Taken, drive, ready};
+use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
 use crate::errors::raise;
 use crate::fork::{Kept, Own};
-use crate::log::{get, in_thread};
+use crate::log::{arrival, get, in_thread};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::wait::{self, Limit};
 use crate::{options, values};
@@ -110,6 +110,25 @@ impl Follower {
         Ok(Self { follower: Kept::new(follower).map_err(raise)?, waits: Arc::default() })
     }
 
+    /// Opens a follower, to be awaited.
+    #[staticmethod]
+    #[pyo3(signature = (dir, cluster, start=None, options=None))]
+    fn open_async(
+        py: Python<'_>,
+        dir: PathBuf,
+        cluster: &Bound<'_, PyAny>,
+        start: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        let from = self::start(start, Start::First)?;
+        let open = move || follower::Follower::open(dir, cluster, from, options);
+        drive_on_thread(py, open, |py, follower| {
+            let follower = Kept::new(follower).map_err(raise)?;
+            Ok(Py::new(py, Self { follower, waits: Arc::default() })?.into_any())
+        })
+    }
+
     /// The record at `index`.
     fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
         let follower = self.follower()?;
@@ -142,6 +161,17 @@ impl Follower {
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
     }
 
+    /// `wait_for`, to be awaited.
+    fn wait_for_async(&self, py: Python<'_>, index: u64) -> PyResult<Py<PyAny>> {
+        let follower = self.follower()?.clone();
+        drive(py, None, async move {
+            let there = arrival(follower.log(), Index(index)).await;
+            let why = move |error| raise(follower.status().stopped.unwrap_or(error));
+            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(why));
+            finish
+        })
+    }
+
     /// How the copy stands, as a log.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.follower()?.log().info())
@@ -165,6 +195,28 @@ impl Follower {
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let follower = Own::new(self.follower()?.clone()).map_err(raise)?;
         courier::next(py, NextEvent { follower, waits: self.waits.clone() })
+    }
+
+    /// What the copy did since it was opened.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::stats(py, &self.follower()?.log().stats())
+    }
+
+    /// What waits in it.
+    fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::backlog(py, &self.follower()?.log().backlog())
+    }
+
+    /// Why it takes no more, if a write or sync has failed.
+    fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let cause = self.follower()?.log().poison_cause();
+        cause.map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
+    /// The options in force of the copy's files, each with its value.
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::options(py, self.follower()?.log().options())
     }
 
     /// The directory.

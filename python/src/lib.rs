@@ -5,7 +5,7 @@
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
-//!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket
+//!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
 //!         └── wait (threads)   courier (asyncio)   ending   fork   runtime ┘
 //! ```
 //!
@@ -13,10 +13,11 @@
 //! - Nobody waits, and nothing large is copied, with the interpreter held.
 //! - A thread that waits looks for signals every [`wait::SLICE`], so that Ctrl-C works.
 //! - No thread of the log or of the network ever waits for the interpreter: what it has to tell an event loop goes
-//!   through an eventfd.
+//!   through an eventfd, what it has to tell a callback goes to the callbacks' thread.
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
 mod batch;
+mod callbacks;
 mod client;
 mod courier;
 mod desk;

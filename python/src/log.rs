@@ -1,7 +1,7 @@
 //! A log in a directory of this process.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{ready, running_loop};
+use crate::courier::{Finish, drive, ready, running_loop};
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::input::{self, Input};
@@ -12,6 +12,7 @@ use crate::wait::{self, Limit};
 use crate::{options, values};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -192,7 +193,8 @@ impl Log {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Discards all records below `first`, durably.
+    /// Discards all records below `first`, durably. A `first` beyond the end moves the log's numbers on for good: it is
+    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
         let done = wait::block_on(py, &Limit::none(), None, answer)?;
@@ -228,6 +230,16 @@ impl Log {
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
+    /// `wait_for`, to be awaited.
+    fn wait_for_async(&self, py: Python<'_>, index: u64) -> PyResult<Py<PyAny>> {
+        let log = self.log()?.clone();
+        drive(py, None, async move {
+            let there = arrival(&log, Index(index)).await;
+            let finish: Finish = Box::new(move |py| there.map(|()| py.None()).map_err(raise));
+            finish
+        })
+    }
+
     /// Opens an exactly-once session.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
@@ -260,6 +272,12 @@ impl Log {
     /// Why it takes no more appends, if a write or sync has failed.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.log()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
+    /// The options in force, each with its value: what was given, defaults, and limits that came down with the segments' size.
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        values::options(py, self.log()?.options())
     }
 
     /// The directory.
@@ -341,6 +359,20 @@ fn submit(
     attempt: impl Fn() -> Result<chiplog::Ticket> + Send + Sync,
 ) -> PyResult<chiplog::Ticket> {
     wait::for_room(py, limit.left_of(log.options().queue_timeout), |_| attempt())
+}
+
+/// Waits until record `index` is in a log, or is discarded.
+///
+/// # Errors
+/// As [`chiplog::Reader::wait`].
+pub(crate) async fn arrival(log: &chiplog::Log, index: Index) -> Result<()> {
+    loop {
+        let reader = log.reader(Start::Next)?;
+        if index < reader.position() {
+            return Ok(());
+        }
+        poll_fn(|context| reader.poll_more(context)).await?;
+    }
 }
 
 /// Calls a method on a thread of asyncio's, to be awaited.

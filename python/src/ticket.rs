@@ -1,5 +1,6 @@
-//! Tickets: appends that are under way, to wait for or to await.
+//! Tickets: appends that are under way, to wait for, to await, or to be told of.
 
+use crate::callbacks;
 use crate::courier::{Finish, drive};
 use crate::errors::raise;
 use crate::fork::Own;
@@ -8,6 +9,7 @@ use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index, Result};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use std::future::Future;
 use tokio::runtime::Handle;
@@ -107,6 +109,33 @@ impl Ticket {
             // Polled once: it is not known otherwise before somebody waits.
             Way::Remote(index, _) => index.clone().now_or_never().is_some(),
         })
+    }
+
+    /// Calls `fn(ticket)` once it is settled, well or not: at once on this thread if it is settled already, else on a thread
+    /// of the package's own, one for all callbacks of the process, which calls them one after the other. A callback may
+    /// append and wait; one that takes long holds up other callbacks, never the log. `close()` of the log settles its
+    /// tickets; their callbacks may still be running when it returns. What a callback raises goes to `sys.unraisablehook`.
+    /// At the end of the program those that are due are called, and no others. A forked child calls none of its parent's.
+    fn add_done_callback(slf: Bound<'_, Self>, r#fn: Bound<'_, PyAny>) -> PyResult<()> {
+        let (ticket, function) = (slf.get(), r#fn);
+        if !function.is_callable() {
+            return Err(PyTypeError::new_err("a callback is something to call with the ticket"));
+        }
+        if ticket.done()? {
+            return match callbacks::call(&slf, &function) {
+                Err(error) if error.is_instance_of::<PyException>(slf.py()) => {
+                    error.write_unraisable(slf.py(), Some(&function));
+                    Ok(())
+                }
+                called => called, // what is no mere exception, as Ctrl-C, ends more than the callback
+            };
+        }
+        match ticket.way()? {
+            Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
+            Way::Remote(index, runtime) => {
+                callbacks::once_settled(&slf, function, runtime.clone(), index.clone())
+            }
+        }
     }
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

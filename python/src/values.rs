@@ -1,7 +1,7 @@
 //! What the log tells of itself, as the values of `lib/chiplog/_values.py`.
 
 use crate::errors;
-use chiplog::{Backlog, Error, Info, Stats};
+use chiplog::{Backlog, Error, Info, Member, Options, ReadMode, Stats};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use pyo3::prelude::*;
@@ -11,7 +11,11 @@ type Value<'py> = PyResult<Bound<'py, PyAny>>;
 
 /// An object of class `name`, with these fields.
 fn make<'py>(py: Python<'py>, name: &str, fields: &Bound<'py, PyDict>) -> Value<'py> {
-    py.import("chiplog._values")?.getattr(name)?.call((), Some(fields))
+    made_in(py, "chiplog._values", name, fields)
+}
+
+fn made_in<'py>(py: Python<'py>, module: &str, name: &str, fields: &Bound<'py, PyDict>) -> Value<'py> {
+    py.import(module)?.getattr(name)?.call((), Some(fields))
 }
 
 macro_rules! fields {
@@ -43,6 +47,49 @@ pub(crate) fn info<'py>(py: Python<'py>, info: &Info) -> Value<'py> {
     make(py, "Info", &fields)
 }
 
+/// The options that are in force, each with its value.
+pub(crate) fn options<'py>(py: Python<'py>, options: &Options) -> Value<'py> {
+    let fields = fields!(py;
+        create = options.create,
+        segment_bytes = options.segment_bytes,
+        capacity_bytes = options.capacity_bytes,
+        record_bytes_max = options.record_bytes_max,
+        batch_bytes_max = options.batch_bytes_max,
+        block_bytes_max = options.block_bytes_max,
+        queue_bytes_max = options.queue_bytes_max,
+        queue_appends_max = options.queue_appends_max,
+        queue_timeout = options.queue_timeout.as_secs_f64(),
+        read_mode = if options.read_mode == ReadMode::Read { "read" } else { "map" },
+        prefetch_bytes = options.prefetch_bytes,
+        retention_bytes = options.retention_bytes,
+        retention_age = options.retention_age.map(|age| age.as_secs_f64()),
+        sessions_max = options.sessions_max,
+        session_window = options.session_window,
+        session_idle_max = options.session_idle_max.as_secs_f64(),
+    );
+    made_in(py, "chiplog._options", "Options", &fields)
+}
+
+/// The members of a cluster; None: it is a log on its own.
+pub(crate) fn members<'py>(
+    py: Python<'py>,
+    members: Option<Vec<Member>>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let Some(members) = members else { return Ok(None) };
+    let list = PyList::empty(py);
+    for member in members {
+        let fields = fields!(py;
+            node = member.node.get(),
+            directory = member.directory.get(),
+            address = member.address.as_str(),
+            is_voter = member.is_voter(),
+            is_leaving = member.is_leaving(),
+        );
+        list.append(make(py, "Member", &fields)?)?;
+    }
+    Ok(Some(list))
+}
+
 pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
     let fields = fields!(py;
         appends = stats.appends,
@@ -55,7 +102,9 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
         sync_seconds_p50 = stats.sync_micros_at(0.5) as f64 / 1e6,
         sync_seconds_p99 = stats.sync_micros_at(0.99) as f64 / 1e6,
         rolls = stats.rolls,
+        scrubbed_bytes = stats.scrubbed_bytes,
         damaged = stats.damaged,
+        repaired = stats.repaired,
         syncing_seconds = stats.syncing.as_secs_f64(),
     );
     make(py, "Stats", &fields)

@@ -9,6 +9,7 @@ use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::{values, wait};
 use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -75,6 +76,11 @@ impl Viewer {
     /// How many records stand behind the last one shown and are not proven durable.
     fn unproven(&self) -> PyResult<u64> {
         Ok(self.viewer()?.unproven())
+    }
+
+    /// Who belongs to the cluster, as far as the files here say; None: it is a log on its own.
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        values::members(py, self.viewer()?.members())
     }
 
     /// Why the view does not go on, if it met damage.

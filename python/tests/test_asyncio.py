@@ -125,6 +125,48 @@ def test_the_network(servers: Servers) -> None:
     run(work())
 
 
+def test_a_follower_is_opened_and_waited_for(tmp_path: Path, servers: Servers) -> None:
+    async def work() -> None:
+        async with await chiplog.Client.connect_async(servers.clients) as client:
+            async with await chiplog.Follower.open_async(tmp_path / "copy", servers.clients) as follower:
+                last = (await client.info_async()).last
+                await follower.wait_for_async(last)
+                waiting = asyncio.ensure_future(follower.wait_for_async(last + 2))
+                async with await client.producer_async() as producer:
+                    assert await producer.append_async(b"one") == last + 1
+                    assert not waiting.done()
+                    await producer.append_async(b"two")
+                await waiting
+                assert follower.get(last + 2).copy() == b"two"
+                await client.discard_async(1)  # nothing is below: nothing goes
+                never = asyncio.ensure_future(follower.wait_for_async(last + 1000))
+                await asyncio.sleep(0.05)
+                never.cancel()
+        with pytest.raises(chiplog.InvalidArgumentError):
+            await chiplog.Follower.open_async(tmp_path / "other", ["no address"])
+
+    run(work())
+
+
+def test_a_log_is_waited_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            waiting = asyncio.ensure_future(log.wait_for_async(3))
+            for _ in range(2):
+                await log.append_async(b"x")
+            assert not waiting.done()
+            await log.append_async(b"x")
+            await waiting
+            log.discard(3)
+            await log.wait_for_async(1)  # discarded
+            waiting = asyncio.ensure_future(log.wait_for_async(9))
+            await asyncio.sleep(0.05)
+        with pytest.raises(chiplog.ClosedError):
+            await waiting
+
+    run(work())
+
+
 def test_each_loop_has_its_own_courier(tmp_path: Path) -> None:
     with chiplog.Log(tmp_path, SMALL) as log:
         for n in range(5):

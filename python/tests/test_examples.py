@@ -1,12 +1,12 @@
 """The examples run, and the README's lines do."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import chiplog
 import pytest
+import readme
 from conftest import EXAMPLES, PATIENCE
 
 from servers import Servers
@@ -20,14 +20,9 @@ def test_example(name: str) -> None:
     print(done.stdout)
 
 
-@pytest.mark.parametrize("readme", [EXAMPLES.parent / "README.md", EXAMPLES.parents[1] / "README.md"])
-def test_the_readme(readme: Path, tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    assert programs
-    for program in programs:
-        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "prisms to Woolsthorpe" in done.stdout
+@pytest.mark.parametrize("path", readme.READMES)
+def test_the_readme(path: Path, tmp_path: Path) -> None:
+    readme.run(path, tmp_path)
 
 
 def test_a_view_of_what_is_gone_says_so(servers: Servers, client: chiplog.Client, tmp_path: Path) -> None:

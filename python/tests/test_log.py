@@ -99,7 +99,7 @@ def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
     assert tail.wait(timeout=PATIENCE)
     assert next(tail).decode() == "seen from outside"
     assert viewer.get(1).copy() == b"seen from outside"
-    assert viewer.info().last == 1 and viewer.failure() is None
+    assert viewer.info().last == 1 and viewer.failure() is None and viewer.members() is None
 
 
 def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
@@ -123,6 +123,7 @@ def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
     info, stats = log.info(), log.stats()
     assert (info.first, info.last, info.durable, info.follows) == (1, 1, 1, False)
     assert stats.records == 1 and stats.syncs >= 1 and stats.sync_seconds_p50 <= stats.sync_seconds_p99
+    assert (stats.scrubbed_bytes, stats.damaged, stats.repaired) == (0, 0, 0)
     assert log.backlog().queue_appends == 0 and log.poison_cause() is None
     assert log.barrier() == 1
     log.wait_for(1)
@@ -130,6 +131,18 @@ def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
         log.wait_for(2, timeout=0)
     for value in (info, stats, log.backlog()):
         assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_the_options_in_force_are_told(tmp_path: Path) -> None:
+    given = chiplog.Options(segment_bytes=1 << 20, retention_age=1.5, capacity_bytes=1 << 30, read_mode="read")
+    with chiplog.Log(tmp_path, given) as log:
+        told = log.options
+    assert isinstance(told, chiplog.Options)
+    assert (told.segment_bytes, told.retention_age, told.capacity_bytes) == (1 << 20, 1.5, 1 << 30)
+    assert (told.read_mode, told.create, told.retention_bytes, told.queue_timeout) == ("read", True, None, 60)
+    assert told.batch_bytes_max is not None and told.batch_bytes_max < 1 << 20, "it came down with the segments"
+    with chiplog.Log(tmp_path, told) as log:
+        assert log.options == told
 
 
 def test_a_directory_has_one_that_appends(log: chiplog.Log) -> None:

@@ -77,6 +77,8 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
         status = copy.status()
         assert status.server in servers.clients and status.last >= index and status.stopped is None
         assert copy.info().follows and copy.path == tmp_path
+        assert copy.stats().records > 0 and copy.backlog().queue_appends == 0 and copy.poison_cause() is None
+        assert copy.options.segment_bytes == 4 << 20
         assert pickle.loads(pickle.dumps(status)) == status
         event = copy.next_event(timeout=PATIENCE)
         assert event.kind == "connected" and event.server in servers.clients
@@ -92,6 +94,14 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
     with pytest.raises(chiplog.InvalidArgumentError):
         bad = chiplog.FollowerOptions(keep_alive=0.0)
         chiplog.Follower(tmp_path / "new", cluster=servers.clients, options=bad)
+
+
+def test_a_viewer_of_a_servers_files_tells_its_members(servers: Servers) -> None:
+    members = chiplog.Viewer(servers.dir / "server-1").members()
+    assert members is not None and [member.node for member in members] == [1, 2, 3]
+    assert all(member.is_voter and not member.is_leaving and member.directory for member in members)
+    assert all(peer in member.address for peer, member in zip(servers.peers, members, strict=True))
+    assert pickle.loads(pickle.dumps(members)) == members
 
 
 def test_nobody_answers() -> None:

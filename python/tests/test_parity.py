@@ -65,6 +65,12 @@ def test_what_is_there_is_named() -> None:
             assert not public or f"{cls.__name__}.{name}" in named, f"{cls.__name__}.{name} is not in the manifest"
 
 
+def test_the_values_are_there() -> None:
+    """Their fields are compared with Rust's in ffi/tests/values.rs."""
+    for entry in MANIFEST["value"]:
+        assert "python" not in entry or inspect.isclass(getattr(chiplog, entry["python"])), entry["rust"]
+
+
 def test_each_operation_has_a_name_or_a_reason() -> None:
     for entry in MANIFEST["operation"]:
         assert ("python" in entry) != ("python_absent" in entry), entry["rust"]

@@ -18,6 +18,8 @@ from conftest import PATIENCE, SMALL
 
 from servers import Servers
 
+GENEROUS = 10.0
+"""Seconds after a signal: far more than a wait takes to see it, far less than each of these would go on for."""
 LOCAL = "log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20)); log.append(b'x')"
 REMOTE = "client = chiplog.Client([sys.argv[2]]); producer = client.producer()"
 ALONE = (
@@ -43,8 +45,15 @@ WAITS = {
     "watch": f"{REMOTE}; watch = client.watch(); next(watch); ready(); [None for _ in watch]",
     "connect": "ready(); chiplog.Client(['127.0.0.1:1'], chiplog.ClientOptions(timeout=1000))",
     "follower": "ready(); chiplog.Follower(sys.argv[1], ['127.0.0.1:1'], options=chiplog.FollowerOptions(open_timeout=1e3))",
+    "ticket": f"{ALONE}; hold(); log.submit(b'x').wait()",
     "event": "f = chiplog.Follower(sys.argv[1], [sys.argv[2]]); ready()\nwhile True: f.next_event()",
 }
+STOPS = {
+    "producer append": f"{REMOTE}; stopped(); ready(); producer.append(b'x')",
+    "producer ticket": f"{REMOTE}; stopped(); ready(); producer.submit(b'x').wait()",
+    "flush": f"{REMOTE}; stopped(); producer.send(b'x'); ready(); producer.flush(1000)",
+}
+"""What waits for servers that have stopped."""
 PROGRAM = """
 import asyncio, os, sys, time
 import chiplog
@@ -60,6 +69,9 @@ def hold():
             pass  # it has ended meanwhile
     sys.stdin.readline()
     ready()
+def stopped():
+    print("made", flush=True)
+    sys.stdin.readline()
 async def forever(reader):
     async for record in reader:
         pass
@@ -92,18 +104,22 @@ class Held:
 
 
 class Program:
-    """A program in Python, that tells when it is ready. Where it asks for that, its log's writer is held."""
+    """A program in Python, that tells when it is ready. Where it asks for that, its log's writer is held, or `stop` called."""
 
-    def __init__(self, body: str, *args: str) -> None:
+    def __init__(self, body: str, *args: str, stop: Callable[[], None] | None = None) -> None:
         command = [sys.executable, "-c", PROGRAM.format(body.replace("\n", "\n    ")), *args]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.held: list[Held] = []
+        self.stop = stop
 
     def __enter__(self) -> Self:
         assert self.process.stdin is not None
         while (said := self.line()) != ["ready"]:
-            assert said[:1] == ["hold"], said
-            self.held.append(Held(int(said[1])))
+            if said == ["made"] and self.stop is not None:
+                self.stop()
+            else:
+                assert said[:1] == ["hold"], said
+                self.held.append(Held(int(said[1])))
             self.process.stdin.write("\n")
             self.process.stdin.flush()
         return self
@@ -125,16 +141,38 @@ class Program:
         self.end()
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_every_wait(wait: str, tmp_path: Path, servers: Servers) -> None:
-    with Program(WAITS[wait], str(tmp_path / "log"), servers.clients[0]) as program:
+def interrupts(wait: str, body: str, dir: Path, server: str, stop: Callable[[], None] | None = None) -> None:
+    """Ctrl-C ends what the program waits for; first it stops where the program says so."""
+    with Program(body, str(dir / "log"), server, stop=stop) as program:
         time.sleep(0.2)  # it waits by then, or comes to it after the signal: both end
         sent = time.monotonic()
         program.process.send_signal(signal.SIGINT)
         told = program.line()
         program.end()
     assert told[:1] == ["interrupted"]
-    print(f"{wait}: {(float(told[1]) - sent) * 1000:.0f} ms after the signal")
+    took = float(told[1]) - sent
+    print(f"{wait}: {took * 1000:.0f} ms after the signal")
+    assert took < GENEROUS
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_every_wait(wait: str, tmp_path: Path, servers: Servers) -> None:
+    interrupts(wait, WAITS[wait], tmp_path, servers.clients[0])
+
+
+def test_ctrl_c_ends_waits_for_servers_that_have_stopped(tmp_path: Path) -> None:
+    with Servers() as servers:
+
+        def send(number: signal.Signals) -> None:
+            for server in servers.running.values():
+                server.send_signal(number)
+
+        for wait, body in STOPS.items():
+            try:
+                interrupts(wait, body, tmp_path, servers.clients[0], lambda: send(signal.SIGSTOP))
+            finally:
+                send(signal.SIGCONT)
+            servers.leader()
 
 
 def test_a_session_keeps_time_outs_while_the_disk_hangs(tmp_path: Path) -> None:

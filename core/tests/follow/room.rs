@@ -60,6 +60,51 @@ fn discards_make_room_while_a_follower_catches_up() {
     assert!(follower.log().info().segments <= 2, "{:?}", follower.log().info());
 }
 
+/// What comes with a discard can need several syncs. The first of them lets the discarded files go, and for the rest of that
+/// time readers took the part that was gone for damage.
+#[test]
+fn readers_hear_of_a_discard_before_its_files_go() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = Log::open(a.path(), options()).unwrap();
+    append(&source, 0..20);
+    let follower = create(&source, FeedFrom::First, b.path());
+    let mut feed = source.feed(follower.want().unwrap()).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut read = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                match follower.log().read(follower.log().info().first) {
+                    Ok(_) => read += 1,
+                    Err(e) => assert!(
+                        matches!(e.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange),
+                        "after {read}: {e:?}"
+                    ),
+                }
+            }
+        });
+        for _ in 0..60 {
+            let next = source.info().last.next();
+            for n in 0..30 {
+                source.append(&[n; 9000]).unwrap();
+            }
+            while let Some(fed) = feed.next(1 << 20).unwrap() {
+                follower.take(fed).unwrap();
+            }
+            source.discard(next.plus(25)).unwrap();
+            for n in 0..30 {
+                source.append(&[n; 9000]).unwrap();
+            }
+            while let Some(fed) = feed.next(1 << 20).unwrap() {
+                follower.take(fed).unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        reading.join().unwrap();
+    });
+    assert_same(follower.log(), &source);
+}
+
 /// Readers never see anything but records in order, or that they were discarded.
 #[test]
 fn a_follower_that_lags_jumps() {

@@ -22,6 +22,8 @@ pub(crate) struct View {
     libraries: &'static [&'static str],
     /// Whether it keeps a copy of the log, in `--dir`.
     pub(crate) copies: bool,
+    /// Why it cannot be built, where that takes more than a look for tools.
+    lacks: fn() -> Option<String>,
     build: fn(&Place) -> Result<Program>,
 }
 
@@ -33,15 +35,25 @@ pub(crate) const VIEWS: &[View] = &[
         tools: &[],
         libraries: &[],
         copies: true,
+        lacks: nothing,
         build: rust,
     },
-    View { name: "go", source: "examples/view-go", tools: &["go"], libraries: &[], copies: false, build: go },
+    View {
+        name: "go",
+        source: "examples/view-go",
+        tools: &["go"],
+        libraries: &[],
+        copies: false,
+        lacks: nothing,
+        build: go,
+    },
     View {
         name: "java",
         source: "examples/view-java",
         tools: &["mvn", "java"],
         libraries: &[],
         copies: false,
+        lacks: nothing,
         build: java,
     },
     View {
@@ -50,14 +62,16 @@ pub(crate) const VIEWS: &[View] = &[
         tools: &["make", "cc", "pkg-config"],
         libraries: &["sqlite3"],
         copies: true,
+        lacks: nothing,
         build: c,
     },
     View {
         name: "python",
         source: "examples/view-python/view.py",
-        tools: &["make", "python3"],
+        tools: &["make"],
         libraries: &[],
         copies: true,
+        lacks: python_3_11,
         build: python,
     },
 ];
@@ -105,6 +119,9 @@ impl View {
         };
         if let Some(library) = self.libraries.iter().find(|library| !known(library)) {
             return Ok(Built::Skipped(format!("there is no library {library} on this machine")));
+        }
+        if let Some(why) = (self.lacks)() {
+            return Ok(Built::Skipped(why));
         }
         (self.build)(place).map(Built::Ready).map_err(|e| format!("the view in {}: {e}", self.name).into())
     }
@@ -199,17 +216,38 @@ fn c(place: &Place) -> Result<Program> {
     Ok(Program::new(program, &[]).with("LD_LIBRARY_PATH", lib))
 }
 
+fn nothing() -> Option<String> {
+    None
+}
+
+/// The interpreter: `PYTHON`, as `make` takes it, or `python3`.
+fn interpreter() -> OsString {
+    std::env::var_os("PYTHON").filter(|python| !python.is_empty()).unwrap_or_else(|| "python3".into())
+}
+
+/// The package needs Python 3.11.
+fn python_3_11() -> Option<String> {
+    let python = interpreter();
+    let asked = Command::new(&python)
+        .args(["-c", "import sys, venv; sys.exit(sys.version_info < (3, 11))"])
+        .stderr(Stdio::null())
+        .status();
+    let here = asked.is_ok_and(|status| status.success());
+    (!here)
+        .then(|| format!("{} is not there, or older than 3.11 (PYTHON=path for another)", python.display()))
+}
+
 /// In an environment of its own, with the wheel installed.
 fn python(place: &Place) -> Result<Program> {
     let environment = place.out.join("view-python");
-    step(Command::new("make").arg("wheel-dev").current_dir(&place.root))?;
+    step(Command::new("make").arg("wheel-dev").env("PYTHON", interpreter()).current_dir(&place.root))?;
     let wheels = place.root.join("target/wheels-test");
     let newest = std::fs::read_dir(&wheels)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
         .ok_or_else(|| format!("make wheel-dev left no wheel in {}", wheels.display()))?;
-    step(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    step(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&environment))?;
     let python = environment.join("bin/python");
     step(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-index"]).arg(newest))?;
     Ok(Program::new(python, &[view_py(&place.root)]))

@@ -1,5 +1,5 @@
 //! The views that can be built here, on a small log, through the death of every server and their own. Those in Rust always;
-//! those in Go and Java where there are their tools. The programs have to be built: `make test` does so; here they are built
+//! the others where there are their tools. The programs have to be built: `make test` does so; here they are built
 //! if they are missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -27,7 +27,7 @@ fn run(args: &[&str]) -> Output {
 
 #[test]
 fn all_views_end_with_the_same_tables() {
-    let output = run(&["--records", "3000", "--views", "rust,go,java"]);
+    let output = run(&["--records", "3000", "--views", "rust,go,java,c,python"]);
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
     for part in [
@@ -39,15 +39,20 @@ fn all_views_end_with_the_same_tables() {
     ] {
         assert!(told.contains(part), "{part:?} is missing in:\n{told}");
     }
-    let tools = [("go", "go"), ("java", "mvn")];
-    for (view, tool) in tools {
+    let tools = [
+        ("go", "command -v go"),
+        ("java", "command -v mvn && command -v java"),
+        ("c", "command -v cc && command -v make && pkg-config --exists sqlite3"),
+        ("python", "${PYTHON:-python3} -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))'"),
+    ];
+    for (view, tools) in tools {
         let ran = told
             .lines()
             .any(|line| line.trim_start().starts_with(&format!("{view} ")) && line.contains("records"));
-        let here = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
+        let here = Command::new("sh").args(["-c", tools]).output().unwrap();
         assert_eq!(ran, here.status.success(), "{view}:\n{told}");
         if !ran {
-            eprintln!("no {tool} here: the view in {view} was NOT run");
+            eprintln!("the tools are missing: the view in {view} was NOT run ({tools})");
         }
     }
 }

@@ -1,6 +1,8 @@
-// The same header in C++17: handles with owners, threads, and what C++ takes for granted. argv[1]: a directory.
+// The same header in C++17: handles with owners, threads, and what C++ takes for granted. argv[1]: a directory; argv[3], if
+// given: how many records each thread appends.
 #include "check.h"
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,7 +28,9 @@ int main(int argc, char **argv) {
     FINE(chiplog_log_open(path.c_str(), &options, &opened, &error));
     Owned<chiplog_log_t> log(opened);
 
-    constexpr int kThreads = 8, kEach = 300;
+    constexpr int kThreads = 8;
+    const int kEach = argc > 3 ? std::atoi(argv[3]) : 300;
+    CHECK(kEach > 0 && kEach % 3 == 0);
     std::atomic<std::uint64_t> told{0};
     const auto count = [](void *context, chiplog_status_t status, const chiplog_appended_t *, const chiplog_error_t *) {
         CHECK(status == CHIPLOG_OK);
@@ -38,7 +42,7 @@ int main(int argc, char **argv) {
         chiplog_reader_t *made = nullptr;
         FINE(chiplog_log_reader(log.get(), CHIPLOG_START_FIRST, 0, &made, &error));
         Owned<chiplog_reader_t> reader(made);
-        while (seen < kThreads * kEach) {
+        while (seen < std::uint64_t(kThreads * kEach)) {
             chiplog_records_t *read = nullptr;
             FINE(chiplog_reader_next_run(reader.get(), 1 << 16, LONG_MS, &read, &error));
             Owned<chiplog_records_t> run(read);
@@ -73,8 +77,8 @@ int main(int argc, char **argv) {
     }
     for (auto &thread : threads) thread.join();
     tail.join();
-    CHECK(done && seen == kThreads * kEach);
+    CHECK(done && seen == std::uint64_t(kThreads * kEach));
     log.reset(); // what was submitted is told by then
-    CHECK(told == kThreads * kEach / 3);
+    CHECK(told == std::uint64_t(kThreads * kEach / 3));
     std::puts("all is well");
 }

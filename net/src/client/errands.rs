@@ -14,6 +14,8 @@ use tonic::{Status, Streaming};
 pub(super) struct Wanted {
     pub(super) from: ReadFrom,
     pub(super) avoid: Avoid,
+    /// Copies of the log will do, which may keep less of it.
+    pub(super) copies: bool,
     pub(super) request: ReadRequest,
     pub(super) not_before: Instant,
     pub(super) deadline: Instant,
@@ -29,7 +31,8 @@ pub(super) struct Opened {
 /// Opens a stream.
 pub(super) async fn open(client: Client, wanted: Wanted) -> Opened {
     sleep_until(wanted.not_before).await;
-    let server = match client.servers().pick(&wanted.from, &wanted.avoid, wanted.deadline).await {
+    let Wanted { from, avoid, copies, deadline, .. } = &wanted;
+    let server = match client.servers().pick(from, avoid, *copies, *deadline).await {
         Ok(server) => server,
         Err(error) => return Opened { server: None, stream: Err(error) },
     };
@@ -43,7 +46,9 @@ async fn open_at(
     request: ReadRequest,
     deadline: Instant,
 ) -> Result<Streaming<ReadResponse>> {
-    let mut stub = client.servers().stream_client(server)?;
+    // Others named it: that this one cannot be used is no reason to ask nobody else.
+    let useless = |e| Error::new(ErrorKind::Unavailable, format!("{server}: {e}"));
+    let mut stub = client.servers().stream_client(server).map_err(useless)?;
     let until = deadline.min(within(client.options().attempt_timeout));
     let failed = |status: Status| {
         let error = from_status(&status);

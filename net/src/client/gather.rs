@@ -75,17 +75,29 @@ struct Tellings {
 }
 
 impl Tellings {
-    fn tell(self, result: &Result<Index>) {
-        if let Some(outcome) = self.outcome {
+    fn tell(mut self, result: &Result<Index>) {
+        self.tell_all(result);
+    }
+
+    fn tell_all(&mut self, result: &Result<Index>) {
+        if let Some(outcome) = self.outcome.take() {
             outcome.set(result.clone());
         }
-        for (offset, callback) in self.callbacks {
+        for (offset, callback) in std::mem::take(&mut self.callbacks) {
             let result = result.clone().map(|first| first.plus(offset.into()));
             // One that panics keeps nobody else from hearing.
             if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
                 tracing::error!("a callback of a producer panicked");
             }
         }
+    }
+}
+
+impl Drop for Tellings {
+    /// Also when whoever had it panicked: nobody waits for ever.
+    fn drop(&mut self) {
+        let what = "the producer's task ended before the record was acknowledged: it may be in the log";
+        self.tell_all(&Err(Error::new(ErrorKind::Closed, what)));
     }
 }
 

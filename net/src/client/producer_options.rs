@@ -37,7 +37,9 @@ pub struct ProducerOptions {
     /// Goes on in this session instead of opening one; the first batch has this number in it. For programs that keep what
     /// they have sent, and send it again after they were restarted: batches given under the numbers that they had are in
     /// the log once. Batches are to be given by [`send_batch`](super::Producer::send_batch) then, each takes one number. Where
-    /// the numbers cannot go on, the producer fails instead of going on in another session. Default None.
+    /// the numbers cannot go on, the producer fails instead of going on in another session. Closing the producer, or dropping
+    /// its last clone, closes the session in the end: what has to be known of its batches has to be kept by then.
+    /// Default None.
     pub session: Option<(SessionId, Sequence)>,
     /// With batches under way and no answer for so long, the connection is given up and they are sent again, default
     /// 10 s. The largest batch has to get there in that time.

@@ -494,22 +494,35 @@ impl Pump {
         false
     }
 
-    /// Settles everything, and keeps the records for whoever closes the producer.
+    /// Settles everything, and keeps the records for whoever closes the producer. Of what may be in the log nobody hears
+    /// that it was refused, whatever the producer ended of.
     fn give_up(&mut self, error: &Error) {
+        let open = match error.kind() {
+            ErrorKind::Timeout | ErrorKind::Closed => error.clone(),
+            _ => Error::caused(
+                ErrorKind::Closed,
+                format!("it may be in the log; the producer failed: {error}"),
+                error,
+            ),
+        };
+        let told = |in_doubt| Err(if in_doubt { open.clone() } else { error.clone() });
         let keep = |left: &mut Vec<Unacknowledged>, records: Result<Vec<Vec<u8>>>, in_doubt| {
             let records = records.unwrap_or_default().into_iter().map(Bytes::from);
             left.extend(records.map(|record| Unacknowledged { record, in_doubt }));
         };
         let under_way = std::mem::take(&mut self.under_way);
         for (n, sent) in self.unacked.drain(..).enumerate() {
-            keep(&mut self.left, sent.batch.records(), sent.in_doubt || n < under_way);
-            self.gather.settle(sent.waiting, &Err(error.clone()));
+            let in_doubt = sent.in_doubt || n < under_way;
+            keep(&mut self.left, sent.batch.records(), in_doubt);
+            self.gather.settle(sent.waiting, &told(in_doubt));
         }
-        // What lingers, too: the producer has ended.
+        // What lingers, too: the producer has ended. What was given for a session that another process began, that one may
+        // have sent.
+        let in_doubt = self.options.session.is_some();
         while let Take::Batch(mut gathered) = self.gather.take(Instant::now()) {
             let records = gathered.builder.build().and_then(|b| b.records());
-            keep(&mut self.left, records, false);
-            self.gather.settle(gathered.waiting, &Err(error.clone()));
+            keep(&mut self.left, records, in_doubt);
+            self.gather.settle(gathered.waiting, &told(in_doubt));
         }
     }
 }

@@ -121,6 +121,8 @@ pub struct RemoteReader {
     not_before: Instant,
     /// At most one, while there is no stream.
     errand: JoinSet<Done>,
+    /// When the last errand began.
+    errand_since: Instant,
 }
 
 /// What an errand brought.
@@ -144,6 +146,8 @@ struct Open {
     stream: Streaming<ReadResponse>,
     /// When something last came.
     heard: Instant,
+    /// Nothing came in time; when it is left, unless something is found to have come meanwhile.
+    silent_at: Option<Instant>,
     /// The first response came; those without records are keep-alives from now on.
     begun: bool,
     /// How often in a row another replica had more.
@@ -174,6 +178,7 @@ impl RemoteReader {
             failing: None,
             not_before: Instant::now(),
             errand: JoinSet::new(),
+            errand_since: Instant::now(),
         }
     }
 
@@ -290,9 +295,11 @@ impl RemoteReader {
             };
         }
         let Some(open) = &mut self.stream else {
+            self.errand_since = Instant::now();
             let wanted = Wanted {
                 from: self.options.from.clone(),
                 avoid: self.avoid.clone(),
+                copies: matches!(self.place, Place::Next(_) | Place::Start(Start::Index(_))),
                 request: self.request(),
                 not_before: self.not_before,
                 deadline: self.deadline(),
@@ -302,7 +309,10 @@ impl RemoteReader {
             return Ok(Step::Again);
         };
         let silence = self.options.keep_alive.max(KEEP_ALIVE_MIN).saturating_mul(3);
-        let silent_at = after(open.heard, silence).max(within(GRACE));
+        let due = after(open.heard, silence);
+        let overdue = due <= Instant::now();
+        let silent_at = open.silent_at.unwrap_or_else(|| due.max(within(GRACE)));
+        open.silent_at = overdue.then_some(silent_at);
         let message = match timeout_at(silent_at, open.stream.message()).await {
             Ok(message) => message.map_err(|status| from_status(&status))?,
             Err(_) => {
@@ -310,7 +320,7 @@ impl RemoteReader {
                 return Err(Error::new(ErrorKind::Unavailable, what));
             }
         };
-        open.heard = Instant::now();
+        (open.heard, open.silent_at) = (Instant::now(), None);
         let Some(response) = message else {
             if self.options.follow {
                 let what = format!("{} ended the stream", open.server);
@@ -331,6 +341,7 @@ impl RemoteReader {
                     server,
                     stream,
                     heard: now,
+                    silent_at: None,
                     begun: false,
                     behind: 0,
                     newest: JoinSet::new(),
@@ -340,6 +351,7 @@ impl RemoteReader {
                 return Ok(Step::Again);
             }
             (Some(server), Err(error)) => {
+                let error = self.of_copy(&server, error);
                 if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
                     self.client.servers().doubt(&server);
                 }
@@ -479,18 +491,30 @@ impl RemoteReader {
         after(self.failing.unwrap_or_else(Instant::now), self.options.timeout)
     }
 
+    /// A copy may keep less than the log: what is gone there need not be gone.
+    fn of_copy(&self, server: &str, error: Error) -> Error {
+        if error.kind() != ErrorKind::Discarded || !self.client.servers().is_mere_copy(server) {
+            return error;
+        }
+        Error::new(ErrorKind::Unavailable, format!("{server}, a copy, keeps less than the log: {error}"))
+    }
+
     /// Leaves a server that failed. Some: it is of no use to look for another one.
-    fn leave(&mut self, error: Error) -> Option<Error> {
-        let class = ErrorClass::of(error.kind());
+    fn leave(&mut self, mut error: Error) -> Option<Error> {
+        let now = Instant::now();
+        let mut since = self.errand_since;
         if let Some(Open { server, .. }) = self.stream.take() {
-            tracing::debug!(server, %error, "left a server");
-            if class == ErrorClass::RefreshMetadata {
+            since = now;
+            error = self.of_copy(&server, error);
+            if ErrorClass::of(error.kind()) == ErrorClass::RefreshMetadata {
                 self.client.servers().doubt(&server);
             }
+            tracing::debug!(server, %error, "left a server");
             self.avoid.insert(server);
         }
         if error.kind() == ErrorKind::OutOfRange {
             // Perhaps the leader has the record.
+            self.errand_since = since;
             let client = self.client.clone();
             self.errand.spawn(async move {
                 let info = client.info().await;
@@ -498,10 +522,10 @@ impl RemoteReader {
             });
             return None;
         }
-        let now = Instant::now();
-        let first_failure = self.failing.replace(self.failing.unwrap_or(now)).is_none();
+        let first_failure = self.failing.is_none();
+        self.failing.get_or_insert(since);
         let wait = self.backoff.next();
-        if class == ErrorClass::Fatal || now + wait >= self.deadline() {
+        if ErrorClass::of(error.kind()) == ErrorClass::Fatal || now + wait >= self.deadline() {
             (self.failing, self.avoid) = (None, Avoid::default());
             return Some(error);
         }

@@ -70,6 +70,8 @@ struct Known {
     servers: Vec<Server>,
     /// Copies that follow the log: they can be read.
     copies: BTreeSet<String>,
+    /// Who answered where: the same server can be reached at several addresses.
+    nodes: HashMap<String, u64>,
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
@@ -80,6 +82,34 @@ struct Known {
     limits: Option<Limits>,
     /// For calls; streams have their own connections, so that none has to wait for another.
     channels: HashMap<String, Shown>,
+}
+
+impl Known {
+    /// Who answers there, or is said to. None: not known.
+    fn node_at(&self, address: &str) -> Option<u64> {
+        let named = || self.servers.iter().find(|s| s.address == address).map(|s| s.node);
+        self.nodes.get(address).copied().or_else(named).filter(|node| *node != 0)
+    }
+
+    /// Whether that is the server that was found to lead: by its number, or where it is not known by its address.
+    fn is(&self, address: &str, found: &Found) -> bool {
+        match self.node_at(address) {
+            Some(node) if found.node != 0 => node == found.node,
+            _ => address == found.leader,
+        }
+    }
+}
+
+/// Whom a server names as the leader. The greatest is the most credible.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    term: u64,
+    /// It says so itself, and nothing speaks against it.
+    sure: bool,
+    /// Where it can be reached.
+    leader: String,
+    /// 0: not told.
+    node: u64,
 }
 
 /// Whether asking again changes nothing.
@@ -233,7 +263,7 @@ impl Servers {
         let leader = self.known().leader.clone().filter(|leader| !avoid.contains(leader));
         match leader {
             Some(leader) => Ok(leader),
-            None => self.pick(&ReadFrom::Any, avoid, deadline).await,
+            None => self.pick(&ReadFrom::Any, avoid, true, deadline).await,
         }
     }
 
@@ -242,24 +272,24 @@ impl Servers {
         let mut client = self.client(address).ok()?;
         let asked = client.server_info(ServerInfoRequest {});
         let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
-        let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
-        Some(found.2)
+        Some(self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??.leader)
     }
 
     /// Whether one of the others says that another server than this one leads: since a later election than was known, or
     /// the one that others who use this have learnt of meanwhile.
     pub(super) async fn is_deposed(&self, server: &str) -> bool {
-        let (term, known) = {
+        let (term, leader) = {
             let known = self.known();
             (known.term, known.leader.clone())
         };
         let mut asked = JoinSet::new();
         self.ask_each(self.all().into_iter().filter(|other| other != server), &mut asked);
         while let Some(Ok(answer)) = asked.join_next().await {
-            if let Ok(Some((later, _, leader))) = self.judge(answer)
-                && leader != server
-                && (later > term || (later == term && known.as_ref() == Some(&leader)))
-            {
+            let Ok(Some(found)) = self.judge(answer) else { continue };
+            let known = self.known();
+            let as_known =
+                found.term == term && leader.as_ref().is_some_and(|leader| known.is(leader, &found));
+            if !known.is(server, &found) && (found.term > term || as_known) {
                 return true;
             }
         }
@@ -276,11 +306,24 @@ impl Servers {
         near().map(|s| s.address.clone()).collect()
     }
 
-    /// A server to read from, one that is not in `avoid` if there is one.
+    /// Whether this is a copy of the log, and there are servers that have the log itself.
+    pub(super) fn is_mere_copy(&self, address: &str) -> bool {
+        let known = self.known();
+        known.copies.contains(address) && !known.servers.is_empty()
+    }
+
+    /// A server to read from, one that is not in `avoid` if there is one. `copies`: one that has a copy of the log will do,
+    /// else only where nothing else is known.
     ///
     /// # Errors
     /// As [`Self::found`]; from the leader, as [`Self::leader`].
-    pub(super) async fn pick(&self, from: &ReadFrom, avoid: &Avoid, deadline: Instant) -> Result<String> {
+    pub(super) async fn pick(
+        &self,
+        from: &ReadFrom,
+        avoid: &Avoid,
+        copies: bool,
+        deadline: Instant,
+    ) -> Result<String> {
         self.found(deadline).await?;
         if *from == ReadFrom::Leader {
             return self.leader(deadline).await;
@@ -293,7 +336,9 @@ impl Servers {
         }
         let known = self.known();
         let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
-        all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
+        if copies || all.is_empty() {
+            all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
+        }
         if all.is_empty() {
             all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
         }
@@ -320,11 +365,11 @@ impl Servers {
         let mut asked = JoinSet::new();
         self.ask_each(self.all(), &mut asked);
         let (mut failed, mut answered) = (None, false);
-        let mut best: Option<(u64, bool, String)> = None;
+        let mut best: Option<Found> = None;
         while let Some(Ok(answer)) = asked.join_next().await {
             match self.judge(answer) {
                 Ok(Some(found)) => {
-                    let sure = found.1;
+                    let sure = found.sure;
                     best = best.max(Some(found));
                     if sure && !thorough {
                         break;
@@ -336,7 +381,7 @@ impl Servers {
             }
         }
         match best {
-            Some((term, _, leader)) => {
+            Some(Found { term, leader, .. }) => {
                 let mut known = self.known();
                 if term < known.term {
                     // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
@@ -387,8 +432,8 @@ impl Servers {
         }
     }
 
-    /// Whom the answer names as the leader: its term, whether that is sure, and its address.
-    fn judge(&self, Answer { address, told }: Answer) -> Result<Option<(u64, bool, String)>> {
+    /// Whom the answer names as the leader.
+    fn judge(&self, Answer { address, told }: Answer) -> Result<Option<Found>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
             let what = format!(
@@ -421,6 +466,10 @@ impl Servers {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         known.answered = true;
+        let named =
+            |a: &str| told.servers.iter().any(|s| s.address == a) || self.seeds.iter().any(|s| s == a);
+        known.nodes.retain(|a, _| named(a));
+        known.nodes.insert(address.clone(), told.node);
         if told.follows {
             known.copies.insert(address); // for reading, if nobody else is there
             return Ok(None);
@@ -433,14 +482,18 @@ impl Servers {
             }
         }
         if told.servers.is_empty() {
-            return Ok(Some((told.term, true, address))); // a log on its own
+            // A log on its own.
+            let (term, leader, node) = (told.term, address, told.node);
+            let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
+            known.servers = vec![itself];
+            return Ok(Some(Found { term, sure: true, leader, node }));
         }
         let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
-        let itself = leader.node == told.node;
+        let (term, node, itself) = (told.term, leader.node, leader.node == told.node);
         // Where it was reached can be reached.
         let leader = if itself { address } else { leader.address };
-        let sure = itself && told.term >= known.term && known.doubted.as_ref() != Some(&leader);
-        Ok(Some((told.term, sure, leader)))
+        let sure = itself && term >= known.term && known.doubted.as_ref() != Some(&leader);
+        Ok(Some(Found { term, sure, leader, node }))
     }
 
     /// For calls to a server.

@@ -7,8 +7,12 @@
 
 use super::Client;
 use super::deadline::after;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
+
+/// However soon others are to answer, they are not asked more often.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// Asks after a silent leader, every now and then.
 #[derive(Debug, Default)]
@@ -28,7 +32,8 @@ impl Silence {
                 Some(asked) => asked,
                 None => {
                     let quiet = self.told.map_or(since, |told| told.max(since));
-                    sleep_until(after(quiet, client.options().probe_timeout)).await;
+                    let pause = client.options().probe_timeout.max(PAUSE_MIN);
+                    sleep_until(after(quiet, pause)).await;
                     let (client, server) = (client.clone(), server.clone());
                     let question = async move { client.servers().is_deposed(&server).await };
                     self.asked.insert(tokio::spawn(question))

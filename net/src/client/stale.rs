@@ -36,14 +36,21 @@ async fn round(client: &Client, deadline: Instant) -> Result<InfoResponse> {
     let (servers, options) = (client.servers(), client.options());
     let mut until = deadline.min(within(options.attempt_timeout));
     let mut asked = JoinSet::new();
+    let mut failed = Error::new(ErrorKind::Unavailable, "no server answered in time");
     for address in servers.all() {
-        let mut stub = servers.client(&address)?;
+        // One that cannot be used says nothing of the others.
+        let mut stub = match servers.client(&address) {
+            Ok(stub) => stub,
+            Err(error) => {
+                failed = error;
+                continue;
+            }
+        };
         let request = InfoRequest { log: client.log_name(), allow_stale: true };
         asked.spawn(async move { (address, stub.info(request).await) });
     }
     let log_id = servers.log_id();
     let mut best: Option<InfoResponse> = None;
-    let mut failed = Error::new(ErrorKind::Unavailable, "no server answered in time");
     while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
         let Ok((address, answer)) = answer else { continue };
         let info = match answer {

@@ -224,13 +224,13 @@ impl Watch {
             found = open.looking.join_next(), if looks => {
                 if matches!(found, Some(Ok(true))) {
                     self.stream = None;
+                    self.avoid.clear();
                 }
                 Ok(None)
             }
             () = sleep_until(open.look_at), if !open.leads && !looks => {
                 open.look_at = within(LOOK);
-                let (client, avoid, server) = (self.client.clone(), self.avoid.clone(), open.server.clone());
-                open.looking.spawn(leader_elsewhere(client, avoid, server));
+                open.looking.spawn(leader_elsewhere(self.client.clone(), open.server.clone()));
                 Ok(None)
             }
         }
@@ -274,12 +274,12 @@ async fn open(
     }
 }
 
-/// Whether another server than this replica leads.
-async fn leader_elsewhere(client: Client, avoid: Avoid, server: String) -> bool {
+/// Whether another server than this replica leads; also one that has failed before.
+async fn leader_elsewhere(client: Client, server: String) -> bool {
     let servers = client.servers();
     servers.depose(&server);
     let soon = within(client.options().probe_timeout);
-    let found = servers.leader_or_any(&avoid, soon).await;
+    let found = servers.leader_or_any(&Avoid::default(), soon).await;
     found.is_ok_and(|leader| servers.is_leader(&leader) && leader != server)
 }
 

@@ -366,8 +366,9 @@ impl Shared {
         (state.server, state.connected_since, state.fed) = (None, None, false);
         let closed = || Error::new(ErrorKind::Closed, "the follower was closed");
         state.last_error.get_or_insert_with(closed);
-        self.events.end();
+        drop(state);
         self.changed.notify_all();
+        self.events.end(); // a hook may ask how the follower stands
     }
 
     /// Waits until the copy is there.

@@ -98,7 +98,8 @@ impl Sources {
 
     /// Whether there is a server, other than this one, that has not failed lately.
     pub(super) fn has_other(&self, server: &str) -> bool {
-        self.usable().iter().any(|other| *other != server && !self.failed.contains_key(*other))
+        let failed = |other: &String| self.failed.get(other).is_some_and(|since| since.elapsed() < AVOID);
+        self.usable().into_iter().any(|other| other != server && !failed(other))
     }
 
     fn usable(&self) -> BTreeSet<&String> {
@@ -219,6 +220,7 @@ impl Sources {
         &self,
         server: &str,
         fed: bool,
+        log: Option<LogId>,
     ) -> impl Future<Output = Option<Index>> + Send + use<> {
         // Copies are named by nobody: those that were given are asked as well.
         let others = self.usable().into_iter().filter(|address| *address != server);
@@ -234,7 +236,12 @@ impl Sources {
                 let Ok(mut client) = servers.client(&address) else { continue };
                 let request = InfoRequest { log: options.log.clone(), allow_stale: true };
                 if let Ok(Ok(info)) = timeout(options.probe_timeout, client.info(request)).await {
-                    return Some(Index(info.into_inner().last));
+                    let info = info.into_inner();
+                    // One that came up with another log says nothing of this one.
+                    let theirs = from_hex(&info.log_id).ok().map(LogId);
+                    if log.is_none() || theirs == log {
+                        return Some(Index(info.last));
+                    }
                 }
             }
             None
@@ -260,6 +267,19 @@ impl Sources {
 mod tests {
     use super::*;
     use crate::follow::FEATURE_PLACES;
+
+    /// A server is avoided for a while after it has failed. While one server fed it a copy did not notice that the while
+    /// was over, and stayed with that one for good, whatever it lacked.
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_long_ago_is_another_server() {
+        let seeds = vec!["a:1".to_owned(), "b:1".to_owned()];
+        let mut sources = Sources::new(seeds, String::new(), ClientOptions::default(), FEATURE);
+        assert!(sources.has_other("a:1") && sources.has_other("c:1"));
+        sources.failed.insert("b:1".into(), Instant::now());
+        assert!(!sources.has_other("a:1"));
+        tokio::time::advance(AVOID).await;
+        assert!(sources.has_other("a:1"));
+    }
 
     /// Source and follower are not upgraded in one moment.
     #[test]

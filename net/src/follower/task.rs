@@ -143,6 +143,7 @@ impl Task {
         let log = self.followed().map(|f| f.log().info().log_id);
         let chosen = self.sources.choose(log).await.map_err(Failure::Server)?;
         *server = Some(chosen.clone());
+        self.elsewhere = Index(0);
         let mut upstream = self.open(chosen, log).await?;
         let silence = self.shared.options.keep_alive.saturating_mul(3);
         let every = self.shared.options.compare_interval;
@@ -194,7 +195,9 @@ impl Task {
                         return Err(Failure::Server(Error::new(ErrorKind::Unavailable, what)));
                     }
                     if asking.is_none() {
-                        asking = Some(Box::pin(self.sources.last_elsewhere(&upstream.server, upstream.fed)));
+                        let log = self.followed().map(|f| f.log().info().log_id);
+                        let asked = self.sources.last_elsewhere(&upstream.server, upstream.fed, log);
+                        asking = Some(Box::pin(asked));
                     }
                 }
             }

@@ -5,6 +5,7 @@ use crate::support::{LONG, append, event, follow, same, until};
 use chiplog::{Index, Start};
 use chiplog_net::follower::FollowerEvent;
 use chiplog_net::native::NativeOptions;
+use std::time::Duration;
 
 /// A copy that feeds a copy: what the first one misses or discards, the second one hears of; that the first one's server
 /// dies, it does not.
@@ -48,6 +49,48 @@ fn a_copy_feeds_a_copy() {
     first.close().unwrap();
     until("the second one's server is gone", || second.status().server.is_none());
     second.close().unwrap();
+}
+
+/// Clients read from copies where nobody else is there. What a copy does not have was taken for what the log does not have.
+#[test]
+fn a_client_does_not_take_a_copy_for_the_log() {
+    let mut one = One::new();
+    let dir = tempfile::tempdir().unwrap();
+    append(&one.log, 100, 100);
+    let copy = follow(dir.path(), &[one.address()], Start::Next);
+    let last = append(&one.log, 1, 100);
+    copy.wait_for(last, LONG).unwrap();
+    let serving = Server::serve(copy.host().clone(), 0, NativeOptions::default());
+    let (port, log) = (one.address().rsplit_once(':').unwrap().1.parse().unwrap(), one.log.clone());
+    let seeds = [one.address(), serving.address.clone()];
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let client = chiplog_net::client::Client::connect(seeds, quick_client()).await.unwrap();
+        let starts = [Start::First, Start::Index(Index(2))];
+        let mut readers = starts.map(|start| client.reader(start, chiplog_net::client::ReadFrom::Any));
+        // While the log's own server is away, nobody says that its records are gone, nor begins behind them.
+        let other = Server::start_at(One::new().log.clone(), 0, NativeOptions::default());
+        drop(std::mem::replace(&mut one.server, other));
+        for reader in &mut readers {
+            let nothing = tokio::time::timeout(Duration::from_secs(1), reader.next_record()).await;
+            assert!(nothing.is_err(), "{nothing:?}");
+        }
+        // What the copy has is read there meanwhile.
+        let mut newest = client.reader(Start::Index(last), chiplog_net::client::ReadFrom::Any);
+        assert_eq!(newest.next_record().await.unwrap().unwrap().index, last);
+        assert_eq!(newest.server(), Some(&*serving.address));
+        one.server = Server::start_at(log, port, NativeOptions::default());
+        for (reader, first) in readers.iter_mut().zip([1, 2]) {
+            let record = tokio::time::timeout(LONG, reader.next_record()).await.unwrap();
+            assert_eq!(record.unwrap().unwrap().index, Index(first));
+        }
+    });
+}
+
+fn quick_client() -> chiplog_net::client::ClientOptions {
+    let mut options = chiplog_net::client::ClientOptions::default();
+    options.probe_timeout = Duration::from_millis(500);
+    options.attempt_timeout = Duration::from_secs(3);
+    options
 }
 
 /// A copy whose own server is gone stands still, and says nothing of it: who hangs on it looks around.

@@ -3,7 +3,8 @@
 use crate::served::One;
 use crate::support::{LONG, append, follow, quick, until};
 use chiplog::{ErrorKind, Start};
-use chiplog_net::follower::{Follower, FollowerEvent};
+use chiplog_net::follower::Follower;
+use std::time::Duration;
 
 /// Closing waits for no server, from whatever thread: not for one that says nothing either.
 #[test]
@@ -56,26 +57,54 @@ fn the_last_handle_may_go_in_a_hook() {
     });
 }
 
-/// The same in a hook of events, on the follower's own thread: it cannot wait for its own end.
+/// The same in a hook of events, which runs on the follower's own thread: that one waited for its own end.
 #[test]
 fn the_last_handle_may_go_in_a_hook_of_events() {
     let one = One::new();
-    let last = append(&one.log, 10, 100);
     let dir = tempfile::tempdir().unwrap();
+    let last = append(&one.log, 10, 100);
     let copy = follow(dir.path(), &[one.address()], Start::First);
     copy.wait_for(last, LONG).unwrap();
-    while !matches!(copy.next_event(LONG).unwrap(), FollowerEvent::Connected { .. }) {}
+    while copy.next_event(Duration::from_secs(1)).is_ok() {}
     let (done, came) = std::sync::mpsc::channel();
-    copy.clone().on_event(move || {
-        let closed = copy.close();
-        drop(copy);
-        done.send(closed).unwrap();
+    let held = copy.clone();
+    copy.on_event(move || {
+        drop(held);
+        done.send(()).unwrap();
     });
+    drop(copy);
     one.log.discard(last).unwrap();
-    assert!(came.recv_timeout(LONG).unwrap().is_ok());
+    came.recv_timeout(LONG).unwrap();
     until("the directory is free", || {
         Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
     });
+}
+
+/// A hook that closes, or asks how the follower stands, while another thread closes: each waited for the other.
+#[test]
+fn a_hook_of_events_may_close_while_another_thread_does() {
+    let one = One::new();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = follow(dir.path(), &[one.address()], Start::First);
+    copy.wait_for(append(&one.log, 10, 100), LONG).unwrap();
+    while copy.next_event(Duration::from_secs(1)).is_ok() {}
+    let (done, came) = std::sync::mpsc::channel();
+    let held = copy.clone();
+    copy.on_event({
+        let done = done.clone();
+        move || {
+            let closed = held.close();
+            done.send((closed, held.status().server)).unwrap();
+        }
+    });
+    std::thread::spawn(move || {
+        let closed = copy.close();
+        done.send((closed, copy.status().server)).unwrap();
+    });
+    for _ in 0..2 {
+        let (closed, server) = came.recv_timeout(LONG).unwrap();
+        assert!(closed.is_ok() && server.is_none(), "{closed:?} {server:?}");
+    }
 }
 
 /// The same when the follower ends by itself: then hooks run on a thread of the log's own.

@@ -50,8 +50,12 @@ class Stats:
     sync_seconds_p99: float
     rolls: int
     """Files begun."""
+    scrubbed_bytes: int
+    """Bytes that the scrub has read and checked: of a replica of a cluster; else 0."""
     damaged: int
     """Places found where blocks are damaged."""
+    repaired: int
+    """Such places that were repaired with what other replicas have."""
     syncing_seconds: float
     """How long the sync has run that is running now; none: 0."""
 
@@ -64,6 +68,21 @@ class Backlog:
     queue_bytes: int
     taken_bytes: int
     uncommitted_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A replica that belongs to a cluster."""
+
+    node: int
+    """Its number."""
+    directory: int
+    """The directory it has to come with; 0: not known."""
+    address: str
+    """Where it is reached."""
+    is_voter: bool
+    is_leaving: bool
+    """It is about to leave, or to vote no more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,6 +153,8 @@ impl Sink for Resuming {
         // The session ends with the producer, when all of it is in the log: what is to be sent again has to be known.
         if let Err(failed) = lock(&self.journal).sync() {
             shared.fail(failed);
+            std::mem::forget(producer); // or the session would end, which the next run needs
+            return;
         }
         let closed = self.remote.wait(producer.close(LAST_WORDS));
         if !closed.left.is_empty() {
@@ -171,7 +173,8 @@ pub(super) fn other_input(records: u64) -> Failure {
 
 /// A batch of which nobody knows whether it is in the log, and what to do.
 fn doubtful(error: chiplog::Error) -> Failure {
-    let advice = match error.kind() {
+    let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<chiplog::Error>());
+    let advice = match source.unwrap_or(&error).kind() {
         ErrorKind::SessionExpired => {
             "; what was sent and not confirmed may be in the log or not: look at its end, and go on with another session file and the rest of the input"
         }
