@@ -45,6 +45,7 @@ pub mod ids;
 pub mod listener;
 pub mod logspec;
 pub mod native;
+mod own_thread;
 pub mod peer;
 mod places;
 pub mod proto;
