@@ -445,30 +445,6 @@ mod models {
         });
     }
 
-    /// Each runs its own only, or the writer does.
-    #[test]
-    fn loom_two_hooks_and_writer() {
-        loom::model(|| {
-            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
-            let called = [Arc::new(Notify::new()), Arc::new(Notify::new())];
-            let register = |called: Arc<Notify>| {
-                let positions = positions.clone();
-                move || {
-                    positions.on_reach(positions.hook_owner(), Index(1), Box::new(move || called.notify()))
-                }
-            };
-            let registrar = thread::spawn(register(called[0].clone()));
-            let writer = thread::spawn({
-                let positions = positions.clone();
-                move || publish(&positions, 1)
-            });
-            register(called[1].clone())();
-            called.iter().for_each(|called| called.wait());
-            registrar.join().unwrap();
-            writer.join().unwrap();
-        });
-    }
-
     #[test]
     fn loom_reader_hook_and_close() {
         loom::model(|| {

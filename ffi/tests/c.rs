@@ -137,11 +137,10 @@ fn all_of_it_under_address_sanitizer() {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
         // A forked child leaves what is its parent's: that is no leak of the parent's, which is looked at.
-        command
-            .arg(dir.path())
-            .arg(&server.address)
-            .arg(&other.address)
-            .env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
+        command.arg(dir.path()).arg(&server.address).env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
+        if source == "callbacks.c" {
+            command.arg(&other.address);
+        }
         run(&mut command);
     }
 }
