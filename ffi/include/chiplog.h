@@ -703,10 +703,6 @@ typedef struct {
    */
   char address[520];
   /**
-   * The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
-   */
-  char directory_id[40];
-  /**
    * Whether it votes: 1 or 0.
    */
   uint8_t is_voter;
@@ -718,6 +714,10 @@ typedef struct {
    * Not used; 0.
    */
   uint8_t reserved[6];
+  /**
+   * The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
+   */
+  char directory_id[40];
 } chiplog_member_t;
 
 /**

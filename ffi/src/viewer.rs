@@ -32,14 +32,14 @@ pub struct chiplog_member_t {
     pub node: u64,
     /// Where it is reached, NUL behind it.
     pub address: [c_char; 520],
-    /// The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
-    pub directory_id: [c_char; 40],
     /// Whether it votes: 1 or 0.
     pub is_voter: u8,
     /// Whether it is about to leave: 1 or 0.
     pub is_leaving: u8,
     /// Not used; 0.
     pub reserved: [u8; 6],
+    /// The directory it has to come with: 32 hexadecimal digits and a NUL; all 0: not known.
+    pub directory_id: [c_char; 40],
 }
 
 /// Called with each member; what it points to ends with the call. It must not throw.
@@ -170,10 +170,10 @@ pub unsafe extern "C" fn chiplog_viewer_members(
                 let shown = chiplog_member_t {
                     node: member.node.get(),
                     address: fixed(&member.address),
-                    directory_id: fixed(&chiplog_net::ids::to_hex(member.directory.get())),
                     is_voter: member.is_voter().into(),
                     is_leaving: member.is_leaving().into(),
                     reserved: [0; 6],
+                    directory_id: fixed(&chiplog_net::ids::to_hex(member.directory.get())),
                 };
                 callback(context.0, &raw const shown);
             }

@@ -1,7 +1,7 @@
 //! Sockets: what the kernel is told of connections between replicas: how long what was sent may stay unacknowledged.
 //!
-//! That is the kernel of the other machine, not its program: a line that is slow but moves, and a program that reads late,
-//! are borne; one whose packets vanish is not. Pings within HTTP/2 cannot tell these apart, as they wait behind what is large.
+//! A line that is slow but moves is borne; one whose packets vanish is not, nor a program that reads nothing for so long, with
+//! its kernel's buffer full. Pings within HTTP/2 cannot tell a slow line from a dead one, as they wait behind what is large.
 //!
 //! Must not know: which peer it is.
 

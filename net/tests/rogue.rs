@@ -777,15 +777,16 @@ async fn a_leader_by_another_name_is_no_other_leader() {
     first.on_server_info = Box::new(move |_| of_two(1, &addresses, 1, 1));
     let at_election = Arc::<Mutex<Vec<String>>>::default();
     let then = at_election.clone();
-    second.on_server_info = Box::new(move |n| match n {
-        0..3 => of_two(2, &of_second, 1, 2),
-        _ => {
-            let mut then = then.lock().unwrap();
-            if then.is_empty() {
-                then.clone_from(&of_first.lock().unwrap());
-            }
-            of_two(2, &of_second, 2, 3)
+    second.on_server_info = Box::new(move |n| {
+        let asked = of_first.lock().unwrap().clone();
+        if n < 3 || !asked.contains(&"append 0".to_owned()) {
+            return of_two(2, &of_second, 1, 2);
         }
+        let mut then = then.lock().unwrap();
+        if then.is_empty() {
+            *then = asked;
+        }
+        of_two(2, &of_second, 2, 3)
     });
     second.serve_at(at_second);
     first.serve_at(at_first);

@@ -128,6 +128,29 @@ async fn a_watch_goes_back_to_a_leader_that_was_away() {
     until_told_by(&trio, &mut watch, |node| node == leader).await;
 }
 
+/// Others can reach a leader that the client cannot, and name it: the watch left the replica that told it for that one, second
+/// after second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_stays_where_it_is_told_while_the_leader_is_silent() {
+    let mut trio = with_records(1);
+    let mut options = quick();
+    // Whoever goes to the silent leader stays there for longer than the test.
+    options.timeout = 10 * PATIENCE;
+    options.attempt_timeout = 10 * PATIENCE;
+    options.connect_timeout = 10 * PATIENCE;
+    options.keep_alive = 10 * PATIENCE;
+    let client = Client::connect(trio.addresses(), options).await.unwrap();
+    let mut watch = client.watch(Duration::from_millis(20));
+    let leader = trio.leader(0);
+    until_told_by(&trio, &mut watch, |node| node == leader).await;
+    let _silent = trio.silence(leader);
+    let end = tokio::time::Instant::now() + Duration::from_secs(4); // it looks for the leader each second
+    while tokio::time::Instant::now() < end {
+        until_told_by(&trio, &mut watch, |node| node != leader).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Appends now and then, so that there is something to tell.
 async fn until_told_by(trio: &Trio, watch: &mut chiplog_net::client::Watch, is: impl Fn(u64) -> bool) {
     let told = async {

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - Who settles an append wakes that thread and goes on: it takes no interpreter, and no callback can hold it up.
 //! - That thread has the interpreter during a call and at no other time.
+//! - A callback may wait: tokio's budget for the polls of a task, which nothing would renew during a call, is not kept to.
 //! - Once the interpreter begins to end no call begins; the one that runs is waited for.
 //! - A forked child has a thread of its own, and calls nothing that its parent was given.
 
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::unconstrained;
 
 /// The callbacks' thread: a runtime of one thread, without clock and sockets.
 #[derive(Clone)]
@@ -59,9 +61,8 @@ impl Caller {
         if let Some(caller) = Self::current() {
             return Ok(caller);
         }
-        let caller = Self::start().map_err(raise)?;
         py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end, py)?,))?;
-        Ok(caller)
+        Self::start().map_err(raise)
     }
 }
 
@@ -94,7 +95,7 @@ pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
         let _inside = runtime.as_ref().map(Handle::enter);
         settled.as_mut().poll(context).map(drop::<F::Output>)
     });
-    caller.handle.spawn(async move {
+    caller.handle.spawn(unconstrained(async move {
         settled.await;
         if !ended.load(Ordering::Acquire) {
             Python::attach(|py| {
@@ -108,7 +109,7 @@ pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
         }
         // There is no interpreter to give them back to.
         forget((ticket, function));
-    });
+    }));
     Ok(())
 }
 

@@ -188,9 +188,10 @@ impl Client {
 
     /// `discard`, to be awaited.
     fn discard_async(&self, py: Python<'_>, first: u64) -> PyResult<Py<PyAny>> {
-        let client = self.client()?.clone();
+        let (client, ending) = self.open()?;
+        let (client, ending) = (client.clone(), ending.clone());
         drive(py, Some(self.runtime.clone()), async move {
-            let done = client.discard(Index(first)).await;
+            let done = ending.or(client.discard(Index(first))).await;
             let finish: Finish = Box::new(move |py| done.map(|()| py.None()).map_err(raise));
             finish
         })

@@ -70,6 +70,20 @@ def test_a_callback_may_append_and_wait(log: chiplog.Log) -> None:
     assert calls.wait_for(1) == [3]
 
 
+def test_a_callback_may_ask_the_servers_however_often(client: chiplog.Client) -> None:
+    """Each call ate of the budget that tokio gives to one poll of a task: the 43rd never ended."""
+    asked = threading.Event()
+
+    def asks(_: chiplog.Ticket) -> None:
+        for _ in range(300):
+            client.info()
+        asked.set()
+
+    with client.producer() as producer:
+        producer.submit(b"x").add_done_callback(asks)
+        assert asked.wait(PATIENCE)
+
+
 def test_what_it_raises_goes_to_the_unraisable_hook(log: chiplog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
@@ -128,11 +142,14 @@ for _ in range(3):
 log.close()
 """, "told 1\ntold 2\ntold 3\n"),
     "one that runs": ("""
+import threading
+begun = threading.Event()
 def slow(ticket):
+    begun.set()
     time.sleep(0.3)
     print("over", flush=True)
 log.submit(b"x").add_done_callback(slow)
-time.sleep(0.1)
+assert begun.wait(60)
 """, "over\n"),
     "in a child": ("""
 def waits(ticket):

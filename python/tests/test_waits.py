@@ -1,5 +1,6 @@
 """Waits: the interpreter is released, signals are seen, another thread's close is too."""
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -260,7 +261,19 @@ def test_a_closed_client_ends_its_calls_and_takes_no_more(servers: Servers) -> N
     try:
         for server in servers.running.values():
             server.send_signal(signal.SIGSTOP)
+        begun = threading.Event()
+
+        async def both() -> list[object]:
+            asyncio.get_running_loop().call_later(0.1, begun.set)
+            return await asyncio.gather(client.info_async(), client.discard_async(1), return_exceptions=True)
+
+        ended: list[object] = []
+        awaiting, caught = in_thread(lambda: ended.extend(asyncio.run(both())))
+        assert begun.wait(PATIENCE)
         closes(*in_thread(client.info), client.close)
+        awaiting.join(PATIENCE)
+        assert not awaiting.is_alive() and not caught
+        assert [type(one) for one in ended] == [chiplog.ClosedError] * 2
     finally:
         for server in servers.running.values():
             server.send_signal(signal.SIGCONT)

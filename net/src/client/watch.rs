@@ -274,13 +274,19 @@ async fn open(
     }
 }
 
-/// Whether another server than this replica leads; also one that has failed before.
+/// Whether another server than this replica leads, and answers; also one that has failed before.
 async fn leader_elsewhere(client: Client, server: String) -> bool {
     let servers = client.servers();
     servers.depose(&server);
     let soon = within(client.options().probe_timeout);
     let found = servers.leader_or_any(&Avoid::default(), soon).await;
-    found.is_ok_and(|leader| servers.is_leader(&leader) && leader != server)
+    match found {
+        // Others can reach a leader that this client cannot.
+        Ok(leader) if servers.is_leader(&leader) && leader != server => {
+            servers.learn(&leader).await.as_ref() == Some(&leader)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
