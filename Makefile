@@ -4,10 +4,11 @@
 #   make demo-replicated   the same inside one program: three replicas of one process
 #   make demo-embedded   one log on its own: 16 threads, a kill -9, recovery
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
-#   make test    every test: about a quarter of an hour on two cores
+#   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
-#   make wheel   the Python wheel, into target/wheels/;  make test-python   its tests alone;  make test-wheel   before a release
+#   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
+#                make test-wheel, test-sdist   before a release
 #   make bench   measure this machine's disk and the log on it;  make bars   the bars of docs/performance.md
 
 CARGO ?= cargo
@@ -25,7 +26,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -72,6 +73,19 @@ $(MATURIN):
 
 wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.11 or newer: target/wheels/
 	cd python && PATH=$(BUILD_VENV)/bin:$$PATH $(MATURIN) build --release --zig --compatibility manylinux2014 --out ../target/wheels
+
+sdist: $(MATURIN) ## the sources as a package: pip makes a wheel of it, where there is a Rust: target/wheels/
+	cd python && $(MATURIN) sdist --out ../target/wheels
+
+# Third-party crates are those that are built already; what builds the wheel, pip gets by itself.
+SDIST_VENV := $(CURDIR)/target/venv-sdist
+test-sdist: sdist ## a wheel is built of the package and installed into an empty environment, and used there
+	rm -rf $(SDIST_VENV) && $(PYTHON) -m venv $(SDIST_VENV)
+	CARGO_TARGET_DIR=$(CURDIR)/target MATURIN_PEP517_ARGS="--profile $(WHEEL_PROFILE)" \
+	  $(SDIST_VENV)/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
+	  "$$(ls -t target/wheels/chiplog-*.tar.gz | head -n 1)"
+	cd target && $(SDIST_VENV)/bin/python -c 'import chiplog, tempfile; \
+	  log = chiplog.Log(tempfile.mkdtemp()); assert log.append(b"x") == 1; log.close(); print(chiplog.__version__, chiplog.__file__)'
 
 wheel-dev: $(MATURIN) ## a wheel for tests, on this machine only: target/wheels-test/
 	cd python && $(MATURIN) build --quiet --profile $(WHEEL_PROFILE) --compatibility linux --out ../target/wheels-test
@@ -134,7 +148,7 @@ bars-core:
 	$(CARGO) run --quiet --release --package chiplog-server -- bench bars --json-file target/bars.json $(BARS_FLAGS)
 
 bench-c: ## the bars of the C library: text, and target/bars-c.json
-	$(CARGO) bench --quiet --package chiplog-ffi -- --dir target --json-file $(CURDIR)/target/bars-c.json
+	$(CARGO) bench --quiet --package chiplog-ffi -- --dir $(CURDIR)/target --json-file $(CURDIR)/target/bars-c.json
 
 # The C library. Its version, for file names and the pkg-config file.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)

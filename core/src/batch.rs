@@ -316,7 +316,7 @@ fn unpacked_wrong(why: Malformed) -> Error {
 /// assert!(builder.build()?.as_bytes().len() < 4000);
 /// # Ok::<(), chiplog::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct BatchBuilder {
     /// Header place, then the payload so far. Empty until the first push.
     bytes: Vec<u8>,

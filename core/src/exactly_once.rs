@@ -9,6 +9,7 @@ use crate::gather::Patience;
 use crate::log::Log;
 use crate::types::{Index, Sequence, SessionId};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Appends that happen once each, in order, however often they are tried. Number and id are all that a
 /// client has to remember over a crash: with [`Log::resume_session`] it goes on, and an append that it
@@ -43,6 +44,8 @@ pub struct Session {
     inflight: VecDeque<(Sequence, Ticket)>,
     /// Whether any append did not wait for its answer.
     pipelined: bool,
+    /// A number that was refused. It is free once those behind it are answered, which are refused too.
+    refused: Option<Sequence>,
 }
 
 impl Log {
@@ -62,7 +65,7 @@ impl Log {
     /// attempt is not in the log; an earlier one may be, so that nothing else may go under that number. Does not look
     /// whether the session is known; the first append does.
     pub fn resume_session(&self, id: SessionId, next: Sequence) -> Session {
-        Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false }
+        Session { log: self.clone(), id, next, inflight: VecDeque::new(), pipelined: false, refused: None }
     }
 }
 
@@ -84,7 +87,7 @@ impl Session {
     /// to the next number. `SessionExpired`, `SequenceGap`; `InvalidArgument` for number 0; and those of
     /// [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
-        Ok(self.send(record)?.wait()?.first)
+        Ok(self.send(record, None)?.wait()?.first)
     }
 
     /// Appends a batch, once, and waits until it is durable.
@@ -102,13 +105,23 @@ impl Session {
     /// goes to the next append. The ticket can hold the other errors of [`Session::append`].
     pub fn submit(&mut self, record: &[u8]) -> Result<Ticket> {
         self.pipelined = true;
-        self.send(record)
+        self.send(record, None)
     }
 
-    fn send(&mut self, record: &[u8]) -> Result<Ticket> {
-        let stamp = self.stamp()?;
-        let patience = Patience::For(self.log.queue_timeout());
-        let ticket = self.log.push_record(record, stamp, patience)?;
+    /// As [`Session::submit`], but waits for room, in the session's window and in the log's queue, for at most
+    /// `patience`. Zero never waits.
+    ///
+    /// # Errors
+    /// As [`Session::submit`]; `Busy`: no room in that time.
+    pub fn submit_within(&mut self, record: &[u8], patience: Duration) -> Result<Ticket> {
+        self.pipelined = true;
+        self.send(record, Some(Until::from_now(patience)))
+    }
+
+    fn send(&mut self, record: &[u8], until: Option<Until>) -> Result<Ticket> {
+        let stamp = self.stamp(until)?;
+        let patience = until.map_or(self.log.queue_timeout(), Until::left);
+        let ticket = self.log.push_record(record, stamp, Patience::For(patience))?;
         Ok(self.sent(ticket))
     }
 
@@ -121,8 +134,24 @@ impl Session {
         self.send_batch(batch)
     }
 
+    /// As [`Session::submit_batch`], but waits for room as [`Session::submit_within`] does. Where it fails the builder is
+    /// as it was.
+    ///
+    /// # Errors
+    /// As [`Session::submit_batch`]; `Busy`: no room in that time.
+    pub fn submit_batch_within(&mut self, batch: &mut BatchBuilder, patience: Duration) -> Result<Ticket> {
+        self.pipelined = true;
+        let until = Until::from_now(patience);
+        let Stamp { session, sequence, inflight } = self.stamp(Some(until))?;
+        let mut taken = batch.clone();
+        let built = taken.session(session, sequence, inflight).build()?;
+        let ticket = self.log.push_batch(&built, Patience::For(until.left()))?;
+        *batch = taken;
+        Ok(self.sent(ticket))
+    }
+
     fn send_batch(&mut self, batch: &mut BatchBuilder) -> Result<Ticket> {
-        let Stamp { session, sequence, inflight } = self.stamp()?;
+        let Stamp { session, sequence, inflight } = self.stamp(None)?;
         let batch = batch.session(session, sequence, inflight).build()?;
         let ticket = self.log.submit_batch(&batch)?;
         Ok(self.sent(ticket))
@@ -133,17 +162,26 @@ impl Session {
     /// # Errors
     /// Those of [`Log::discard`].
     pub fn close(mut self) -> Result<()> {
-        self.settle(0);
+        self.settle(0, None);
         self.log.close_session(self.id)
     }
 
     /// The next stamp, once there is room for one more in flight.
-    fn stamp(&mut self) -> Result<Stamp> {
+    ///
+    /// # Errors
+    /// `Busy`: not until then.
+    fn stamp(&mut self, until: Option<Until>) -> Result<Stamp> {
         // No number of any record: the table would answer that its record is in the log.
         if self.next == Sequence(0) {
             return Err(Error::new(ErrorKind::InvalidArgument, "a session's sequence numbers start at 1"));
         }
-        self.settle(usize::from(self.log.session_window()) - 1);
+        if !self.settle(usize::from(self.log.session_window()) - 1, until) {
+            let what = format!(
+                "{} appends of this session are in flight; try again, or raise session_window",
+                self.inflight.len()
+            );
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
         // Which answers the program has seen of those it did not wait for is not known here: it may ask again
         // for any number in the window. Of those it waited for, only for the last.
         let before = self.next.0.saturating_sub(1).min(u64::from(self.log.session_window()) - 1);
@@ -157,24 +195,46 @@ impl Session {
         ticket
     }
 
-    /// Forgets what is answered, and waits until no more than `max` are not.
-    fn settle(&mut self, max: usize) {
+    /// Forgets what is answered, and waits until no more than `max` are not. False: not until then.
+    fn settle(&mut self, max: usize, until: Option<Until>) -> bool {
         while let Some((sequence, ticket)) = self.inflight.front() {
-            let result = match ticket.poll() {
-                Some(result) => result,
-                None if self.inflight.len() > max => ticket.wait(),
-                None => return,
+            let is_enough = self.inflight.len() <= max && self.refused.is_none();
+            let result = match (ticket.poll(), until) {
+                (Some(result), _) => result,
+                (None, _) if is_enough => return true,
+                (None, None) => ticket.wait(),
+                (None, Some(until)) => {
+                    // Asked for afterwards: the append's own outcome, never the end of the wait.
+                    let _ = ticket.wait_timeout(until.left());
+                    let Some(result) = ticket.poll() else { return false };
+                    result
+                }
             };
             let sequence = *sequence;
             self.inflight.pop_front();
             // Refused and surely not in the log: the number is free again, and all behind it are refused too.
             let in_doubt = [ErrorKind::Poisoned, ErrorKind::Unavailable, ErrorKind::SequenceForgotten];
             if result.is_err_and(|e| !in_doubt.contains(&e.kind())) {
-                for (_, behind) in self.inflight.drain(..) {
-                    let _ = behind.wait();
-                }
-                self.next = sequence;
+                self.refused.get_or_insert(sequence);
             }
         }
+        if let Some(free) = self.refused.take() {
+            self.next = free;
+        }
+        true
+    }
+}
+
+/// How long is waited. None: for ever.
+#[derive(Clone, Copy, Debug)]
+struct Until(Option<Instant>);
+
+impl Until {
+    fn from_now(patience: Duration) -> Self {
+        Self(Instant::now().checked_add(patience))
+    }
+
+    fn left(self) -> Duration {
+        self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
 }

@@ -71,6 +71,7 @@ pub mod sim;
 mod stats;
 mod store;
 mod tend;
+mod threads;
 pub mod transport;
 mod types;
 mod viewer;

@@ -36,6 +36,7 @@ use crate::rescue::Shared;
 use crate::sequence::Me;
 use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
+use crate::threads::spawn;
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
@@ -241,6 +242,7 @@ impl Log {
         published.show(repairing.status());
         published.hold(Some(repairing.refusal()));
         let shared = Shared {
+            path: path.clone(),
             options: options.clone(),
             queue: queue.clone(),
             positions: positions.clone(),
@@ -369,7 +371,7 @@ impl Log {
         self.inner.queue.push_record(record, stamp, patience)
     }
 
-    fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
+    pub(crate) fn push_batch(&self, batch: &Batch, patience: Patience) -> Result<Ticket> {
         self.check_batch(batch)?;
         self.inner.queue.push_batch(batch, patience)
     }
@@ -685,9 +687,6 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
 /// the tail.
 const UNCOUNTED_BYTES: u64 = 1024;
 
-/// Of each of a log's threads.
-pub(crate) const STACK_BYTES: usize = 2 << 20;
-
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;
 
@@ -724,13 +723,6 @@ impl Drop for Inner {
         }
         self.close();
     }
-}
-
-pub(crate) fn spawn(name: &str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    // With its size said, nothing is read from the environment.
-    let thread = std::thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
-    let spawned = thread.spawn(body);
-    spawned.map_err(|e| Error::io("start a thread for", path, e))
 }
 
 impl std::fmt::Debug for Log {

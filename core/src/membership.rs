@@ -389,4 +389,22 @@ mod tests {
             assert_eq!(alone.after(&[wrong]).unwrap_err().kind(), ErrorKind::Membership);
         }
     }
+
+    #[test]
+    fn there_are_64_members_and_no_more() {
+        let add = |n: u64| Change::AddLearner {
+            node: NodeId(n),
+            directory: DirectoryId(n.into()),
+            address: format!("h{n}:1"),
+        };
+        let adds: Vec<Change> = (4..=64).map(add).collect();
+        let full = three().after(&adds[..60]).unwrap().left().after(&adds[60..]).unwrap();
+        assert_eq!(full.members().count(), 64);
+        let refused = full.after(&[add(65)]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Membership);
+        assert!(refused.to_string().contains("64 members"), "{refused}");
+        // Who leaves makes room; at once, if not by way of a joint configuration.
+        let one_less = full.after(&[Change::Remove(NodeId(64))]).unwrap();
+        assert_eq!(one_less.after(&[add(65)]).unwrap().members().count(), 64);
+    }
 }

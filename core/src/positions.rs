@@ -178,7 +178,7 @@ impl Positions {
             self.rouse();
         }
         if self.tail.hooked.load(Ordering::Relaxed) > 0 {
-            self.run_hooks();
+            self.run_hooks(None);
         }
     }
 
@@ -187,7 +187,7 @@ impl Positions {
         let _ = self.tail.why.set(why);
         self.tail.closed.store(true, Ordering::Release);
         self.rouse();
-        self.run_hooks();
+        self.run_hooks(None);
     }
 
     /// Whether [`Self::close`] was called.
@@ -238,13 +238,14 @@ impl Positions {
 
     /// Runs `hook` once, when who waits for this has something to do or the log is closed; at once if so
     /// already. It runs on the writer thread and must not block. It takes the place of the owner's last one, so
-    /// that asking again and again piles nothing up.
+    /// that asking again and again piles nothing up. No hook of another owner runs here.
     pub(crate) fn on_reach(&self, owner: HookOwner, until: impl Into<Until>, hook: Hook) {
         let until = until.into();
         let replaced = self.change_hooks(owner, Some(Waiting { owner, until, hook }));
         fence(Ordering::SeqCst);
         if self.reached(until) || self.is_closed() {
-            self.run_hooks();
+            // Others that are due by now run on the writer thread, or where they are just being registered.
+            self.run_hooks(Some(owner));
         }
         drop(replaced);
     }
@@ -270,13 +271,15 @@ impl Positions {
         self.tail.epoch.wake_all();
     }
 
-    fn run_hooks(&self) {
+    /// Runs those that are due: all, or this owner's.
+    fn run_hooks(&self, of: Option<HookOwner>) {
         let mut due = Vec::new();
         {
             let mut hooks = self.tail.hooks.lock().unwrap_or_else(PoisonError::into_inner);
             let closed = self.is_closed();
             for waiting in std::mem::take(&mut *hooks) {
-                if closed || self.reached(waiting.until) {
+                let is_asked = of.is_none_or(|owner| owner == waiting.owner);
+                if is_asked && (closed || self.reached(waiting.until)) {
                     due.push(waiting.hook)
                 } else {
                     hooks.push(waiting)
@@ -353,6 +356,24 @@ mod tests {
         positions.close(closed());
         rx.recv().unwrap();
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    }
+
+    /// A reader that asked to be called ran the callbacks of all others, too, with its own locks held.
+    #[test]
+    fn who_registers_a_hook_runs_no_one_elses() {
+        let positions = Positions::new(Index(1), Index(0), Index(0));
+        let (tx, rx) = mpsc::channel();
+        let hook = |name: &'static str| {
+            let tx = tx.clone();
+            Box::new(move || tx.send(name).unwrap()) as Hook
+        };
+        let (one, other) = (positions.hook_owner(), positions.hook_owner());
+        positions.on_reach(one, Index(1), hook("one"));
+        positions.commit_to(Index(1)); // the writer has not come to call anybody yet
+        positions.on_reach(other, Index(1), hook("other"));
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["other"]);
+        positions.wake();
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["one"]);
     }
 
     #[test]

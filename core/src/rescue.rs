@@ -7,7 +7,7 @@ use crate::completion::Outcome;
 use crate::config::Options;
 use crate::disk::Lock;
 use crate::driver::{Driver, Stopwatch};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gather::{Queue, Taken, Work};
 use crate::mail::Mail;
 use crate::node::{Node, Published, fail, poisoned};
@@ -15,15 +15,17 @@ use crate::open::Opened;
 use crate::positions::{Positions, closed};
 use crate::repairing::Repairing;
 use crate::store::segment::Segments;
+use crate::threads::spawn;
 use crate::transport::Envelope;
-use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 /// What a log's threads share.
 #[derive(Clone)]
 pub(crate) struct Shared {
+    /// The log's directory.
+    pub(crate) path: PathBuf,
     pub(crate) options: Options,
     pub(crate) queue: Arc<Queue>,
     pub(crate) positions: Arc<Positions>,
@@ -110,7 +112,7 @@ impl Shared {
         self.queue.recount(self.segments.bytes_from(committed.first));
         let preparer = opened.store.preparer.clone();
         let cluster = opened.cluster.clone();
-        let helper = spawn("chiplog-helper", {
+        let helper = spawn("chiplog-helper", &self.path, {
             let (preparer, lock) = (preparer.clone(), lock.clone());
             move || {
                 preparer.run();
@@ -128,7 +130,7 @@ impl Shared {
         );
         let ended = node.and_then(|node| {
             let (driver, syncer) = Driver::new(node, cluster, self.watch, true);
-            let syncer = syncer.map(|s| spawn("chiplog-sync", move || s.run())).transpose()?;
+            let syncer = syncer.map(|s| spawn("chiplog-sync", &self.path, move || s.run())).transpose()?;
             self.published.hold(None);
             self.positions.wake();
             driver.run();
@@ -150,9 +152,4 @@ impl Shared {
             self.sort(work, &why);
         }
     }
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    spawned.map_err(|e: io::Error| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")))
 }

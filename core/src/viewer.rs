@@ -10,7 +10,7 @@ use crate::config::{Options, ReadMode};
 use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{Info, STACK_BYTES};
+use crate::log::Info;
 use crate::membership::{Member, Membership};
 use crate::open::{cannot_open, no_log};
 use crate::positions::{Positions, closed};
@@ -22,6 +22,7 @@ use crate::store::identity::Identity;
 use crate::store::recovery::{Survey, survey};
 use crate::store::segment::Segments;
 use crate::store::walk::Proven;
+use crate::threads::spawn;
 use crate::types::{Index, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, WatchFlags};
@@ -104,8 +105,7 @@ impl Viewer {
             state: state.clone(),
         };
         follower.publish();
-        let thread = std::thread::Builder::new().name("chiplog-viewer".into()).stack_size(STACK_BYTES);
-        thread.spawn(move || follower.run(&watch)).map_err(|e| Error::io("start a thread for", dir, e))?;
+        spawn("chiplog-viewer", dir, move || follower.run(&watch))?;
         Ok(Self { inner: Arc::new(Inner { identity, shelf, state, stop }) })
     }
 

@@ -20,6 +20,7 @@ const ORDER: &[&str] = &[
     "codec",
     "batch",
     // Waiting and waking.
+    "threads",
     "futex",
     "signal",
     "completion",
@@ -147,6 +148,9 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("tokio", &[], "the log is synchronous"),
     ("std::net", &[], "the log knows no network"),
     ("process::exit", &[], "a library does not end its program"),
+    ("thread::spawn", &[], "a thread's stack has a stated size, else its size is read from the environment"),
+    ("thread::Builder", &["threads"], "as above"),
+    ("thread::scope", &[], "as above"),
 ];
 
 #[test]

@@ -304,3 +304,50 @@ fn there_is_no_number_0() {
     assert_eq!(log.info().last, Index(0));
     assert_eq!(log.resume_session(id, Sequence(1)).append(b"x").unwrap(), Index(1));
 }
+
+/// Whoever waited for room in the window waited for as long as a sync took, whatever its own patience was.
+#[test]
+fn room_is_waited_for_within_ones_patience() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), Options { session_window: 4, ..small() }).unwrap();
+    let mut session = log.open_session().unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (tell, stands) = std::sync::mpsc::channel();
+    // The writer thread stands still until it is released: nothing is answered meanwhile.
+    log.submit(b"held").unwrap().on_complete(move |_| {
+        tell.send(()).unwrap();
+        let _ = held.recv();
+    });
+    stands.recv().unwrap();
+    let tickets: Vec<_> = (0..4).map(|_| session.submit_within(b"x", Duration::ZERO).unwrap()).collect();
+    for patience in [Duration::ZERO, Duration::from_millis(20)] {
+        assert_eq!(session.submit_within(b"y", patience).unwrap_err().kind(), ErrorKind::Busy);
+    }
+    let mut batch = BatchBuilder::new();
+    batch.push(b"z").unwrap();
+    let busy = session.submit_batch_within(&mut batch, Duration::from_millis(1));
+    assert_eq!((busy.unwrap_err().kind(), batch.count()), (ErrorKind::Busy, 1));
+    assert_eq!(session.next_sequence(), Sequence(5));
+    release.send(()).unwrap();
+    let last = session.submit_batch_within(&mut batch, Duration::MAX).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(last.wait().unwrap().first, Index(6));
+    assert_eq!(tickets[3].wait().unwrap().first, Index(5));
+    assert_eq!(session.append(b"y").unwrap(), Index(7));
+}
+
+/// Behind a number that was refused all are refused: it is used again once they are all answered, not before.
+#[test]
+fn a_refused_number_is_used_again_when_all_behind_it_are_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    let id = log.open_session().unwrap().id();
+    let mut session = log.resume_session(id, Sequence(5)); // 1 to 4 are missing
+    let tickets: Vec<_> = (0..3).map(|_| session.submit_within(b"x", Duration::MAX).unwrap()).collect();
+    for ticket in &tickets {
+        assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::SequenceGap);
+    }
+    let again = session.submit_within(b"x", Duration::ZERO).unwrap();
+    assert_eq!(session.next_sequence(), Sequence(6));
+    assert_eq!(again.wait().unwrap_err().kind(), ErrorKind::SequenceGap);
+}

@@ -118,8 +118,9 @@ static void apply(struct view *view, const char *log, const chiplog_record_t *re
     sql(view, sqlite3_bind_text(view->position, 1, log, -1, SQLITE_STATIC));
     sql(view, sqlite3_bind_int64(view->position, 2, (sqlite3_int64)applied));
     run(view, view->position);
-    sql(view, sqlite3_exec(view->tables, "COMMIT", NULL, NULL, NULL));
+    /* Not committed: another run, with another end, begins as this one did. */
     if (applied == view->applied) die("the log begins behind the last record that was asked for", "nothing of it is there");
+    sql(view, sqlite3_exec(view->tables, "COMMIT", NULL, NULL, NULL));
     if (view->log != log) snprintf(view->log, sizeof view->log, "%s", log);
     view->applied = applied;
 }

@@ -72,7 +72,7 @@ fn median(all: impl IntoIterator<Item = f64>) -> f64 {
 
 /// One measurement by Rust and one by C; who goes first takes turns.
 fn pair(round: usize, rust: impl FnOnce() -> f64, c: impl FnOnce() -> f64) -> (f64, f64) {
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         let rust = rust();
         (rust, c())
     } else {

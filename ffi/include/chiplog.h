@@ -923,7 +923,8 @@ typedef void (*chiplog_left_fn)(void *context,
                                 uint8_t in_doubt);
 
 /**
- * Deadlines and limits of a follower. Fill it with chiplog_follower_options_init.
+ * Deadlines and limits of a follower. Fill it with chiplog_follower_options_init. A time is from 1 ms to a day, else opening
+ * is CHIPLOG_INVALID_ARGUMENT; but open_timeout_ms is any, and CHIPLOG_FOREVER as long as it takes.
  */
 typedef struct {
   /**
@@ -1662,7 +1663,8 @@ chiplog_status_t chiplog_reader_wait(chiplog_reader_t *reader,
 /**
  * Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
  * already, else on the log's writer thread, or the client's. It must not use this reader. A reader has one: a new one, or a
- * descriptor, takes the place of the last; over the network each call that reads takes it away.
+ * descriptor, takes the place of the last; over the network each call that reads takes it away. A descriptor that was handed
+ * out stays open, and shows nothing until it is asked for again.
  * Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
  * time. Never blocks for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
@@ -1765,6 +1767,31 @@ chiplog_status_t chiplog_session_submit_batch(chiplog_session_t *session,
                                               chiplog_builder_t *builder,
                                               chiplog_ticket_t **ticket,
                                               chiplog_error_t **error);
+
+/**
+ * As chiplog_session_submit, but waits for room, in the session's window and in the log's queue, for at most `patience_ms`; 0:
+ * not at all.
+ * Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. One thread at a time.
+ * Errors: as chiplog_session_submit; BUSY: no room in that time, the record was not taken.
+ */
+chiplog_status_t chiplog_session_submit_within(chiplog_session_t *session,
+                                               const void *data,
+                                               size_t length,
+                                               uint64_t patience_ms,
+                                               chiplog_ticket_t **ticket,
+                                               chiplog_error_t **error);
+
+/**
+ * As chiplog_session_submit_batch, but waits for room as chiplog_session_submit_within does.
+ * Ownership: borrowed, the builder is empty afterwards, or where this fails as it was; `*ticket`: the caller's, to be closed.
+ * One thread at a time.
+ * Errors: as chiplog_session_submit_batch; BUSY: no room in that time.
+ */
+chiplog_status_t chiplog_session_submit_batch_within(chiplog_session_t *session,
+                                                     chiplog_builder_t *builder,
+                                                     uint64_t patience_ms,
+                                                     chiplog_ticket_t **ticket,
+                                                     chiplog_error_t **error);
 
 /**
  * Ends the session in the log, durably, once all in flight is answered: the log forgets it. The handle is still to be
@@ -2187,7 +2214,8 @@ chiplog_status_t chiplog_follower_next_event(chiplog_follower_t *follower,
 
 /**
  * Calls `callback` once, when there is an event to be taken, or will be none any more: at once on this thread if so already,
- * else on the follower's thread. A follower has one: a new one, or a descriptor, takes the place of the last.
+ * else on the follower's thread. A follower has one: a new one, or a descriptor, takes the place of the last. A descriptor that
+ * was handed out stays open, and shows nothing until it is asked for again.
  * Ownership: `context` is borrowed until the callback was called or replaced, or the follower has ended. Any thread. Never
  * blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */

@@ -224,13 +224,17 @@ pub(crate) unsafe fn tls(authority: Pem, certificate: Pem, key: Pem) -> Result<O
     if certificate.0.is_null() != key.0.is_null() {
         return Err(invalid("tls_certificate and tls_key belong together"));
     }
+    let given_certificate = certificate.0;
     // SAFETY: this function's condition.
     let [authority, certificate, key] = unsafe {
         [bytes(authority.0, authority.1)?, bytes(certificate.0, certificate.1)?, bytes(key.0, key.1)?]
             .map(<[u8]>::to_vec)
     };
-    let identity = (!certificate.is_empty()).then_some((certificate, key));
-    Ok(Some(ClientTls { authority, identity }))
+    let has_identity = !given_certificate.is_null();
+    if authority.is_empty() || has_identity && (certificate.is_empty() || key.is_empty()) {
+        return Err(invalid("tls_authority, tls_certificate or tls_key is empty"));
+    }
+    Ok(Some(ClientTls { authority, identity: has_identity.then_some((certificate, key)) }))
 }
 
 /// # Safety

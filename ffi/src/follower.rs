@@ -16,16 +16,24 @@ use chiplog::{Error, ErrorKind, Result, Signal};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use std::ffi::{c_char, c_void};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A follower as C holds it.
 pub(crate) struct Following {
     follower: Follower,
-    /// Raised while there may be an event.
-    signal: Mutex<Option<Signal>>,
+    watched: Mutex<Watched>,
     /// The callback of the moment.
     gate: Mutex<Option<Gate>>,
+}
+
+/// How an event loop is told. A descriptor that was handed out stays open.
+#[derive(Default)]
+struct Watched {
+    /// Raised while there may be an event.
+    signal: Option<Signal>,
+    /// Whether it is what is called when there is one, and no callback is.
+    is_hook: bool,
 }
 
 /// A copy of a log in this process, kept up to date from any server of its cluster. It does not vote and nobody has to
@@ -38,7 +46,8 @@ pub struct chiplog_follower_t {
 
 handle!(chiplog_follower_t is Following, 13, "follower");
 
-/// Deadlines and limits of a follower. Fill it with chiplog_follower_options_init.
+/// Deadlines and limits of a follower. Fill it with chiplog_follower_options_init. A time is from 1 ms to a day, else opening
+/// is CHIPLOG_INVALID_ARGUMENT; but open_timeout_ms is any, and CHIPLOG_FOREVER as long as it takes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types)]
@@ -253,11 +262,15 @@ impl Following {
     fn next_event(&self, limit: Duration) -> Result<FollowerEvent> {
         let next = self.follower.next_event(limit);
         if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)
-            && let Some(signal) = &*self.signal.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Watched { signal: Some(signal), is_hook: true } = &*self.watched()
         {
             self.arm(signal);
         }
         next
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn arm(&self, signal: &Signal) {
@@ -311,7 +324,7 @@ pub unsafe extern "C" fn chiplog_follower_open(
             let follower = without_signals(|| Follower::open(directory, servers, start, options))?;
             place.write(handle::insert(Following {
                 follower,
-                signal: Mutex::new(None),
+                watched: Mutex::default(),
                 gate: Mutex::new(None),
             })?);
             Ok(())
@@ -505,7 +518,8 @@ pub unsafe extern "C" fn chiplog_follower_next_event(
 }
 
 /// Calls `callback` once, when there is an event to be taken, or will be none any more: at once on this thread if so already,
-/// else on the follower's thread. A follower has one: a new one, or a descriptor, takes the place of the last.
+/// else on the follower's thread. A follower has one: a new one, or a descriptor, takes the place of the last. A descriptor that
+/// was handed out stays open, and shows nothing until it is asked for again.
 /// Ownership: `context` is borrowed until the callback was called or replaced, or the follower has ended. Any thread. Never
 /// blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
@@ -524,7 +538,11 @@ pub unsafe extern "C" fn chiplog_follower_on_event(
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
             let following = get(follower)?;
-            *following.signal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            {
+                let mut watched = following.watched();
+                watched.is_hook = false;
+                watched.signal.iter().for_each(Signal::lower);
+            }
             // SAFETY: the caller gave both for each other, to be called once; the follower keeps the gate until then.
             let gate = Gate::new(callback, context);
             let hook = gate.hook();
@@ -554,16 +572,14 @@ pub unsafe extern "C" fn chiplog_follower_descriptor(
         entry(error, || {
             put(descriptor, -1);
             let following = get(follower)?;
-            let mut place = following.signal.lock().unwrap_or_else(PoisonError::into_inner);
-            let signal = match &*place {
+            let mut watched = following.watched();
+            let signal = match &watched.signal {
                 Some(signal) => signal.clone(),
-                None => {
-                    let signal = Signal::new()?;
-                    *place = Some(signal.clone());
-                    following.arm(&signal);
-                    signal
-                }
+                None => watched.signal.insert(Signal::new()?).clone(),
             };
+            if !std::mem::replace(&mut watched.is_hook, true) {
+                following.arm(&signal);
+            }
             put(descriptor, signal.as_raw_fd());
             Ok(())
         })

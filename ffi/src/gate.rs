@@ -62,6 +62,55 @@ impl Drop for Gate {
     }
 }
 
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A hook that is registered under a lock under which it must not run.
+enum Turn {
+    /// The lock is held: the hook waits.
+    Held(Hook),
+    /// It was called meanwhile.
+    Due(Hook),
+    Free(Hook),
+    Over,
+}
+
+/// Holds a hook back: see [`later`].
+pub(crate) struct Later(Arc<Mutex<Turn>>);
+
+/// What calls `hook`, but not before [`Later::go`], which calls it if it came to be due until then.
+pub(crate) fn later(hook: impl FnOnce() + Send + 'static) -> (impl FnOnce() + Send + 'static, Later) {
+    let turn = Arc::new(Mutex::new(Turn::Held(Box::new(hook))));
+    let held = Later(turn.clone());
+    let call = move || {
+        let due = change(&turn, |turn| match turn {
+            Turn::Held(hook) => (Turn::Due(hook), None),
+            Turn::Free(hook) => (Turn::Over, Some(hook)),
+            other => (other, None),
+        });
+        due.into_iter().for_each(|hook| hook());
+    };
+    (call, held)
+}
+
+impl Later {
+    /// The lock was let go.
+    pub(crate) fn go(self) {
+        let due = change(&self.0, |turn| match turn {
+            Turn::Held(hook) => (Turn::Free(hook), None),
+            Turn::Due(hook) => (Turn::Over, Some(hook)),
+            other => (other, None),
+        });
+        due.into_iter().for_each(|hook| hook());
+    }
+}
+
+fn change(turn: &Mutex<Turn>, next: impl FnOnce(Turn) -> (Turn, Option<Hook>)) -> Option<Hook> {
+    let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let (after, due) = next(std::mem::replace(&mut *turn, Turn::Over));
+    *turn = after;
+    due
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +181,26 @@ mod tests {
         *story.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
         hook();
         assert!(story.over.load(Ordering::SeqCst));
+    }
+
+    /// A callback that was due at once ran with its reader locked.
+    #[test]
+    fn what_is_held_back_runs_once_and_not_before_its_time() {
+        let counted = Arc::new(Mutex::new(0));
+        let count = || *counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let hook = || {
+            let counted = counted.clone();
+            move || *counted.lock().unwrap_or_else(PoisonError::into_inner) += 1
+        };
+        let (call, held) = later(hook());
+        call();
+        assert_eq!(count(), 0);
+        held.go();
+        assert_eq!(count(), 1);
+        let (call, held) = later(hook());
+        held.go();
+        assert_eq!(count(), 1);
+        call();
+        assert_eq!(count(), 2);
     }
 }

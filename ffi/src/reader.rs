@@ -4,11 +4,14 @@
 //! descriptor: raised ──> take what is there ──> nothing left: lowered, the hook set anew ──> raised when there is more
 //! ```
 //!
-//! Invariant: where a call that reads found nothing, and there is a descriptor, its hook is set: the descriptor is raised
-//! once there is something.
+//! Invariants:
+//! - Where a call that reads found nothing, and there is a descriptor, its hook is set: the descriptor is raised once there
+//!   is something. Where its hook is gone, it is raised.
+//! - A descriptor that was handed out stays open until the reader is closed.
+//! - No callback runs while the reader is locked.
 
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
-use crate::gate::Gate;
+use crate::gate::{Gate, later};
 use crate::guard::{entry, plain};
 use crate::handle::{self, handle};
 use crate::records::{Run, chiplog_records_t, view};
@@ -28,7 +31,10 @@ struct State {
     source: Source,
     /// The record that was handed out last over the network: it holds the bytes.
     last: Option<OwnedRecord>,
+    /// What the descriptor shows, once one was asked for.
     signal: Option<Signal>,
+    /// Whether it is what is called when there is more, and no callback is.
+    is_watched: bool,
     /// The callback of the moment.
     gate: Option<Gate>,
     /// What the last run came to: room for the next one.
@@ -58,7 +64,8 @@ impl Reading {
     }
 
     fn new(source: Source) -> Self {
-        Self(Mutex::new(State { source, last: None, signal: None, gate: None, room: (1, 1) }))
+        let (last, signal, gate) = (None, None, None);
+        Self(Mutex::new(State { source, last, signal, is_watched: false, gate, room: (1, 1) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -97,14 +104,14 @@ impl State {
                 Some(limit) => reader.next_batch_within(limit),
             }),
         };
-        self.arm_if_idle(next)
+        self.after(next)
     }
 
     /// The next record, in a place that lives until the next call.
     fn next_record(&mut self, timeout_ms: u64) -> Result<Option<chiplog_record_t>> {
         if let Source::Local(reader) = &mut self.source {
             let next = next_local(reader, timeout_ms, |reader| Ok(reader.next_record()?.map(view)));
-            return self.arm_if_idle(next.map(Some));
+            return self.after(next.map(Some));
         }
         let Some(batch) = self.next_batch(timeout_ms)? else { return Ok(None) };
         let record = batch.get_owned(0);
@@ -168,7 +175,7 @@ impl State {
         if let Source::Local(reader) = &self.source {
             let there = reader.wait(timeout(timeout_ms));
             let there = there.and_then(|there| if there { Ok(()) } else { Err(nothing()) });
-            return self.arm_if_idle(there);
+            return self.after(there);
         }
         let next = self.next_batch(timeout_ms)?;
         if let Source::Remote { kept, .. } = &mut self.source {
@@ -191,18 +198,28 @@ impl State {
         }
     }
 
-    fn arm_if_idle<T>(&mut self, next: Result<T>) -> Result<T> {
-        if self.signal.is_some() && next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
+    /// What a call that reads came to; the descriptor is told.
+    fn after<T>(&mut self, next: Result<T>) -> Result<T> {
+        if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
             self.arm()?;
+        } else if let (Source::Remote { .. }, Some(signal)) = (&self.source, self.watched()) {
+            signal.raise(); // the call took the hook away
         }
         next
     }
 
+    /// What is to be raised when there is more.
+    fn watched(&self) -> Option<&Signal> {
+        self.signal.as_ref().filter(|_| self.is_watched)
+    }
+
     /// Lowers the descriptor, if there is one, until there is something.
     fn arm(&mut self) -> Result<()> {
-        let Some(signal) = self.signal.clone() else { return Ok(()) };
+        let Some(signal) = self.watched().cloned() else { return Ok(()) };
         signal.lower();
-        self.on_more(move || signal.raise())
+        let more = signal.clone();
+        // The next call that reads tells what is the matter.
+        self.on_more(move || more.raise()).inspect_err(|_| signal.raise())
     }
 }
 
@@ -400,7 +417,8 @@ pub unsafe extern "C" fn chiplog_reader_wait(
 
 /// Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
 /// already, else on the log's writer thread, or the client's. It must not use this reader. A reader has one: a new one, or a
-/// descriptor, takes the place of the last; over the network each call that reads takes it away.
+/// descriptor, takes the place of the last; over the network each call that reads takes it away. A descriptor that was handed
+/// out stays open, and shows nothing until it is asked for again.
 /// Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
 /// time. Never blocks for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
@@ -419,13 +437,20 @@ pub unsafe extern "C" fn chiplog_reader_on_more(
         entry(error, || {
             let Some(callback) = callback else { return Err(invalid("callback is NULL")) };
             let reader = get(reader)?;
-            let mut state = reader.lock();
-            state.signal = None;
+            let last = reader.lock().gate.take();
+            drop(last); // it does not run beside the new one; without the lock, for whoever it waits for may want it
             // SAFETY: the caller gave both for each other, to be called once; the reader keeps the gate until then.
             let gate = Gate::new(callback, context);
-            let hook = gate.hook();
-            state.gate = Some(gate); // the last one is shut: it does not run beside this one
-            state.on_more(hook)
+            let (hook, held) = later(gate.hook());
+            let mut state = reader.lock();
+            state.is_watched = false;
+            state.signal.iter().for_each(Signal::lower);
+            let last = state.gate.replace(gate);
+            let registered = state.on_more(hook);
+            drop(state);
+            drop(last);
+            held.go();
+            registered
         })
     }
 }
@@ -452,13 +477,15 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
             let mut state = reader.lock();
             let signal = match &state.signal {
                 Some(signal) => signal.clone(),
-                None => {
-                    let signal = Signal::new()?;
-                    state.signal = Some(signal.clone());
-                    state.arm()?;
-                    signal
-                }
+                None => state.signal.insert(Signal::new()?).clone(),
             };
+            if !state.is_watched {
+                state.is_watched = true;
+                if let Err(error) = state.arm() {
+                    state.is_watched = false; // asked again, it is tried again
+                    return Err(error);
+                }
+            }
             put(descriptor, signal.as_raw_fd());
             Ok(())
         })

@@ -6,7 +6,7 @@ use crate::guard::{entry, plain};
 use crate::handle::{self, handle};
 use crate::log::ticketed;
 use crate::ticket::{Asked, chiplog_ticket_t};
-use crate::values::{appended, bytes, chiplog_appended_t, put};
+use crate::values::{appended, bytes, chiplog_appended_t, duration, put};
 use chiplog::{Error, ErrorKind, Result, Session};
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -174,6 +174,61 @@ pub unsafe extern "C" fn chiplog_session_submit_batch(
             ticketed(ticket, || {
                 let builder = batch::get(builder)?;
                 let sent = get(session)?.with(|session| session.submit_batch(&mut builder.lock()))?;
+                Ok(Asked::append(sent))
+            })
+        })
+    }
+}
+
+/// As chiplog_session_submit, but waits for room, in the session's window and in the log's queue, for at most `patience_ms`; 0:
+/// not at all.
+/// Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. One thread at a time.
+/// Errors: as chiplog_session_submit; BUSY: no room in that time, the record was not taken.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_session_submit_within(
+    session: *mut chiplog_session_t,
+    data: *const c_void,
+    length: usize,
+    patience_ms: u64,
+    ticket: *mut *mut chiplog_ticket_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let (record, patience) = (bytes(data, length)?, duration(patience_ms));
+            ticketed(ticket, || {
+                Ok(Asked::append(get(session)?.with(|session| session.submit_within(record, patience))?))
+            })
+        })
+    }
+}
+
+/// As chiplog_session_submit_batch, but waits for room as chiplog_session_submit_within does.
+/// Ownership: borrowed, the builder is empty afterwards, or where this fails as it was; `*ticket`: the caller's, to be closed.
+/// One thread at a time.
+/// Errors: as chiplog_session_submit_batch; BUSY: no room in that time.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_session_submit_batch_within(
+    session: *mut chiplog_session_t,
+    builder: *mut chiplog_builder_t,
+    patience_ms: u64,
+    ticket: *mut *mut chiplog_ticket_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            ticketed(ticket, || {
+                let (builder, patience) = (batch::get(builder)?, duration(patience_ms));
+                let sent = get(session)?
+                    .with(|session| session.submit_batch_within(&mut builder.lock(), patience))?;
                 Ok(Asked::append(sent))
             })
         })

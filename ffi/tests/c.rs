@@ -50,6 +50,61 @@ fn a_cluster_from_c() {
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }
 
+#[test]
+fn event_loops_and_callbacks_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("callbacks.c", C99, &["-pthread"]);
+    let (dir, server, other) = (tempfile::tempdir().unwrap(), Server::start(), Server::start());
+    run(Command::new(program).arg(dir.path()).arg(&server.address).arg(&other.address));
+}
+
+#[test]
+fn certificates_and_tokens_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("secure.c", C99, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_guarded(dir.path());
+    run(Command::new(program).arg(dir.path()).arg(&server.address));
+}
+
+/// Why no program of these tests meets a kind of error. All others stand in one of them.
+const NOT_MET: &[(&str, &str)] = &[
+    (
+        "REMOVED",
+        "a replica is removed from a cluster by the chiplog command, and clients go on at another one",
+    ),
+    ("MEMBERSHIP", "no function of the header changes who belongs to a cluster"),
+];
+
+#[test]
+fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
+    let here = support::here();
+    let mut checks = String::new();
+    for file in fs::read_dir(here.join("tests/c")).unwrap() {
+        let source = fs::read_to_string(file.unwrap().path()).unwrap();
+        let is_check =
+            |line: &&str| ["GIVES(", "CHECK(", "both_give(", "wanted ="].iter().any(|w| line.contains(w));
+        checks.extend(source.lines().filter(is_check).flat_map(|line| [line, "\n"]));
+    }
+    let header = fs::read_to_string(here.join("include/chiplog.h")).unwrap();
+    let kinds: Vec<&str> = chiplog_kinds(&header);
+    assert!(kinds.len() >= 26, "{kinds:?}");
+    for kind in kinds {
+        let is_met = checks.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|w| w == kind);
+        let is_excused = NOT_MET.iter().any(|(name, _)| kind.ends_with(&format!("CHIPLOG_{name}")));
+        assert!(is_met != is_excused, "{kind}: met {is_met}, excused {is_excused}");
+    }
+}
+
+/// The names of the statuses, but for CHIPLOG_OK.
+fn chiplog_kinds(header: &str) -> Vec<&str> {
+    let begin = header.find("#define CHIPLOG_IO ").unwrap();
+    let end = header.find("#define CHIPLOG_PERMISSION_DENIED ").unwrap();
+    let defined = header[begin..].lines().take_while(|line| !line.starts_with("#define CHIPLOG_START"));
+    assert!(begin < end);
+    defined.filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect()
+}
+
 /// No environment, no signals, no word on standard error; a server that goes away kills nobody.
 #[test]
 fn a_library_keeps_its_hands_to_itself() {
@@ -74,13 +129,18 @@ fn all_of_it_under_address_sanitizer() {
         eprintln!("SKIPPED: this compiler has no AddressSanitizer");
         return;
     }
-    let server = Server::start();
-    for (source, language) in [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99)] {
+    let (server, called, other) = (Server::start(), Server::start(), Server::start());
+    let all = [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99), ("callbacks.c", C99)];
+    for (source, language) in all {
         let program = installed.build(source, language, &flags);
+        let server = if source == "callbacks.c" { &called } else { &server };
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
         // A forked child leaves what is its parent's: that is no leak of the parent's, which is looked at.
         command.arg(dir.path()).arg(&server.address).env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
+        if source == "callbacks.c" {
+            command.arg(&other.address);
+        }
         run(&mut command);
     }
 }

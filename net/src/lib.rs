@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`proto`] | the messages and services as generated |
 //! | [`address`] | where a replica is reached: by its peers, by clients |
+//! | [`causes`] | what is behind an error of a connection |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
 //! | [`gauges`] | what is open at a server |
@@ -33,6 +34,7 @@ pub mod arrival;
 pub mod authority;
 pub mod budget;
 mod calls;
+pub mod causes;
 pub mod client;
 pub mod connection;
 pub mod follow;
@@ -43,11 +45,13 @@ pub mod ids;
 pub mod listener;
 pub mod logspec;
 pub mod native;
+mod own_thread;
 pub mod peer;
 mod places;
 pub mod proto;
 pub mod refusals;
 mod revoked;
+mod sockets;
 pub mod status;
 pub mod tls;
 mod verbatim;

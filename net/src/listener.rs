@@ -14,6 +14,7 @@ use crate::authority::Mended;
 use crate::connection::{Connection, ConnectionLimits, Wire};
 use crate::places::{Place, Places};
 use crate::refusals::{Refusal, Refusals};
+use crate::sockets;
 use crate::tls::ServerTls;
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
@@ -41,6 +43,8 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// As good as never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+/// Who does not speak TLS has so long to take the answer that it should.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// That connections are refused is said at most so often.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -60,6 +64,8 @@ pub struct Settings {
     pub tls: Option<Arc<ServerTls>>,
     /// Where what was refused is counted.
     pub refusals: Arc<Refusals>,
+    /// How long what was sent may stay unacknowledged by the other side's kernel. None: as long as the system says.
+    pub(crate) unacknowledged: Option<Duration>,
 }
 
 /// The connections that come in, ready for tonic's `serve_with_incoming`, with the default limits and without TLS.
@@ -126,6 +132,7 @@ pub struct Incoming<T> {
     limits: Arc<ConnectionLimits>,
     tls: Option<Arc<ServerTls>>,
     refusals: Arc<Refusals>,
+    unacknowledged: Option<Duration>,
     places: Places,
     wrap: fn(Wire) -> T,
     /// Those that are still shaking hands. None: it came to nothing.
@@ -138,11 +145,22 @@ pub struct Incoming<T> {
 
 impl<T: Send + 'static> Incoming<T> {
     fn new(listener: TcpListener, settings: Settings, wrap: fn(Wire) -> T) -> Self {
-        let Settings { limits, tls, refusals } = settings;
+        let Settings { limits, tls, refusals, unacknowledged } = settings;
         let places = Places::new(limits.connections, limits.connections_per_address);
         let limits = Arc::new(limits);
         let handshakes = JoinSet::new();
-        Self { listener, limits, tls, refusals, places, wrap, handshakes, pause: None, said: None }
+        Self {
+            listener,
+            limits,
+            tls,
+            refusals,
+            unacknowledged,
+            places,
+            wrap,
+            handshakes,
+            pause: None,
+            said: None,
+        }
     }
 
     /// Takes one in, if there is a place for it. Some: it is ready.
@@ -159,7 +177,8 @@ impl<T: Send + 'static> Incoming<T> {
                 return None;
             }
         };
-        if let Err(error) = stream.set_nodelay(true) {
+        let unacknowledged = self.unacknowledged.map_or(Ok(()), |limit| sockets::give_up(&stream, limit));
+        if let Err(error) = stream.set_nodelay(true).and(unacknowledged) {
             tracing::debug!(%error, "a connection ended before it began");
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
@@ -170,19 +189,22 @@ impl<T: Send + 'static> Incoming<T> {
         let acceptor = TlsAcceptor::from(tls.current());
         let (limits, refusals, wrap) = (self.limits.clone(), self.refusals.clone(), self.wrap);
         self.handshakes.spawn(async move {
-            let why = match timeout_at(deadline, acceptor.accept(stream)).await {
+            let (why, left) = match timeout_at(deadline, acceptor.accept(stream).into_fallible()).await {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
                     let arrival = Arrival::new(remote, true, shown.map(|c| c.clone().into_owned()));
                     let io = wrap(Wire::Tls(Box::new(stream)));
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "it took too long".to_owned(),
+                Ok(Err((error, stream))) => (error.to_string(), Some(stream)),
+                Err(_) => ("it took too long".to_owned(), None),
             };
             let refused = refusals.count(Refusal::Handshake);
             if refused.is_power_of_two() {
                 tracing::info!(%remote, why, refused, "TLS did not come about"); // who dials again does so often
+            }
+            if let Some(stream) = left {
+                let _ = timeout_at(deadline.min(Instant::now() + LAST_WORD), hang_up(stream)).await;
             }
             None
         });
@@ -192,6 +214,15 @@ impl<T: Send + 'static> Incoming<T> {
     fn connection(&self, wire: Wire, arrival: Arrival, deadline: Instant, place: Place) -> Connection<T> {
         let (limits, refusals) = (self.limits.clone(), self.refusals.clone());
         Connection::new((self.wrap)(wire), arrival, limits, refusals, deadline, place)
+    }
+}
+
+/// Ends a connection so that what was said last arrives: bytes that nobody has read when it is closed would reset it, and
+/// who sent them would not learn that TLS is wanted.
+async fn hang_up(mut stream: TcpStream) {
+    let mut rest = [0; 1024];
+    if stream.shutdown().await.is_ok() {
+        while let Ok(1..) = stream.read(&mut rest).await {}
     }
 }
 

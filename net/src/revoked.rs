@@ -12,6 +12,9 @@
 //! Invariants:
 //! - A call is among those that are open before it is made: none slips through between its check and a replacement.
 //! - Nothing of a service is dropped under a lock that many share.
+//! - Ending never waits for a service: a body that makes its next piece just now, for as long as that takes, is let go of by
+//!   who polls it. Nobody else's call waits for that.
+//! - The verdict is never locked while a body is polled or dropped.
 //!
 //! Must not know: tokens.
 
@@ -21,7 +24,7 @@ use http_body::Frame;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use tonic::Status;
 use tonic::body::Body;
@@ -56,7 +59,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<T: Clone + Send + 'static> Open<T> {
     /// One more, until what is returned is dropped.
     pub(crate) fn begin(&self, by: T) -> Admitted<T> {
-        let held = Arc::new(Held { state: Mutex::default() });
+        let held = Arc::new(Held::default());
         let mut calls = locked(&self.calls);
         calls.next += 1;
         let id = calls.next;
@@ -64,11 +67,11 @@ impl<T: Clone + Send + 'static> Open<T> {
         Admitted { calls: self.calls.clone(), id, held }
     }
 
-    /// Ends those that are let in no more. Blocks for the moment in which a body makes its next piece.
+    /// Ends those that are let in no more. Does not wait for bodies that make their next piece just now.
     pub(crate) fn end(&self, refusal: impl Fn(&T) -> Option<Status>) {
         let open: Vec<_> = locked(&self.calls).open.values().cloned().collect();
         for (by, held) in open {
-            if !locked(&held.state).is_ended
+            if !held.is_ended()
                 && let Some(why) = refusal(&by)
             {
                 held.end(why);
@@ -87,11 +90,7 @@ pub(crate) struct Admitted<T> {
 impl<T: Send + 'static> Admitted<T> {
     /// Its answer, until it is ended.
     pub(crate) fn answer(self, body: Body) -> Body {
-        let mut state = locked(&self.held.state);
-        if !state.is_ended {
-            state.body = Some(body);
-        }
-        drop(state);
+        self.held.with_body(|held| *held = Some(body));
         Body::new(Answer(self))
     }
 }
@@ -99,7 +98,7 @@ impl<T: Send + 'static> Admitted<T> {
 impl<T> Drop for Admitted<T> {
     fn drop(&mut self) {
         locked(&self.calls).open.remove(&self.id);
-        let gone = locked(&self.held.state).body.take();
+        let gone = locked(&self.held.body).take();
         drop(gone);
     }
 }
@@ -107,29 +106,73 @@ impl<T> Drop for Admitted<T> {
 /// What an answer and those that are open share.
 #[derive(Default)]
 struct Held {
-    state: Mutex<State>,
+    verdict: Mutex<Verdict>,
+    /// None: not answered yet, ended, or all of it was given. Locked while a service makes a piece, which may take long.
+    body: Mutex<Option<Body>>,
 }
 
 #[derive(Default)]
-struct State {
-    /// None: not answered yet, ended, or all of it was given.
-    body: Option<Body>,
+struct Verdict {
     is_ended: bool,
     /// Why it was ended, until that is told.
     why: Option<Status>,
-    /// Who waits for the body's next piece.
+    /// Who asked for a piece last.
     waker: Option<Waker>,
 }
 
 impl Held {
+    fn is_ended(&self) -> bool {
+        locked(&self.verdict).is_ended
+    }
+
     fn end(&self, why: Status) {
-        let mut state = locked(&self.state);
-        (state.is_ended, state.why) = (true, Some(why));
-        let gone = (state.body.take(), state.waker.take());
-        drop(state);
-        if let (_, Some(waker)) = &gone {
-            waker.wake_by_ref();
+        let waker = {
+            let mut verdict = locked(&self.verdict);
+            (verdict.is_ended, verdict.why) = (true, Some(why));
+            verdict.waker.take()
+        };
+        self.let_go();
+        if let Some(waker) = waker {
+            waker.wake();
         }
+    }
+
+    /// Drops the body, unless somebody is at it, who then does.
+    fn let_go(&self) {
+        let gone = match self.body.try_lock() {
+            Ok(mut body) => body.take(),
+            Err(TryLockError::Poisoned(body)) => body.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        drop(gone);
+    }
+
+    /// Does something with the body, and lets go of it if the call was ended meanwhile.
+    ///
+    /// None stays behind: `end` says so first and tries the lock then; here the lock is given back first and the verdict
+    /// looked at then. If `end` finds the lock taken, it is given back later than the verdict was said, so the look sees it.
+    fn with_body<R>(&self, act: impl FnOnce(&mut Option<Body>) -> R) -> R {
+        let result = act(&mut locked(&self.body));
+        if self.is_ended() {
+            self.let_go();
+        }
+        result
+    }
+
+    /// What is told of a call that was ended: why, and then nothing more. None: it was not; `waker` is woken when it is.
+    fn verdict(&self, waker: &Waker) -> Option<Option<Result<Frame<Bytes>, Status>>> {
+        let mut verdict = locked(&self.verdict);
+        if !verdict.is_ended {
+            match &mut verdict.waker {
+                Some(earlier) => earlier.clone_from(waker), // does nothing where it is the same
+                none => *none = Some(waker.clone()),
+            }
+            return None;
+        }
+        Some(verdict.why.take().map(|why| {
+            let mut trailers = HeaderMap::new();
+            why.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
+        }))
     }
 }
 
@@ -140,29 +183,34 @@ impl<T: Send + 'static> http_body::Body for Answer<T> {
     type Data = Bytes;
     type Error = Status;
 
+    /// No wake-up is lost: the waker is there before the service is asked. Whoever ends the call later than the second look
+    /// wakes it; whoever did earlier is seen by that look.
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let mut state = locked(&self.0.held.state);
-        if let Some(why) = state.why.take() {
-            let mut trailers = HeaderMap::new();
-            let added = why.add_header(&mut trailers);
-            return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
+        let held = &self.0.held;
+        if let Some(told) = held.verdict(context.waker()) {
+            return Poll::Ready(told);
         }
-        let Some(body) = &mut state.body else { return Poll::Ready(None) };
-        let polled = Pin::new(body).poll_frame(context);
-        match &polled {
-            Poll::Pending => state.waker = Some(context.waker().clone()),
-            Poll::Ready(Some(Ok(_))) => {}
-            Poll::Ready(_) => state.body = None,
+        let polled = held.with_body(|held| {
+            let Some(body) = held else { return Poll::Ready(None) };
+            let polled = Pin::new(body).poll_frame(context);
+            if !matches!(&polled, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+                *held = None;
+            }
+            polled
+        });
+        match held.verdict(context.waker()) {
+            Some(told) => Poll::Ready(told),
+            None => polled,
         }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        let state = locked(&self.0.held.state);
-        state.why.is_none() && state.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+        let held = &self.0.held;
+        locked(&held.verdict).why.is_none()
+            && held.with_body(|body| body.as_ref().is_none_or(http_body::Body::is_end_stream))
     }
 }
 
@@ -172,7 +220,9 @@ mod tests {
     use http_body::Body as _;
     use http_body_util::StreamBody;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
     use std::task::Wake;
+    use std::time::Duration;
 
     #[derive(Default)]
     struct Woken(AtomicBool);
@@ -238,5 +288,61 @@ mod tests {
         assert!(!body.is_end_stream());
         assert_eq!(status(poll(&mut body, &Arc::default())).code(), tonic::Code::PermissionDenied);
         assert!(body.is_end_stream());
+    }
+
+    /// A body whose next piece takes until it is allowed, and that holds something.
+    fn slow(begun: mpsc::Sender<()>, go_on: mpsc::Receiver<()>, held: Arc<()>) -> Body {
+        let go_on = Mutex::new(go_on);
+        Body::new(StreamBody::new(futures_util::stream::poll_fn(move |_| {
+            let _held = &held;
+            begun.send(()).unwrap();
+            let _ = locked(&go_on).recv();
+            Poll::Ready(Some(Ok::<_, Status>(Frame::data(Bytes::from_static(b"x")))))
+        })))
+    }
+
+    /// One read from a disk that hung, and with it every other call's end: a token that was taken away went on to be good.
+    #[test]
+    fn a_piece_that_takes_long_holds_up_nobody_else_s_end() {
+        let open = Arc::new(Open::default());
+        let held = [(); 2].map(|()| Arc::new(()));
+        let ((begun, is_begun), (go_on, may)) = (mpsc::channel(), mpsc::channel());
+        let mut stuck = open.begin(0).answer(slow(begun, may, held[0].clone()));
+        let mut other = open.begin(1).answer(waiting(held[1].clone()));
+        let polling = std::thread::spawn(move || {
+            let polled = poll(&mut stuck, &Arc::default());
+            (status(polled), poll(&mut stuck, &Arc::default()))
+        });
+        is_begun.recv().unwrap();
+
+        let ((ended, is_ended), all) = (mpsc::channel(), open.clone());
+        std::thread::spawn(move || {
+            all.end(|_| Some(Status::unauthenticated("gone")));
+            ended.send(()).unwrap();
+        });
+        is_ended.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
+        assert_eq!(held.each_ref().map(Arc::strong_count), [2, 1]);
+        assert_eq!(status(poll(&mut other, &Arc::default())).code(), tonic::Code::Unauthenticated);
+
+        go_on.send(()).unwrap();
+        let (told, then) = polling.join().unwrap();
+        assert_eq!(told.code(), tonic::Code::Unauthenticated, "what it made meanwhile is not given");
+        assert!(matches!(then, Poll::Ready(None)));
+        assert_eq!(Arc::strong_count(&held[0]), 1);
+    }
+
+    #[test]
+    fn an_end_in_the_middle_of_a_piece_that_does_not_come_is_told() {
+        let (open, held) = (Arc::new(Open::default()), Arc::new(()));
+        let (within, holds) = (open.clone(), held.clone());
+        let mut body = open.begin(()).answer(Body::new(StreamBody::new(futures_util::stream::poll_fn(
+            move |_| -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+                let _holds = &holds;
+                within.end(|()| Some(Status::unauthenticated("gone")));
+                Poll::Pending
+            },
+        ))));
+        assert_eq!(status(poll(&mut body, &Arc::default())).code(), tonic::Code::Unauthenticated);
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

@@ -1,6 +1,7 @@
 //! Status: the log's errors as gRPC statuses, and back. A status' code is for every gRPC client; the kind's number in
 //! its metadata is for ours.
 
+use crate::causes::{self, TlsMismatch};
 use chiplog::{Error, ErrorKind};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -71,8 +72,22 @@ pub fn from_status(status: &Status) -> Error {
         Code::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     });
+    Error::new(kind, told_by(status))
+}
+
+/// What the status says. Of one that was made on this side, also what is behind it, and what TLS has to do with it.
+fn told_by(status: &Status) -> String {
     let message = status.message();
-    Error::new(kind, if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() })
+    let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
+    let Some(source) = std::error::Error::source(status) else { return text };
+    let deepest = causes::deepest(source);
+    if !text.contains(&deepest) {
+        text = format!("{text}: {deepest}");
+    }
+    match TlsMismatch::of(source) {
+        Some(mismatch) => format!("{text}; {mismatch}"),
+        None => text,
+    }
 }
 
 /// Where the leader serves clients, if the status tells.

@@ -5,6 +5,7 @@ mod served;
 
 use chiplog::{Codec, ErrorKind, Index, Options, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, blocking};
+use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::native::NativeOptions;
 use served::client::{number, producing, quick, read_to_end};
 use served::{One, PATIENCE, free_port};
@@ -431,6 +432,42 @@ fn threads_wait_for_deliveries_and_callbacks_cannot() {
     let mut watch = client.watch(Duration::from_millis(10));
     while watch.next_within(PATIENCE).unwrap().last < Index(5) {}
     assert!(client.open_session().unwrap().get() > 0 && client.batch_bytes_max() > 0);
+}
+
+/// Who waited for one client in a callback of another one, or of a follower, panicked, and a reader that was waited for
+/// there was lost.
+#[test]
+fn no_callback_waits_for_another_client() {
+    let one = One::new();
+    let [a, b] = [(), ()].map(|()| blocking::Client::connect([one.address()], quick()).unwrap());
+    let producer = a.producer(ProducerOptions::default()).unwrap();
+    let mut reader = b.reader(Start::Next, ReadFrom::Any);
+    reader.on_more(|| ()).unwrap(); // from here on it is elsewhere: to call it back is a wait
+    let (sender, told) = mpsc::channel();
+    let asked = b.clone();
+    producer
+        .send_with(b"x", move |_| {
+            let refused = [asked.info().map(drop), reader.next_record().map(drop)];
+            reader.seek(Start::Index(Index(1)));
+            sender.send((refused, reader)).unwrap();
+        })
+        .unwrap();
+    let (refused, mut reader) = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(refused.map(|r| r.unwrap_err().kind()), [ErrorKind::InvalidArgument; 2]);
+    assert_eq!(reader.position(), Some(Index(1)));
+    assert_eq!(reader.next_record().unwrap().unwrap().index, Index(1));
+
+    let dir = tempfile::tempdir().unwrap();
+    let copy = Follower::open(dir.path(), [one.address()], Start::First, FollowerOptions::default()).unwrap();
+    copy.wait_for(Index(1), PATIENCE).unwrap();
+    let tail = copy.reader(Start::Next).unwrap();
+    let (sender, told) = mpsc::channel();
+    let asked = b.clone();
+    tail.on_more(move || sender.send(asked.info().map(drop)).unwrap());
+    producer.append(b"y").unwrap();
+    let refused = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(b.info().unwrap().last, Index(2));
 }
 
 /// A callback that panicked took the producer's task with it: the other callbacks of that batch, which was acknowledged,

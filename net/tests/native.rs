@@ -3,20 +3,24 @@
 
 mod served;
 
-use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Options, Sequence, SessionId, Start};
+use chiplog::{Batch, BatchBuilder, Codec, ErrorKind, Index, Log, Options, Sequence, SessionId, Start};
 use chiplog_net::native::NativeOptions;
+use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::append_response::Result as Outcome;
+use chiplog_net::proto::v1::follow_client::FollowClient;
 use chiplog_net::proto::v1::log_client::LogClient;
 use chiplog_net::proto::v1::read_request::Start as From;
 use chiplog_net::proto::v1::*;
 use chiplog_net::status::{FIRST, from_status, leader_of};
+use prost::Message as _;
 use served::{One, PATIENCE, Trio};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Code, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 async fn client(address: &str) -> LogClient<Channel> {
     let client = LogClient::connect(format!("http://{address}")).await.unwrap();
@@ -347,6 +351,129 @@ async fn info_watch_discard_and_server_info() {
     let requests = vec![AppendRequest { log: "other".into(), ..Default::default() }];
     let mut answers = client.append(tokio_stream::iter(requests)).await.unwrap().into_inner();
     assert_eq!(answers.message().await.unwrap_err().code(), Code::NotFound);
+}
+
+/// Keeps the log from answering anything, until what is returned is used or dropped.
+fn stalled(log: &Log) -> std::sync::mpsc::Sender<()> {
+    loop {
+        let (release, gate) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let here = std::thread::current().id();
+        // On the log's own thread, unless the answer was there before the callback.
+        log.submit(b"x").unwrap().on_complete(move |_| {
+            let elsewhere = std::thread::current().id() != here;
+            tell.send(elsewhere).unwrap();
+            if elsewhere {
+                let _ = gate.recv();
+            }
+        });
+        if told.recv().unwrap() {
+            return release;
+        }
+    }
+}
+
+#[tokio::test]
+async fn so_many_calls_wait_for_the_log_and_one_more_is_busy() {
+    let mut native = NativeOptions::default();
+    assert_eq!(native.calls_max, 256, "as docs/security.md has it");
+    native.calls_max = 2;
+    let one = One::with(Options::with_segment_bytes(1 << 20), native);
+    let mut client = client(&one.address()).await;
+    let release = stalled(&one.log);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let mut client = client.clone();
+        calls.spawn(async move { client.open_session(OpenSessionRequest::default()).await });
+    }
+    let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!((from_status(&refused).kind(), refused.code()), (ErrorKind::Busy, Code::ResourceExhausted));
+    assert!(refused.message().contains("2 calls"), "{refused}");
+    // What has nothing to wait for is not counted.
+    client.info(InfoRequest { allow_stale: true, ..Default::default() }).await.unwrap();
+    release.send(()).unwrap();
+    while let Some(answered) = calls.join_next().await {
+        answered.unwrap().unwrap();
+    }
+    client.open_session(OpenSessionRequest::default()).await.unwrap();
+    assert_eq!(one.log.info().sessions, 3);
+}
+
+/// Why a stream ends, or is not begun.
+async fn end<T>(called: Result<Response<Streaming<T>>, Status>) -> Status {
+    match called {
+        Ok(stream) => stream.into_inner().message().await.map(drop).unwrap_err(),
+        Err(status) => status,
+    }
+}
+
+/// All calls whose request names a log, as the descriptors tell.
+fn calls_that_name_a_log() -> BTreeSet<String> {
+    let files = prost_types::FileDescriptorSet::decode(chiplog_net::proto::DESCRIPTORS).unwrap().file;
+    let mut calls = BTreeSet::new();
+    for file in files.iter().filter(|file| file.package() == "chiplog.v1") {
+        let names_one = |request: &str| {
+            let message = file.message_type.iter().find(|m| request == format!(".chiplog.v1.{}", m.name()));
+            message.is_some_and(|m| m.field.iter().any(|field| field.name() == "log"))
+        };
+        for service in &file.service {
+            let named = service.method.iter().filter(|method| names_one(method.input_type()));
+            calls.extend(named.map(|method| format!("{}.{}", service.name(), method.name())));
+        }
+    }
+    calls
+}
+
+#[tokio::test]
+async fn another_log_is_not_found_by_any_call() {
+    let one = One::new();
+    let log = || "other".to_owned();
+    let at = format!("http://{}", one.address());
+    let mut client = client(&one.address()).await;
+    let mut follow = FollowClient::connect(at.clone()).await.unwrap();
+    let mut admin = AdminClient::connect(at).await.unwrap();
+    let append = tokio_stream::iter([AppendRequest { log: log(), ..Default::default() }]);
+    let changes = vec![MemberChange { change: Some(member_change::Change::Promote(1)) }];
+    let told = BTreeMap::from([
+        ("Log.Append", end(client.append(append).await).await),
+        ("Log.Read", end(client.read(ReadRequest { log: log(), ..read(From::Oldest(true)) }).await).await),
+        ("Log.Discard", client.discard(DiscardRequest { log: log(), first: 1 }).await.unwrap_err()),
+        ("Log.Info", client.info(InfoRequest { log: log(), allow_stale: false }).await.unwrap_err()),
+        ("Log.Watch", end(client.watch(WatchRequest { log: log(), interval_millis: 0 }).await).await),
+        ("Log.OpenSession", client.open_session(OpenSessionRequest { log: log() }).await.unwrap_err()),
+        (
+            "Log.CloseSession",
+            client.close_session(CloseSessionRequest { log: log(), session: 1 }).await.unwrap_err(),
+        ),
+        ("Follow.Follow", end(follow.follow(FollowRequest { log: log(), ..Default::default() }).await).await),
+        ("Admin.Status", admin.status(StatusRequest { log: log() }).await.unwrap_err()),
+        (
+            "Admin.ChangeMembers",
+            admin
+                .change_members(ChangeMembersRequest { log: log(), changes, timeout_millis: 1 })
+                .await
+                .unwrap_err(),
+        ),
+        (
+            "Admin.TransferLeader",
+            admin
+                .transfer_leader(TransferLeaderRequest { log: log(), to: 1, timeout_millis: 1 })
+                .await
+                .unwrap_err(),
+        ),
+        ("Admin.Scrub", end(admin.scrub(ScrubRequest { log: log() }).await).await),
+    ]);
+    assert_eq!(told.keys().map(ToString::to_string).collect::<BTreeSet<_>>(), calls_that_name_a_log());
+    for (call, status) in told {
+        assert_eq!(from_status(&status).kind(), ErrorKind::NotFound, "{call}: {status}");
+        assert!(
+            status.code() == Code::NotFound && status.message().contains("\"other\""),
+            "{call}: {status}"
+        );
+    }
+    let stale = client.info(InfoRequest { log: log(), allow_stale: true }).await.unwrap_err();
+    assert_eq!(stale.code(), Code::NotFound);
+    assert_eq!(one.log.info().sessions, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@ use chiplog_net::peer::{PeerOptions, PeerTransport};
 use chiplog_net::proto::v1::peer_client::PeerClient;
 use chiplog_net::proto::v1::peer_server::{Peer, PeerServer};
 use chiplog_net::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
+use chiplog_net::refusals::Refusal;
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -281,6 +282,33 @@ fn who_is_not_meant_is_refused() {
         greet(replica.address, hello(right.clone())).is_err_and(|s| s.code() == Code::FailedPrecondition)
     });
     greet(replica.address, hello(PeerHello { from_directory: bytes(78), ..right })).unwrap();
+}
+
+/// One host could take every place of the listener for peers, again and again, and no replica could dial again after a blink.
+#[test]
+fn one_host_does_not_keep_the_others_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let replica = Replica::start(1, &dir.path().join("1"), Bootstrap::Init, 1 << 20);
+    let refused = || replica.transport.refusals().read(Refusal::ConnectionsOfAddress);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let open = runtime.block_on(async {
+        let mut open = Vec::new();
+        let begun = Instant::now();
+        while refused() == 0 {
+            assert!(begun.elapsed() < PATIENCE && open.len() < 1000, "{} are open", open.len());
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            open.push(socket.connect(replica.address).await.unwrap());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        open
+    });
+    wait("it leads itself", || replica.log.status().role == Role::Leader);
+    let second =
+        Replica::start(2, &dir.path().join("2"), Bootstrap::Join(replica.log.info().log_id), 1 << 20);
+    add(&replica.log, &second);
+    assert_eq!(replica.transport.refusals().read(Refusal::Connections), 0);
+    drop(open);
 }
 
 /// A replica of another log at a known address is not talked to.

@@ -4,7 +4,7 @@
 mod served;
 
 use chiplog::{Batch, BatchBuilder, ErrorKind, Index, Sequence, Start};
-use chiplog_net::client::{Client, Producer, ProducerOptions, ReadFrom, ReaderOptions};
+use chiplog_net::client::{Client, ClientOptions, Producer, ProducerOptions, ReadFrom, ReaderOptions};
 use chiplog_net::proto::v1::append_response::Result as Outcome;
 use chiplog_net::proto::v1::log_server::{Log, LogServer};
 use chiplog_net::proto::v1::read_request::Start as Asked;
@@ -700,4 +700,97 @@ async fn a_reader_that_follows_has_no_end() {
         let record = tokio::time::timeout(PATIENCE, reader.next_record()).await.unwrap();
         assert_eq!(record.unwrap().unwrap().index, Index(i));
     }
+}
+
+/// What the first or second of two servers, at these addresses, says: who leads, since which election.
+fn of_two(node: u64, addresses: &[String; 2], leader: u64, term: u64) -> ServerInfoResponse {
+    let server = |node: u64| Server {
+        node,
+        address: addresses[node as usize - 1].clone(),
+        leader: node == leader,
+        ..Default::default()
+    };
+    ServerInfoResponse { node, servers: vec![server(1), server(2)], term, ..about(1) }
+}
+
+async fn two_places() -> ([TcpListener; 2], [String; 2]) {
+    let listeners =
+        [TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap()];
+    let addresses = listeners.each_ref().map(|l| l.local_addr().unwrap().to_string());
+    (listeners, addresses)
+}
+
+/// Producers that ask after a leader soon, and otherwise wait for its answer for longer than the test does.
+async fn of_patience(client: &Client) -> Producer {
+    let options = producing(|o| {
+        (o.request_timeout, o.delivery_timeout) = (10 * PATIENCE, 20 * PATIENCE);
+    });
+    client.producer(options).await.unwrap()
+}
+
+fn asking_soon() -> ClientOptions {
+    let mut options = quick();
+    options.probe_timeout = Duration::from_millis(100);
+    options
+}
+
+async fn acknowledged(producer: &Producer, record: &[u8]) {
+    let delivery = producer.append(record).await.unwrap();
+    tokio::time::timeout(PATIENCE, delivery).await.unwrap().unwrap();
+}
+
+/// The first producer of a client to miss an answer learnt that another server leads, and with that the client knew: to the
+/// second one nobody told of a later election than was known, and it waited for the old leader as long as it may.
+#[tokio::test]
+async fn the_second_producer_of_a_client_leaves_a_silent_leader_too() {
+    let ([at_first, at_second], addresses) = two_places().await;
+    let elected = Arc::<AtomicUsize>::default();
+    let (mut first, mut second) = (Rogue::new(), Rogue::new());
+    first.on_append = Box::new(|_, n, batch| if n == 0 { appended(batch, 1) } else { None });
+    let all = addresses.clone();
+    first.on_server_info = Box::new(move |_| of_two(1, &all, 1, 1)); // it was cut off, and believes in itself
+    let by_now = elected.clone();
+    second.on_server_info = Box::new(move |_| match by_now.load(Ordering::Relaxed) {
+        0 => of_two(2, &addresses, 1, 1),
+        _ => of_two(2, &addresses, 2, 2),
+    });
+    second.serve_at(at_second);
+    let client = Client::connect(first.serve_at(at_first), asking_soon()).await.unwrap();
+    let producers = [of_patience(&client).await, of_patience(&client).await];
+    for producer in &producers {
+        acknowledged(producer, b"by the first").await;
+    }
+    elected.store(1, Ordering::Relaxed);
+    for producer in &producers {
+        acknowledged(producer, b"by the second").await;
+    }
+}
+
+/// A leader that was elected again is the same one, whatever name it was reached by: its slow answer is waited for.
+#[tokio::test]
+async fn a_leader_by_another_name_is_no_other_leader() {
+    let ([at_first, at_second], addresses) = two_places().await;
+    let (mut first, mut second) = (Rogue::silent(), Rogue::new());
+    let calls = first.calls.clone();
+    let seed = format!("localhost:{}", at_first.local_addr().unwrap().port());
+    let (of_first, of_second) = (calls.clone(), addresses.clone());
+    first.on_server_info = Box::new(move |_| of_two(1, &addresses, 1, 1));
+    let at_election = Arc::<Mutex<Vec<String>>>::default();
+    let then = at_election.clone();
+    second.on_server_info = Box::new(move |n| match n {
+        0..3 => of_two(2, &of_second, 1, 2),
+        _ => {
+            let mut then = then.lock().unwrap();
+            if then.is_empty() {
+                then.clone_from(&of_first.lock().unwrap());
+            }
+            of_two(2, &of_second, 2, 3)
+        }
+    });
+    second.serve_at(at_second);
+    first.serve_at(at_first);
+    let client = Client::connect([seed], asking_soon()).await.unwrap();
+    acknowledged(&of_patience(&client).await, b"x").await;
+    // Until another one led it had been asked once.
+    assert_eq!(*at_election.lock().unwrap(), ["open 7", "append 0"]);
 }

@@ -155,16 +155,23 @@ def following(scratch: Path, servers: Servers, mib: int) -> list[Bar]:
                 producer.send(records[n % BATCH])
         last = client.info().last
     server = servers.clients[servers.leader() - 1]
-    seconds: dict[str, list[float]] = {"rust": [], "python": []}
-    for n in range(2):
-        seconds["rust"].append(limits("follow", str(scratch / f"rust{n}"), server, str(last)))
+    def rust(dir: Path) -> float:
+        return limits("follow", str(dir), server, str(last))
+
+    def python(dir: Path) -> float:
         begun = time.perf_counter()
-        with chiplog.Follower(scratch / f"python{n}", cluster=[server]) as follower:
+        with chiplog.Follower(dir, cluster=[server]) as follower:
             follower.wait_for(last)
-            seconds["python"].append(time.perf_counter() - begun)
-        subprocess.run(["rm", "-rf", str(scratch / f"rust{n}"), str(scratch / f"python{n}")], check=True)
+            return time.perf_counter() - begun
+
+    seconds: dict[str, list[float]] = {"rust": [], "python": []}
+    for n in range(3):
+        # Who goes first takes turns: what the one has written, the disk still has to take while the other begins.
+        for name, follow in sorted({"rust": rust, "python": python}.items(), reverse=n % 2 == 0):
+            seconds[name].append(follow(scratch / f"{name}{n}"))
+            subprocess.run(["rm", "-rf", str(scratch / f"{name}{n}")], check=True)
     rates = {name: mib / min(took) for name, took in seconds.items()}
-    note = f"a copy of {mib} MiB, the better of two"
+    note = f"a copy of {mib} MiB, the best of three"
     return [Bar("python_catch_up", rates["python"], rates["rust"], 0.8, True, "MiB/s", note)]
 
 

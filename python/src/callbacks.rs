@@ -13,7 +13,7 @@
 use crate::errors::raise;
 use crate::fork;
 use crate::ticket::Ticket;
-use crate::wait;
+use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use pyo3::prelude::*;
 use std::future::{Future, pending, poll_fn};
@@ -75,7 +75,7 @@ fn end(py: Python<'_>) -> PyResult<()> {
         ended.store(true, Ordering::Release);
         drop(tell);
     });
-    wait::block_on(py, None, None, told).map(drop)
+    wait::block_on(py, &Limit::none(), None, told).map(drop)
 }
 
 /// Calls `function(ticket)` on the callbacks' thread once `settled` is ready, which is polled there, within `runtime` if it

@@ -2,12 +2,13 @@
 
 use crate::courier::{Finish, drive, ready};
 use crate::desk::Source;
+use crate::ending::Ending;
 use crate::errors::raise;
 use crate::fork::Kept;
-use crate::log::in_thread;
 use crate::producer::Producer;
 use crate::reader::{Reader, Stream, batches, not_pickled, start};
-use crate::{options, runtime, values, wait};
+use crate::wait::{self, Limit};
+use crate::{options, runtime, values};
 use chiplog::{Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -20,8 +21,13 @@ use tokio::runtime::Handle;
 /// A log over the network: finds and follows the leader.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Client {
-    client: Kept<client::Client>,
+    open: Kept<Open>,
     runtime: Handle,
+}
+
+struct Open {
+    client: client::Client,
+    ending: Arc<Ending>,
 }
 
 /// The addresses of a call; one text would be taken for its letters.
@@ -33,19 +39,32 @@ pub(crate) fn servers(servers: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 }
 
 impl Client {
+    fn around(client: client::Client, runtime: Handle) -> PyResult<Self> {
+        let open = Open { client, ending: Ending::of("client") };
+        Ok(Self { open: Kept::new(open).map_err(raise)?, runtime })
+    }
+
+    /// The client, and what wakes whoever waits with it.
+    fn open(&self) -> PyResult<(&client::Client, &Arc<Ending>)> {
+        let Open { client, ending } = self.open.get().map_err(raise)?;
+        ending.check().map_err(raise)?;
+        Ok((client, ending))
+    }
+
     fn client(&self) -> PyResult<&client::Client> {
-        self.client.get().map_err(raise)
+        self.open().map(|(client, _)| client)
     }
 
     /// Waits for a call.
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = Result<T>> + Send) -> PyResult<T> {
-        let done = wait::block_on(py, None, Some(&self.runtime), call)?;
+        let (_, ending) = self.open()?;
+        let done = wait::block_on(py, &Limit::none(), Some(&self.runtime), ending.or(call))?;
         done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))?.map_err(raise)
     }
 
     fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         let reader = self.client()?.reader_with(from, options::reader(given, follow)?);
-        Reader::new(Source::Remote(Box::new(reader)), Some(self.runtime.clone()))
+        Reader::new(Source::Remote(Box::new(reader)), Some(self.runtime.clone()), None)
     }
 }
 
@@ -56,10 +75,10 @@ impl Client {
     fn new(py: Python<'_>, servers: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let (servers, options) = (self::servers(servers)?, options::client(options)?);
         let runtime = runtime::handle().map_err(raise)?;
-        let found = wait::block_on(py, None, Some(&runtime), client::Client::connect(servers, options))?;
+        let connected = client::Client::connect(servers, options);
+        let found = wait::block_on(py, &Limit::none(), Some(&runtime), connected)?;
         let late = || raise(Error::new(ErrorKind::Timeout, "no server answered"));
-        let client = found.ok_or_else(late)?.map_err(raise)?;
-        Ok(Self { client: Kept::new(client).map_err(raise)?, runtime })
+        Self::around(found.ok_or_else(late)?.map_err(raise)?, runtime)
     }
 
     /// Connects, to be awaited.
@@ -75,10 +94,8 @@ impl Client {
         let inside = runtime.clone();
         drive(py, Some(runtime), async move {
             let found = client::Client::connect(servers, options).await;
-            let finish: Finish = Box::new(move |py| {
-                let client = Kept::new(found.map_err(raise)?).map_err(raise)?;
-                Ok(Py::new(py, Self { client, runtime: inside })?.into_any())
-            });
+            let finish: Finish =
+                Box::new(move |py| Ok(Py::new(py, Self::around(found.map_err(raise)?, inside)?)?.into_any()));
             finish
         })
     }
@@ -94,10 +111,11 @@ impl Client {
     /// A producer, to be awaited.
     #[pyo3(signature = (options=None))]
     fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
-        let (client, options) = (self.client()?.clone(), options::producer(options)?);
+        let (client, ending) = self.open()?;
+        let (client, ending, options) = (client.clone(), ending.clone(), options::producer(options)?);
         let runtime = self.runtime.clone();
         drive(py, Some(self.runtime.clone()), async move {
-            let producer = client.producer(options).await;
+            let producer = ending.or(client.producer(options)).await;
             let finish: Finish = Box::new(move |py| {
                 Ok(Py::new(py, Producer::new(producer.map_err(raise)?, runtime)?)?.into_any())
             });
@@ -151,16 +169,19 @@ impl Client {
     /// How the log stands, to be awaited.
     #[pyo3(signature = (*, stale=false))]
     fn info_async(&self, py: Python<'_>, stale: bool) -> PyResult<Py<PyAny>> {
-        let client = self.client()?.clone();
+        let (client, ending) = self.open()?;
+        let (client, ending) = (client.clone(), ending.clone());
         drive(py, Some(self.runtime.clone()), async move {
-            let info = if stale { client.info_stale().await } else { client.info().await };
+            let info = async { if stale { client.info_stale().await } else { client.info().await } };
+            let info = ending.or(info).await;
             let finish: Finish =
                 Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
             finish
         })
     }
 
-    /// Discards all records below `first`.
+    /// Discards all records below `first`. A `first` beyond the end moves the log's numbers on for good: it is empty
+    /// then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         self.wait(py, self.client()?.discard(Index(first)))
     }
@@ -184,8 +205,11 @@ impl Client {
     #[pyo3(signature = (interval=0.1))]
     fn watch(&self, interval: f64) -> PyResult<Watch> {
         let interval = wait::timeout(Some(interval))?.unwrap_or(Duration::MAX);
-        let watch = Arc::new(tokio::sync::Mutex::new(self.client()?.watch(interval)));
-        Ok(Watch { watch: Kept::new(watch).map_err(raise)?, runtime: self.runtime.clone() })
+        let (client, ending) = self.open()?;
+        let watch = tokio::sync::Mutex::new(client.watch(interval));
+        let watching = Watching { watch, ending: Ending::of("watch"), of: ending.clone() };
+        let watching = Kept::new(Arc::new(watching)).map_err(raise)?;
+        Ok(Watch { watching, runtime: self.runtime.clone() })
     }
 
     /// The largest batch that the servers take, in bytes.
@@ -194,9 +218,11 @@ impl Client {
         Ok(self.client()?.batch_bytes_max())
     }
 
-    /// There is nothing to close but producers and readers, which are closed by themselves.
+    /// Ends its calls and watches: whoever waits is woken with `ClosedError`. From any thread. Producers and readers go on:
+    /// they are closed by themselves.
     fn close(&self) -> PyResult<()> {
-        self.client().map(drop)
+        self.open.get().map_err(raise)?.ending.close();
+        Ok(())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -217,13 +243,15 @@ impl Client {
         ready(py, Ok(slf.into_any().unbind()))
     }
 
-    fn __aexit__<'py>(
-        slf: &Bound<'py, Self>,
-        _type: &Bound<'py, PyAny>,
-        _value: &Bound<'py, PyAny>,
-        _traceback: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf.as_any(), "close")
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close()?;
+        ready(py, Ok(py.None()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -234,8 +262,21 @@ impl Client {
 /// How a log stands, now and whenever that changes.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Watch {
-    watch: Kept<Arc<tokio::sync::Mutex<client::Watch>>>,
+    watching: Kept<Arc<Watching>>,
     runtime: Handle,
+}
+
+struct Watching {
+    watch: tokio::sync::Mutex<client::Watch>,
+    ending: Arc<Ending>,
+    /// The client's.
+    of: Arc<Ending>,
+}
+
+impl Watching {
+    async fn next(&self) -> Result<client::RemoteInfo> {
+        self.of.or(self.ending.or(async { self.watch.lock().await.next().await })).await
+    }
 }
 
 #[pymethods]
@@ -251,9 +292,8 @@ impl Watch {
     /// How it stands: at once the first time, then when it has changed.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let watch = self.watch.get().map_err(raise)?;
-        let next = async { watch.lock().await.next().await };
-        let info = wait::block_on(py, wait::timeout(timeout)?, Some(&self.runtime), next)?;
+        let next = self.watching.get().map_err(raise)?.next();
+        let info = wait::block_on(py, &Limit::new(timeout)?, Some(&self.runtime), next)?;
         let late = || raise(Error::new(ErrorKind::Timeout, "nothing changed in time"));
         values::remote_info(py, &info.ok_or_else(late)?.map_err(raise)?)
     }
@@ -263,12 +303,47 @@ impl Watch {
     }
 
     fn __anext__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let watch = self.watch.get().map_err(raise)?.clone();
+        let watching = self.watching.get().map_err(raise)?.clone();
         drive(py, Some(self.runtime.clone()), async move {
-            let info = watch.lock().await.next().await;
+            let info = watching.next().await;
             let finish: Finish =
                 Box::new(move |py| Ok(values::remote_info(py, &info.map_err(raise)?)?.unbind()));
             finish
         })
+    }
+
+    /// Ends watching; whoever waits is woken with `ClosedError`. From any thread.
+    fn close(&self) -> PyResult<()> {
+        self.watching.get().map_err(raise)?.ending.close();
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close()
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close()?;
+        ready(py, Ok(py.None()))
     }
 }

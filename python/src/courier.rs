@@ -8,10 +8,15 @@
 //! - Waking takes neither the interpreter nor a call into the loop: a lock, and one write to the eventfd for all that
 //!   comes before the loop looks.
 //! - A task whose asyncio future was cancelled is dropped and not polled again: what it would have taken stays.
+//! - Tasks end with their loop: the loop alone keeps its courier, and the courier's end drops what they were made of. A task
+//!   that is never woken keeps no loop that was closed.
+//! - In a forked child nothing is polled, read or dropped.
 
 use crate::errors::raise;
+use crate::fork::Own;
 use chiplog::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyStopIteration;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -32,6 +37,26 @@ pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Sen
 struct Post {
     bell: OwnedFd,
     due: Mutex<Vec<Arc<Task>>>,
+    begun: Mutex<Begun>,
+}
+
+/// The tasks that were begun, and may be under way.
+#[derive(Default)]
+struct Begun {
+    tasks: Vec<Weak<Task>>,
+    /// With so many, those that are over are left out: not before their number has doubled.
+    full: usize,
+}
+
+impl Begun {
+    fn add(&mut self, task: &Arc<Task>) {
+        const FEW: usize = 64;
+        if self.tasks.len() >= self.full.max(FEW) {
+            self.tasks.retain(|task| task.strong_count() > 0);
+            self.full = 2 * self.tasks.len();
+        }
+        self.tasks.push(Arc::downgrade(task));
+    }
 }
 
 /// A future that is under way for an asyncio future.
@@ -44,7 +69,7 @@ struct Task {
 }
 
 struct Work {
-    future: Pin<Box<dyn Future<Output = Finish> + Send>>,
+    future: Own<Pin<Box<dyn Future<Output = Finish> + Send>>>,
     promise: Py<PyAny>,
     runtime: Option<Handle>,
 }
@@ -77,15 +102,20 @@ impl Task {
             return Ok(());
         }
         let waker = Waker::from(self.clone());
-        let polled = py.detach(|| {
+        let polled = py.detach(|| -> Result<Poll<Finish>> {
+            let future = work.future.get_mut()?.as_mut();
             let _inside = work.runtime.as_ref().map(Handle::enter);
-            work.future.as_mut().poll(&mut Context::from_waker(&waker))
+            Ok(future.poll(&mut Context::from_waker(&waker)))
         });
-        let Poll::Ready(finish) = polled else {
-            *lock(&self.work) = Some(work);
-            return Ok(());
+        let done = match polled {
+            Ok(Poll::Pending) => {
+                *lock(&self.work) = Some(work);
+                return Ok(());
+            }
+            Ok(Poll::Ready(finish)) => finish(py),
+            Err(forked) => Err(raise(forked)),
         };
-        match finish(py) {
+        match done {
             Ok(value) => work.promise.call_method1(py, intern!(py, "set_result"), (value,))?,
             Err(error) => {
                 work.promise.call_method1(py, intern!(py, "set_exception"), (error.into_value(py),))?
@@ -117,12 +147,15 @@ pub(crate) fn drive(
     static COURIER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let event_loop = running_loop(py)?;
     let courier = COURIER.import(py, "chiplog._aio", "courier")?.call1((&event_loop,))?;
-    let post = Arc::downgrade(&courier.cast::<Courier>()?.get().post);
+    let post = courier.cast::<Courier>()?.get().post.get().map_err(raise)?;
     let promise = event_loop.call_method0(intern!(py, "create_future"))?;
-    let work = Work { future: Box::pin(future), promise: promise.clone().unbind(), runtime };
-    let task = Arc::new(Task { post, queued: AtomicBool::new(false), work: Mutex::new(Some(work)) });
+    let future: Pin<Box<dyn Future<Output = Finish> + Send>> = Box::pin(future);
+    let future = Own::new(future).map_err(raise)?;
+    let work = Mutex::new(Some(Work { future, promise: promise.clone().unbind(), runtime }));
+    let task = Arc::new(Task { post: Arc::downgrade(post), queued: AtomicBool::new(false), work });
     task.step(py)?;
     if lock(&task.work).is_some() {
+        lock(&post.begun).add(&task);
         promise.call_method1(intern!(py, "add_done_callback"), (Release { task },))?;
     }
     Ok(promise.unbind())
@@ -167,9 +200,9 @@ impl Release {
 }
 
 /// Carries what happened in the log to one event loop.
-#[pyclass(frozen, name = "_Courier", module = "chiplog._chiplog")]
+#[pyclass(frozen, weakref, name = "_Courier", module = "chiplog._chiplog")]
 pub(crate) struct Courier {
-    post: Arc<Post>,
+    post: Own<Arc<Post>>,
 }
 
 #[pymethods]
@@ -178,19 +211,22 @@ impl Courier {
     fn new() -> PyResult<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot make an eventfd: {e}")));
-        Ok(Self { post: Arc::new(Post { bell: bell.map_err(failed)?, due: Mutex::default() }) })
+        let bell = bell.map_err(failed)?;
+        let post = Arc::new(Post { bell, due: Mutex::default(), begun: Mutex::default() });
+        Ok(Self { post: Own::new(post).map_err(raise)? })
     }
 
     /// What the loop watches for reading.
-    fn fileno(&self) -> i32 {
-        self.post.bell.as_raw_fd()
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.post.get().map_err(raise)?.bell.as_raw_fd())
     }
 
     /// Goes on with all that was woken.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let post = self.post.get().map_err(raise)?;
         // Before the tasks are taken: whoever wakes one afterwards rings again.
-        let _ = rustix::io::read(&self.post.bell, &mut [0; 8]);
-        let due = std::mem::take(&mut *lock(&self.post.due));
+        let _ = rustix::io::read(&post.bell, &mut [0; 8]);
+        let due = std::mem::take(&mut *lock(&post.due));
         let mut failed = None;
         for task in due {
             task.queued.store(false, Ordering::Release);
@@ -199,6 +235,18 @@ impl Courier {
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        let Ok(post) = self.post.get() else { return };
+        let begun = std::mem::take(&mut lock(&post.begun).tasks);
+        let left: Vec<_> =
+            begun.iter().filter_map(Weak::upgrade).filter_map(|t| lock(&t.work).take()).collect();
+        if !left.is_empty() {
+            Python::try_attach(|py| py.detach(|| drop(left)));
+        }
     }
 }
 
@@ -255,6 +303,19 @@ impl Next {
                 *lock(&self.waiting) = Some(awaited.unbind());
             }
         }
+    }
+
+    // The future wakes the task that awaits this: a circle, of which nothing is left when the loop is closed.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        match self.waiting.try_lock() {
+            Ok(waiting) => waiting.as_ref().map_or(Ok(()), |waiting| visit.call(waiting)),
+            Err(_) => Ok(()), // somebody uses it
+        }
+    }
+
+    fn __clear__(&self) {
+        let waiting = lock(&self.waiting).take();
+        drop(waiting);
     }
 }
 

@@ -4,6 +4,7 @@
 //! - One at a time reads; nobody holds a lock while waiting for records.
 //! - Closing wakes whoever waits, and what was taken is dropped when it comes back.
 
+use crate::ending::Ending;
 use crate::fork;
 use chiplog::{Error, ErrorKind, ForkGuard, Index, RecordBatch, Result};
 use chiplog_net::client::RemoteReader;
@@ -11,7 +12,6 @@ use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 /// What is read from.
 pub(crate) enum Source {
@@ -69,7 +69,7 @@ impl Source {
 pub(crate) struct Desk {
     seat: Mutex<Seat>,
     back: Condvar,
-    closed: watch::Sender<bool>,
+    ending: Arc<Ending>,
     guard: Arc<ForkGuard>,
     /// That the source needs to be polled in.
     pub(crate) runtime: Option<Handle>,
@@ -85,7 +85,7 @@ impl Desk {
         Ok(Arc::new(Self {
             seat: Mutex::new(Seat { source: Some(source) }),
             back: Condvar::new(),
-            closed: watch::Sender::new(false),
+            ending: Ending::of("reader"),
             guard: fork::guard()?,
             runtime,
         }))
@@ -101,12 +101,10 @@ impl Desk {
     /// `Timeout`: somebody has it. `Closed`, `Forked`.
     pub(crate) fn take(self: &Arc<Self>, patience: Duration) -> Result<Lease> {
         fork::check(&self.guard)?;
-        let wait = |seat: &mut Seat| seat.source.is_none() && !*self.closed.borrow();
+        let wait = |seat: &mut Seat| seat.source.is_none() && !self.ending.is_closed();
         let (mut seat, _) =
             self.back.wait_timeout_while(self.seat(), patience, wait).unwrap_or_else(PoisonError::into_inner);
-        if *self.closed.borrow() {
-            return Err(closed());
-        }
+        self.ending.check()?;
         match seat.source.take() {
             Some(source) => Ok(Lease { desk: self.clone(), source: Some(source) }),
             None => Err(Error::new(ErrorKind::Timeout, "another thread reads")),
@@ -123,7 +121,7 @@ impl Desk {
 
     /// Ends reading, for whoever waits too.
     pub(crate) fn close(&self) {
-        self.closed.send_replace(true);
+        self.ending.close();
         let source = self.seat().source.take();
         self.back.notify_all();
         if !self.guard.is_child() {
@@ -142,10 +140,6 @@ impl Drop for Desk {
     }
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the reader was closed")
-}
-
 /// A source that was taken. Comes back when dropped.
 pub(crate) struct Lease {
     desk: Arc<Desk>,
@@ -157,25 +151,21 @@ impl Lease {
     /// # Errors
     /// Never in fact: it has its source until it is dropped.
     pub(crate) fn source(&mut self) -> Result<&mut Source> {
-        self.source.as_mut().ok_or_else(closed)
+        self.source.as_mut().ok_or_else(|| self.desk.ending.error())
     }
 
     /// The next batch, or why there is none; `Closed` when the desk is closed meanwhile.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let mut ends = self.desk.closed.subscribe();
-        let source = self.source.as_mut().ok_or_else(closed)?;
-        tokio::select! {
-            biased;
-            _ = ends.wait_for(|closed| *closed) => Err(closed()),
-            got = source.next() => got,
-        }
+        let ending = &self.desk.ending;
+        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
+        ending.or(source.next()).await
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut seat = self.desk.seat();
-        if !*self.desk.closed.borrow() {
+        if !self.desk.ending.is_closed() {
             seat.source = self.source.take();
         }
         drop(seat);

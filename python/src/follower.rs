@@ -4,10 +4,11 @@ use crate::batch::Record;
 use crate::client::servers;
 use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
 use crate::errors::raise;
-use crate::fork::Kept;
+use crate::fork::{Kept, Own};
 use crate::log::{arrival, get, in_thread};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
-use crate::{options, values, wait};
+use crate::wait::{self, Limit};
+use crate::{options, values};
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::follower;
 use pyo3::exceptions::PyRuntimeError;
@@ -29,7 +30,7 @@ pub(crate) struct Follower {
 
 /// The next event of a follower.
 struct NextEvent {
-    follower: follower::Follower,
+    follower: Own<follower::Follower>,
     waits: Arc<AtomicBool>,
 }
 
@@ -44,17 +45,18 @@ impl Drop for Waits {
 
 impl Taken for NextEvent {
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.follower.next_event(Duration::ZERO) {
+        match self.follower.get().map_err(raise)?.next_event(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
             known => Ok(Some(values::follower_event(py, &known.map_err(raise)?)?.unbind())),
         }
     }
 
     fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let follower = self.follower.get().map_err(raise)?.clone();
         if self.waits.swap(true, Ordering::AcqRel) {
             return Err(PyRuntimeError::new_err("another task waits for this follower's next event"));
         }
-        let (follower, waits) = (self.follower.clone(), Waits(self.waits.clone()));
+        let waits = Waits(self.waits.clone());
         let future = async move {
             let there = Arc::new(AtomicBool::new(false));
             poll_fn(|context| {
@@ -84,9 +86,9 @@ impl Follower {
         self.follower.get().map_err(raise)
     }
 
-    fn open_reader(&self, py: Python<'_>, from: Start, follow: bool) -> PyResult<Reader> {
-        let follower = self.follower()?;
-        local(py.detach(|| follower.reader(from)), follow)
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let follower = slf.get().follower()?;
+        local(slf.as_any(), slf.py().detach(|| follower.reader(from)), follow)
     }
 }
 
@@ -135,20 +137,20 @@ impl Follower {
 
     /// Reads what is here from `start`, the first record if not given, to the end there is when it comes there.
     #[pyo3(signature = (start=None))]
-    fn read(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::First)?, false)
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
     /// Reads what is here from `start`, the next record to come if not given, and waits at the end for more.
     #[pyo3(signature = (start=None))]
-    fn tail(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::Next)?, true)
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
     /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
     #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
     /// Waits until record `index` is here, or is known to be discarded.
@@ -156,7 +158,7 @@ impl Follower {
     fn wait_for(&self, py: Python<'_>, index: u64, timeout: Option<f64>) -> PyResult<()> {
         let follower = self.follower()?;
         let what = format!("record {index} did not come");
-        wait::sliced(py, wait::timeout(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
+        wait::sliced(py, &Limit::new(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
     }
 
     /// `wait_for`, to be awaited.
@@ -185,14 +187,14 @@ impl Follower {
     fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let follower = self.follower()?;
         let next = |slice| follower.next_event(slice);
-        let event = wait::sliced(py, wait::timeout(timeout)?, "nothing happened", next)?;
+        let event = wait::sliced(py, &Limit::new(timeout)?, "nothing happened", next)?;
         values::follower_event(py, &event)
     }
 
     /// `next_event`, to be awaited: by one task at a time.
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (follower, waits) = (self.follower()?.clone(), self.waits.clone());
-        courier::next(py, NextEvent { follower, waits })
+        let follower = Own::new(self.follower()?.clone()).map_err(raise)?;
+        courier::next(py, NextEvent { follower, waits: self.waits.clone() })
     }
 
     /// What the copy did since it was opened.

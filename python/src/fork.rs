@@ -34,15 +34,14 @@ pub(crate) fn check(guard: &ForkGuard) -> Result<()> {
     Ok(())
 }
 
-/// A handle that its process keeps: refused and forgotten in a child. Dropping it releases the interpreter, for a
-/// log's end waits for the disk.
-pub(crate) struct Kept<T: Send> {
+/// Something that its process keeps: refused and forgotten in a child.
+pub(crate) struct Own<T> {
     /// None: it is being dropped.
     value: Option<T>,
     guard: Arc<ForkGuard>,
 }
 
-impl<T: Send> Kept<T> {
+impl<T> Own<T> {
     pub(crate) fn new(value: T) -> Result<Self> {
         Ok(Self { value: Some(value), guard: guard()? })
     }
@@ -51,19 +50,58 @@ impl<T: Send> Kept<T> {
     /// `Forked`.
     pub(crate) fn get(&self) -> Result<&T> {
         check(&self.guard)?;
-        self.value.as_ref().ok_or_else(|| Error::new(ErrorKind::Closed, "the handle was dropped"))
+        self.value.as_ref().ok_or_else(dropped)
+    }
+
+    /// # Errors
+    /// `Forked`.
+    pub(crate) fn get_mut(&mut self) -> Result<&mut T> {
+        check(&self.guard)?;
+        self.value.as_mut().ok_or_else(dropped)
+    }
+
+    /// To be dropped, in its own process.
+    fn take(&mut self) -> Option<T> {
+        let value = self.value.take()?;
+        if self.guard.is_child() {
+            std::mem::forget(value);
+            return None;
+        }
+        Some(value)
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+fn dropped() -> Error {
+    Error::new(ErrorKind::Closed, "the handle was dropped")
+}
+
+/// As [`Own`]. Dropping it releases the interpreter, for a log's end waits for the disk.
+pub(crate) struct Kept<T: Send>(Own<T>);
+
+impl<T: Send> Kept<T> {
+    pub(crate) fn new(value: T) -> Result<Self> {
+        Own::new(value).map(Self)
+    }
+
+    /// # Errors
+    /// `Forked`.
+    pub(crate) fn get(&self) -> Result<&T> {
+        self.0.get()
     }
 }
 
 impl<T: Send> Drop for Kept<T> {
     fn drop(&mut self) {
-        let Some(value) = self.value.take() else { return };
-        if self.guard.is_child() {
-            std::mem::forget(value);
-            return;
+        let mut value = self.0.take();
+        if value.is_some() {
+            // Without an interpreter, which ends just now, there is nothing to release.
+            Python::try_attach(|py| py.detach(|| drop(value.take())));
         }
-        let mut value = Some(value);
-        // Without an interpreter, which ends just now, there is nothing to release.
-        Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }

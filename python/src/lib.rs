@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait (threads)   courier (asyncio)   fork   runtime ────────┘
+//!         └── wait (threads)   courier (asyncio)   ending   fork   runtime ┘
 //! ```
 //!
 //! Invariants:
@@ -21,6 +21,7 @@ mod callbacks;
 mod client;
 mod courier;
 mod desk;
+mod ending;
 mod errors;
 mod export;
 mod follower;

@@ -8,12 +8,13 @@ use crate::input::{self, Input};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};
-use crate::{options, values, wait};
+use crate::wait::{self, Limit};
+use crate::{options, values};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A durable log in a directory: the one that appends.
 #[pyclass(frozen, module = "chiplog")]
@@ -59,9 +60,9 @@ impl Log {
         self.log.get().map_err(raise)
     }
 
-    fn open_reader(&self, py: Python<'_>, from: Start, follow: bool) -> PyResult<Reader> {
-        let log = self.log()?;
-        local(py.detach(|| log.reader(from)), follow)
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let log = slf.get().log()?;
+        local(slf.as_any(), slf.py().detach(|| log.reader(from)), follow)
     }
 }
 
@@ -78,9 +79,9 @@ impl Log {
     /// Appends a record and waits until it is durable.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        let (log, record, limit) = (self.log()?, record.as_slice(), wait::Limit::new(timeout)?);
+        let (log, record, limit) = (self.log()?, record.as_slice(), Limit::new(timeout)?);
         let ticket = submit(py, log, &limit, || log.try_submit(record))?;
-        settle(py, &ticket, limit.left())
+        settle(py, &ticket, &limit)
     }
 
     /// Appends records as one batch, all of them or none, and waits until they are durable.
@@ -92,9 +93,9 @@ impl Log {
         codec: &str,
         timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
-        let limit = wait::Limit::new(timeout)?;
+        let limit = Limit::new(timeout)?;
         let ticket = self.batch_ticket(py, records, codec, &limit)?;
-        let first = settle(py, &ticket.0, limit.left())?;
+        let first = settle(py, &ticket.0, &limit)?;
         let range = py.import("builtins")?.getattr("range")?;
         Ok(range.call1((first, first + ticket.1))?.unbind())
     }
@@ -102,13 +103,13 @@ impl Log {
     /// Begins to append a record; the ticket tells its index.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
-        Ticket::local(submit(py, log, &wait::Limit::none(), || log.try_submit(record))?)
+        Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record))?)
     }
 
     /// Begins to append records as one batch; the ticket tells the index of the first.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
-        Ticket::local(self.batch_ticket(py, records, codec, &wait::Limit::none())?.0)
+        Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
     }
 
     /// As `submit`, but never waits for room: `BusyError`.
@@ -176,26 +177,28 @@ impl Log {
 
     /// Reads from `start`, the first record if not given, to the end there is when it comes there.
     #[pyo3(signature = (start=None))]
-    fn read(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::First)?, false)
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
     /// Reads from `start`, the next record to come if not given, and waits at the end for more.
     #[pyo3(signature = (start=None))]
-    fn tail(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::Next)?, true)
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
     /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
     #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Discards all records below `first`, durably.
+    /// Discards all records below `first`, durably. A `first` beyond the end moves the log's numbers on for good: it is
+    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
     fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
-        wait::block_on(py, None, None, answer)?.map_or(Ok(()), |done| done.map(drop)).map_err(raise)
+        let done = wait::block_on(py, &Limit::none(), None, answer)?;
+        done.map_or(Ok(()), |done| done.map(drop)).map_err(raise)
     }
 
     /// Begins to discard; the ticket tells an index at or below the log's first one then.
@@ -215,7 +218,7 @@ impl Log {
     fn barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<u64> {
         let timeout = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
         let answer = self.log()?.submit_barrier(timeout).map_err(raise)?;
-        let last = wait::block_on(py, None, None, answer)?.unwrap_or(Ok(Index(0)));
+        let last = wait::block_on(py, &Limit::none(), None, answer)?.unwrap_or(Ok(Index(0)));
         last.map(Index::get).map_err(raise)
     }
 
@@ -224,7 +227,7 @@ impl Log {
     fn wait_for(&self, py: Python<'_>, index: u64, timeout: Option<f64>) -> PyResult<()> {
         let log = self.log()?;
         let what = format!("record {index} did not come");
-        wait::sliced(py, wait::timeout(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
+        wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
     /// `wait_for`, to be awaited.
@@ -240,12 +243,15 @@ impl Log {
     /// Opens an exactly-once session.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
-        Session::new(wait::on_thread(py, move || log.open_session())?)
+        let patience = log.options().queue_timeout;
+        Session::new(wait::on_thread(py, move || log.open_session())?, patience)
     }
 
     /// Takes a session up again: `next_sequence` is the number of the next append, as it was or will be.
     fn resume_session(&self, id: u64, next_sequence: u64) -> PyResult<Session> {
-        Session::new(self.log()?.resume_session(SessionId(id), Sequence(next_sequence)))
+        let log = self.log()?;
+        let session = log.resume_session(SessionId(id), Sequence(next_sequence));
+        Session::new(session, log.options().queue_timeout)
     }
 
     /// How the log stands.
@@ -331,7 +337,7 @@ impl Log {
         py: Python<'_>,
         records: &Bound<'_, PyAny>,
         codec: &str,
-        limit: &wait::Limit,
+        limit: &Limit,
     ) -> PyResult<(chiplog::Ticket, u64)> {
         let log = self.log()?;
         let records = input::records(records)?;
@@ -349,22 +355,10 @@ impl Log {
 fn submit(
     py: Python<'_>,
     log: &chiplog::Log,
-    limit: &wait::Limit,
+    limit: &Limit,
     attempt: impl Fn() -> Result<chiplog::Ticket> + Send + Sync,
 ) -> PyResult<chiplog::Ticket> {
-    /// Room comes with the next write.
-    const PAUSE: Duration = Duration::from_millis(1);
-    let queue_timeout = log.options().queue_timeout;
-    let limit = limit.left().map_or(queue_timeout, |left| left.min(queue_timeout));
-    let begun = Instant::now();
-    loop {
-        match py.detach(&attempt) {
-            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < limit => {}
-            done => return done.map_err(raise),
-        }
-        py.check_signals()?;
-        py.detach(|| std::thread::sleep(PAUSE));
-    }
+    wait::for_room(py, limit.left_of(log.options().queue_timeout), |_| attempt())
 }
 
 /// Waits until record `index` is in a log, or is discarded.

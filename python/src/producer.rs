@@ -6,7 +6,8 @@ use crate::fork::Kept;
 use crate::input::{self, Input};
 use crate::reader::not_pickled;
 use crate::ticket::{Ticket, drive_index};
-use crate::{values, wait};
+use crate::values;
+use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index, Result};
 use chiplog_net::client::{self, Closed};
 use pyo3::exceptions::PyRuntimeError;
@@ -35,7 +36,7 @@ impl Producer {
     }
 
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
-        let done = wait::block_on(py, None, Some(&self.runtime), call)?;
+        let done = wait::block_on(py, &Limit::none(), Some(&self.runtime), call)?;
         done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))
     }
 
@@ -82,7 +83,7 @@ impl Producer {
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (producer, record) = (self.producer()?, record.as_slice());
         let appended = async { producer.append(record).await?.await };
-        let got = wait::block_on(py, wait::timeout(timeout)?, Some(&self.runtime), appended)?;
+        let got = wait::block_on(py, &Limit::new(timeout)?, Some(&self.runtime), appended)?;
         let late = || {
             let what = "the record was not acknowledged in time; it may still be appended";
             raise(Error::new(ErrorKind::Timeout, what))

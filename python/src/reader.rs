@@ -9,7 +9,8 @@ use crate::batch::{Batch, Record};
 use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
-use crate::{options, wait};
+use crate::options;
+use crate::wait::{self, Limit};
 use chiplog::{ErrorKind, Index, RecordBatch};
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::prelude::*;
@@ -22,6 +23,8 @@ use tokio::runtime::Handle;
 /// Records in order, from a log, a copy of one, or servers. Iterating gives [`Record`]s.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Reader {
+    /// The log, viewer or follower that it reads: it stays open for as long.
+    of: Mutex<Option<Py<PyAny>>>,
     desk: Arc<Desk>,
     current: Mutex<Option<Current>>,
     /// The record behind those that are in hand; 0: not known.
@@ -48,10 +51,11 @@ pub(crate) enum Kind {
 type InHand = (Py<Batch>, u32);
 
 impl Reader {
-    pub(crate) fn new(source: Source, runtime: Option<Handle>) -> PyResult<Self> {
+    /// `of`: what it keeps open.
+    pub(crate) fn new(source: Source, runtime: Option<Handle>, of: Option<Py<PyAny>>) -> PyResult<Self> {
         let next = source.position().map_or(0, Index::get);
         let desk = Desk::new(source, runtime).map_err(raise)?;
-        Ok(Self { desk, current: Mutex::new(None), next: AtomicU64::new(next) })
+        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), next: AtomicU64::new(next) })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
@@ -82,27 +86,23 @@ impl Reader {
         Ok(batch)
     }
 
-    fn lease(&self, py: Python<'_>) -> PyResult<Lease> {
+    /// The source. None: another thread has had it all the time.
+    fn lease(&self, py: Python<'_>, limit: &Limit) -> PyResult<Option<Lease>> {
         // Mostly nobody has it.
         match self.desk.take(Duration::ZERO) {
             Err(error) if error.kind() == ErrorKind::Timeout => {}
-            done => return done.map_err(raise),
+            done => return done.map(Some).map_err(raise),
         }
-        wait::sliced(py, None, "another thread reads", |slice| self.desk.take(slice))
+        wait::within(py, limit, |slice| self.desk.take(slice))
     }
 
     /// The next batch of a source that was taken. None: the end, or not within the time.
-    fn fetch(
-        &self,
-        py: Python<'_>,
-        lease: &mut Lease,
-        timeout: Option<Duration>,
-    ) -> PyResult<Option<RecordBatch>> {
+    fn fetch(&self, py: Python<'_>, lease: &mut Lease, limit: &Limit) -> PyResult<Option<RecordBatch>> {
         let source = lease.source().map_err(raise)?;
         if let Some(known) = py.detach(|| source.next_now()) {
             return known.map_err(raise);
         }
-        let got = wait::block_on(py, timeout, self.desk.runtime.as_ref(), lease.next())?;
+        let got = wait::block_on(py, limit, self.desk.runtime.as_ref(), lease.next())?;
         got.unwrap_or(Ok(None)).map_err(raise)
     }
 
@@ -112,11 +112,12 @@ impl Reader {
             if let Some(taken) = self.in_hand(py, all) {
                 return Ok(Some(taken));
             }
-            let mut lease = self.lease(py)?;
+            let forever = Limit::none();
+            let Some(mut lease) = self.lease(py, &forever)? else { continue };
             if self.current().is_some() {
                 continue; // another thread brought something meanwhile
             }
-            let Some(batch) = self.fetch(py, &mut lease, None)? else { return Ok(None) };
+            let Some(batch) = self.fetch(py, &mut lease, &forever)? else { return Ok(None) };
             return Ok(Some((self.put(py, batch, if all { u32::MAX } else { 1 })?, 0)));
         }
     }
@@ -250,7 +251,8 @@ impl Reader {
 
     /// Goes on at another record.
     fn seek(&self, py: Python<'_>, index: u64) -> PyResult<()> {
-        let mut lease = self.lease(py)?;
+        let busy = || PyRuntimeError::new_err("another thread reads");
+        let mut lease = self.lease(py, &Limit::none())?.ok_or_else(busy)?;
         let source = lease.source().map_err(raise)?;
         py.detach(|| source.seek(Index(index))).map_err(raise)?;
         self.next.store(index, Ordering::Relaxed);
@@ -262,16 +264,16 @@ impl Reader {
     /// Waits until there is a record to read: True; False: not within `timeout` seconds, or the end.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let timeout = wait::timeout(timeout)?;
+        let limit = Limit::new(timeout)?;
         loop {
             if self.current().is_some() {
                 return Ok(true);
             }
-            let mut lease = self.lease(py)?;
+            let Some(mut lease) = self.lease(py, &limit)? else { return Ok(false) };
             if self.current().is_some() {
                 continue;
             }
-            let Some(batch) = self.fetch(py, &mut lease, timeout)? else { return Ok(false) };
+            let Some(batch) = self.fetch(py, &mut lease, &limit)? else { return Ok(false) };
             self.put(py, batch, 0)?;
             return Ok(true);
         }
@@ -281,7 +283,8 @@ impl Reader {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.desk.close());
         let before = self.current().take();
-        drop(before);
+        let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop((before, of));
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -370,9 +373,14 @@ impl Stream {
     }
 }
 
-/// A reader of files here.
-pub(crate) fn local(reader: chiplog::Result<chiplog::Reader>, follow: bool) -> PyResult<Reader> {
-    Reader::new(Source::Local(Box::new(reader.map_err(raise)?), follow), None)
+/// A reader of files here, those of `of`.
+pub(crate) fn local(
+    of: &Bound<'_, PyAny>,
+    reader: chiplog::Result<chiplog::Reader>,
+    follow: bool,
+) -> PyResult<Reader> {
+    let source = Source::Local(Box::new(reader.map_err(raise)?), follow);
+    Reader::new(source, None, Some(of.clone().unbind()))
 }
 
 /// A stream of the batches of a reader.

@@ -3,24 +3,21 @@
 use crate::callbacks;
 use crate::courier::{Finish, drive};
 use crate::errors::raise;
-use crate::fork;
+use crate::fork::Own;
 use crate::reader::not_pickled;
-use crate::wait;
-use chiplog::{Error, ErrorKind, ForkGuard, Index, Result};
+use crate::wait::{self, Limit};
+use chiplog::{Error, ErrorKind, Index, Result};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// An append that is under way: tells the index of its first record, to as many as ask.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Ticket {
-    way: Way,
-    guard: Arc<ForkGuard>,
+    way: Own<Way>,
 }
 
 enum Way {
@@ -32,30 +29,33 @@ enum Way {
 
 impl Ticket {
     pub(crate) fn local(ticket: chiplog::Ticket) -> PyResult<Self> {
-        Ok(Self { way: Way::Local(ticket), guard: fork::guard().map_err(raise)? })
+        Self::on(Way::Local(ticket))
     }
 
     pub(crate) fn remote(
         index: impl Future<Output = Result<Index>> + Send + 'static,
         runtime: Handle,
     ) -> PyResult<Self> {
-        let way = Way::Remote(index.boxed().shared(), Some(runtime));
-        Ok(Self { way, guard: fork::guard().map_err(raise)? })
+        Self::on(Way::Remote(index.boxed().shared(), Some(runtime)))
     }
 
     pub(crate) fn answer(answer: chiplog::Answer) -> PyResult<Self> {
-        Ok(Self { way: Way::Remote(answer.boxed().shared(), None), guard: fork::guard().map_err(raise)? })
+        Self::on(Way::Remote(answer.boxed().shared(), None))
     }
 
-    fn check(&self) -> PyResult<()> {
-        fork::check(&self.guard).map_err(raise)
+    fn on(way: Way) -> PyResult<Self> {
+        Ok(Self { way: Own::new(way).map_err(raise)? })
+    }
+
+    fn way(&self) -> PyResult<&Way> {
+        self.way.get().map_err(raise)
     }
 }
 
 /// Waits for an append to a log here.
-pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, timeout: Option<Duration>) -> PyResult<u64> {
-    let what = "the append was not settled; it may still become durable";
-    let settled = wait::sliced(py, timeout, what, |slice| {
+pub(crate) fn settle(py: Python<'_>, ticket: &chiplog::Ticket, limit: &Limit) -> PyResult<u64> {
+    let what = "the append, which may still become durable, was not settled";
+    let settled = wait::sliced(py, limit, what, |slice| {
         let waited = ticket.wait_timeout(slice);
         // What it is asked for afterwards is the append's own outcome, never the end of the slice.
         match (waited, ticket.poll()) {
@@ -88,16 +88,15 @@ impl Ticket {
     /// Waits until the append is in the log, and gives the index of its first record.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        self.check()?;
-        let timeout = wait::timeout(timeout)?;
-        match &self.way {
-            Way::Local(ticket) => settle(py, ticket, timeout),
+        let limit = Limit::new(timeout)?;
+        match self.way()? {
+            Way::Local(ticket) => settle(py, ticket, &limit),
             Way::Remote(index, runtime) => {
                 let late = || {
                     let what = "the record was not acknowledged in time; it may still be appended";
                     raise(Error::new(ErrorKind::Timeout, what))
                 };
-                let got = wait::block_on(py, timeout, runtime.as_ref(), index.clone())?;
+                let got = wait::block_on(py, &limit, runtime.as_ref(), index.clone())?;
                 got.ok_or_else(late)?.map(Index::get).map_err(raise)
             }
         }
@@ -105,8 +104,7 @@ impl Ticket {
 
     /// Whether it is settled, well or not.
     fn done(&self) -> PyResult<bool> {
-        self.check()?;
-        Ok(match &self.way {
+        Ok(match self.way()? {
             Way::Local(ticket) => ticket.poll().is_some(),
             // Polled once: it is not known otherwise before somebody waits.
             Way::Remote(index, _) => index.clone().now_or_never().is_some(),
@@ -132,7 +130,7 @@ impl Ticket {
                 called => called, // what is no mere exception, as Ctrl-C, ends more than the callback
             };
         }
-        match &ticket.way {
+        match ticket.way()? {
             Way::Local(local) => callbacks::once_settled(&slf, function, None, local.twin()),
             Way::Remote(index, runtime) => {
                 callbacks::once_settled(&slf, function, runtime.clone(), index.clone())
@@ -141,8 +139,7 @@ impl Ticket {
     }
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.check()?;
-        let promise = match &self.way {
+        let promise = match self.way()? {
             Way::Local(ticket) => {
                 let twin = ticket.twin();
                 drive_index(py, None, async move { twin.await.map(|appended| appended.first) })?

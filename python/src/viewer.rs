@@ -1,30 +1,38 @@
 //! A log that another process writes, read-only.
 
 use crate::batch::Record;
+use crate::courier::ready;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::get;
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::{values, wait};
-use chiplog::Start;
+use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A log in a directory, read-only, also while another process appends to it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Viewer {
-    viewer: Kept<chiplog::Viewer>,
+    /// None: it was closed.
+    viewer: Kept<Mutex<Option<chiplog::Viewer>>>,
 }
 
 impl Viewer {
-    fn viewer(&self) -> PyResult<&chiplog::Viewer> {
-        self.viewer.get().map_err(raise)
+    fn cell(&self) -> PyResult<MutexGuard<'_, Option<chiplog::Viewer>>> {
+        Ok(self.viewer.get().map_err(raise)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn open_reader(&self, py: Python<'_>, from: Start, follow: bool) -> PyResult<Reader> {
-        let viewer = self.viewer()?;
-        local(py.detach(|| viewer.reader(from)), follow)
+    fn viewer(&self) -> PyResult<chiplog::Viewer> {
+        let closed = || raise(Error::new(ErrorKind::Closed, "the viewer was closed"));
+        self.cell()?.clone().ok_or_else(closed)
+    }
+
+    fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
+        let viewer = slf.get().viewer()?;
+        local(slf.as_any(), slf.py().detach(|| viewer.reader(from)), follow)
     }
 }
 
@@ -33,7 +41,7 @@ impl Viewer {
     #[new]
     fn new(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
         let viewer = wait::on_thread(py, move || chiplog::Viewer::open(dir))?;
-        Ok(Self { viewer: Kept::new(viewer).map_err(raise)? })
+        Ok(Self { viewer: Kept::new(Mutex::new(Some(viewer))).map_err(raise)? })
     }
 
     /// The record at `index`.
@@ -44,20 +52,20 @@ impl Viewer {
 
     /// Reads from `start`, the first record if not given, to the end there is when it comes there.
     #[pyo3(signature = (start=None))]
-    fn read(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::First)?, false)
+    fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
     /// Reads from `start`, the next record to come if not given, and waits at the end for more.
     #[pyo3(signature = (start=None))]
-    fn tail(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
-        self.open_reader(py, self::start(start, Start::Next)?, true)
+    fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
+        Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
     /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
     #[pyo3(signature = (start=None, *, follow=false))]
-    fn batches(&self, py: Python<'_>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
-        batches(py, self.open_reader(py, self::start(start, Start::First)?, follow)?)
+    fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
+        batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
     /// How the log stands, as far as it is proven durable.
@@ -78,6 +86,43 @@ impl Viewer {
     /// Why the view does not go on, if it met damage.
     fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.viewer()?.failure().map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
+    /// Ends the view. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let viewer = self.cell()?.take();
+        py.detach(|| drop(viewer));
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        ready(py, Ok(slf.into_any().unbind()))
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close(py)?;
+        ready(py, Ok(py.None()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -34,55 +34,89 @@ pub(crate) struct Limit(Option<Instant>);
 impl Limit {
     /// Seconds from now, as [`timeout`].
     pub(crate) fn new(seconds: Option<f64>) -> PyResult<Self> {
-        Ok(Self(timeout(seconds)?.and_then(|limit| Instant::now().checked_add(limit))))
+        Ok(Self::of(timeout(seconds)?))
+    }
+
+    pub(crate) fn of(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|limit| Instant::now().checked_add(limit)))
     }
 
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// What is left; None: as long as it takes.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    /// Looks, and does not wait.
+    pub(crate) fn now() -> Self {
+        Self(Some(Instant::now()))
     }
-}
 
-/// What is left of a wait.
-struct Left(Option<Instant>);
-
-impl Left {
-    fn of(timeout: Option<Duration>) -> Self {
-        Self(timeout.and_then(|t| Instant::now().checked_add(t)))
+    /// What is left of `patience`, if that is more.
+    pub(crate) fn left_of(&self, patience: Duration) -> Duration {
+        self.0.map_or(patience, |end| end.saturating_duration_since(Instant::now()).min(patience))
     }
 
     /// The next slice; zero: the time is up.
     fn slice(&self) -> Duration {
-        self.0.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE))
+        self.left_of(SLICE)
     }
 }
 
-/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Timeout`.
+/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Timeout`. None: not in time.
 ///
 /// # Errors
-/// What `attempt` ends with; `Timeout`; what a signal's handler raises.
-pub(crate) fn sliced<T: Send>(
+/// What `attempt` ends with; what a signal's handler raises.
+pub(crate) fn within<T: Send>(
     py: Python<'_>,
-    timeout: Option<Duration>,
-    what: &str,
+    limit: &Limit,
     mut attempt: impl FnMut(Duration) -> Result<T> + Send,
-) -> PyResult<T> {
-    let left = Left::of(timeout);
+) -> PyResult<Option<T>> {
     loop {
-        let slice = left.slice();
+        let slice = limit.slice();
         match py.detach(|| attempt(slice)) {
             Err(error) if error.kind() == ErrorKind::Timeout => {}
-            done => return done.map_err(raise),
+            done => return done.map(Some).map_err(raise),
         }
         py.check_signals()?;
         if slice.is_zero() {
-            let within = timeout.unwrap_or_default();
-            return Err(raise(Error::new(ErrorKind::Timeout, format!("{what} within {within:?}"))));
+            return Ok(None);
         }
+    }
+}
+
+/// As [`within`], with `Timeout` and `what` did not come for an error.
+pub(crate) fn sliced<T: Send>(
+    py: Python<'_>,
+    limit: &Limit,
+    what: &str,
+    attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<T> {
+    let begun = Instant::now();
+    within(py, limit, attempt)?.ok_or_else(|| {
+        let within = begun.elapsed().as_secs_f64();
+        raise(Error::new(ErrorKind::Timeout, format!("{what} within {within:.3} s")))
+    })
+}
+
+/// Calls `attempt` with a slice of time, again and again, until it ends otherwise than by `Busy`, for at most `patience`.
+///
+/// # Errors
+/// What `attempt` ends with at last; what a signal's handler raises.
+pub(crate) fn for_room<T: Send>(
+    py: Python<'_>,
+    patience: Duration,
+    mut attempt: impl FnMut(Duration) -> Result<T> + Send,
+) -> PyResult<T> {
+    /// Room comes with the next write; others have a turn, too.
+    const PAUSE: Duration = Duration::from_millis(1);
+    let limit = Limit::of(Some(patience));
+    loop {
+        let slice = limit.slice();
+        match py.detach(|| attempt(slice)) {
+            Err(error) if error.kind() == ErrorKind::Busy && !slice.is_zero() => {}
+            done => return done.map_err(raise),
+        }
+        py.check_signals()?;
+        py.detach(|| std::thread::sleep(PAUSE));
     }
 }
 
@@ -99,20 +133,19 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls `future` on this thread until it is ready; within `runtime`, if it needs one. None: not within `timeout`; the
+/// Polls `future` on this thread until it is ready; within `runtime`, if it needs one. None: not in time; the
 /// future is dropped then, and when a signal's handler raises.
 pub(crate) fn block_on<F: Future<Output: Send> + Send>(
     py: Python<'_>,
-    timeout: Option<Duration>,
+    limit: &Limit,
     runtime: Option<&Handle>,
     future: F,
 ) -> PyResult<Option<F::Output>> {
     let mut future = pin!(future);
-    let left = Left::of(timeout);
     let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(false) });
     let waker = Waker::from(unpark.clone());
     loop {
-        let slice = left.slice();
+        let slice = limit.slice();
         if let Some(done) = py.detach(|| poll_for(slice, runtime, future.as_mut(), &unpark, &waker)) {
             return Ok(Some(done));
         }

@@ -1,6 +1,8 @@
 """asyncio: what is awaited comes, what is cancelled takes nothing, the loop is never held up."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,3 +213,54 @@ def test_a_view_that_is_released_leaves_the_batch(tmp_path: Path) -> None:
         batch = next(log.batches())
         batch.data.release()
         assert bytes(batch[1].data) == b"two" and bytes(batch.data) == b"onetwo"
+
+
+def test_a_loop_that_was_closed_is_kept_by_nothing(tmp_path: Path) -> None:
+    """What was never woken kept its loop, and the reader's turn, for ever."""
+    with chiplog.Log(tmp_path, SMALL) as log:
+        tail = log.tail()
+
+        async def begin() -> None:
+            waits = asyncio.ensure_future(anext(tail))
+            await asyncio.sleep(0)
+            assert not waits.done()
+            LEFT.append(waits)
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # that a task was left is what this is about
+        loop.run_until_complete(begin())
+        loop.close()
+        LEFT.clear()
+        gone = weakref.ref(loop)
+        del loop
+        gc.collect()
+        assert gone() is None
+        log.append(b"x")
+        assert tail.wait(timeout=PATIENCE) and next(tail).copy() == b"x"
+
+
+LEFT: list[object] = []
+
+
+def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await chiplog.Client.connect_async(servers.clients) as client, client.watch() as watch:
+            await anext(watch)
+            waits = asyncio.ensure_future(until_it_ends(watch))
+            await asyncio.sleep(0.05)
+            watch.close()
+            await waits
+        with pytest.raises(chiplog.ClosedError):
+            client.info_async()
+        with chiplog.Log(tmp_path, SMALL) as log:
+            async with chiplog.Viewer(log.path) as viewer:
+                tail = viewer.tail()
+            with pytest.raises(chiplog.ClosedError):
+                await anext(tail)
+
+    async def until_it_ends(watch: chiplog.Watch) -> None:
+        with pytest.raises(chiplog.ClosedError):
+            async for _ in watch:
+                pass
+
+    run(work())

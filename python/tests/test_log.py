@@ -1,5 +1,6 @@
 """A log of this process: what goes in comes out."""
 
+import gc
 import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,6 +100,22 @@ def test_a_viewer_sees_what_another_handle_appends(log: chiplog.Log) -> None:
     assert next(tail).decode() == "seen from outside"
     assert viewer.get(1).copy() == b"seen from outside"
     assert viewer.info().last == 1 and viewer.failure() is None and viewer.members() is None
+
+
+def test_a_reader_keeps_what_it_reads(tmp_path: Path) -> None:
+    """A viewer or log that nobody else had was closed before its reader had read anything."""
+    tail = chiplog.Log(tmp_path, SMALL).tail()
+    gc.collect()
+    assert not tail.wait(timeout=0.01)
+    with pytest.raises(chiplog.LockedError):
+        chiplog.Log(tmp_path, SMALL)
+    tail.close()  # and lets it go
+    with chiplog.Log(tmp_path, SMALL) as log:
+        seen = chiplog.Viewer(tmp_path).tail()
+        batches = chiplog.Viewer(tmp_path).batches(follow=True)
+        gc.collect()
+        log.append(b"x")
+        assert seen.wait(timeout=PATIENCE) and next(seen).copy() == b"x" and len(next(batches)) == 1
 
 
 def test_what_it_tells_of_itself(log: chiplog.Log) -> None:

@@ -1,5 +1,6 @@
 """Waits: the interpreter is released, signals are seen, another thread's close is too."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import chiplog
 import pytest
@@ -19,7 +22,20 @@ GENEROUS = 10.0
 """Seconds after a signal: far more than a wait takes to see it, far less than each of these would go on for."""
 LOCAL = "log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20)); log.append(b'x')"
 REMOTE = "client = chiplog.Client([sys.argv[2]]); producer = client.producer()"
+ALONE = (
+    "log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20, queue_appends_max=1, session_window=1));"
+    "session = log.session()"
+)
 WAITS = {
+    "append": f"{ALONE}; hold(); log.append(b'x')",
+    "submit": f"{ALONE}; hold()\nwhile True: log.submit(b'x')",
+    "session append": f"{ALONE}; hold(); session.append(b'x')",
+    "session append_batch": f"{ALONE}; hold(); session.append_batch([b'x'])",
+    "session window": f"{ALONE}; hold(); session.submit(b'x'); session.append(b'y')",
+    "session submit": f"{ALONE}; hold(); session.submit(b'x'); session.submit(b'y')",
+    "session submit_batch": f"{ALONE}; hold(); session.submit(b'x'); session.submit_batch([b'y'])",
+    "session queue": f"{ALONE}; hold(); log.submit(b'x'); session.append(b'y')",
+    "session close": f"{ALONE}; hold(); session.submit(b'x'); session.close()",
     "tail": f"{LOCAL}; ready(); next(log.tail())",
     "tail views": f"{LOCAL}; ready(); next(log.tail().views())",
     "wait": f"{LOCAL}; ready(); log.tail().wait()",
@@ -29,9 +45,7 @@ WAITS = {
     "watch": f"{REMOTE}; watch = client.watch(); next(watch); ready(); [None for _ in watch]",
     "connect": "ready(); chiplog.Client(['127.0.0.1:1'], chiplog.ClientOptions(timeout=1000))",
     "follower": "ready(); chiplog.Follower(sys.argv[1], ['127.0.0.1:1'], options=chiplog.FollowerOptions(open_timeout=1e3))",
-    # No disk here waits for ever: the signal comes in one of many.
-    "append": f"{LOCAL}; ready()\nwhile True: log.append(b'x')",
-    "ticket": f"{LOCAL}; ready()\nwhile True: log.submit(b'x').wait()",
+    "ticket": f"{ALONE}; hold(); log.submit(b'x').wait()",
     "event": "f = chiplog.Follower(sys.argv[1], [sys.argv[2]]); ready()\nwhile True: f.next_event()",
 }
 STOPS = {
@@ -41,10 +55,20 @@ STOPS = {
 }
 """What waits for servers that have stopped."""
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 import chiplog
 def ready():
     print("ready", flush=True)
+def hold():
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{{thread}}/comm") as name:
+                if name.read() == "chiplog-writer\\n":
+                    print("hold", thread, flush=True)
+        except OSError:
+            pass  # it has ended meanwhile
+    sys.stdin.readline()
+    ready()
 def stopped():
     print("made", flush=True)
     sys.stdin.readline()
@@ -58,21 +82,73 @@ except KeyboardInterrupt:
 """
 
 
+class Held:
+    """A thread of another process that stands still, as one does whose disk hangs."""
+
+    ATTACH, DETACH, WALL = 16, 17, 0x40000000
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        if not self.trace(self.ATTACH):
+            pytest.skip(f"a thread cannot be held here: ptrace: {os.strerror(ctypes.get_errno())}")
+        os.waitpid(thread, self.WALL)
+
+    def trace(self, request: int) -> bool:
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        ptrace.restype = ctypes.c_long
+        return bool(ptrace(request, self.thread, None, None) == 0)
+
+    def let_go(self) -> None:
+        self.trace(self.DETACH)
+
+
+class Program:
+    """A program in Python, that tells when it is ready. Where it asks for that, its log's writer is held, or `stop` called."""
+
+    def __init__(self, body: str, *args: str, stop: Callable[[], None] | None = None) -> None:
+        command = [sys.executable, "-c", PROGRAM.format(body.replace("\n", "\n    ")), *args]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.held: list[Held] = []
+        self.stop = stop
+
+    def __enter__(self) -> Self:
+        assert self.process.stdin is not None
+        while (said := self.line()) != ["ready"]:
+            if said == ["made"] and self.stop is not None:
+                self.stop()
+            else:
+                assert said[:1] == ["hold"], said
+                self.held.append(Held(int(said[1])))
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        return self
+
+    def line(self) -> list[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().split()
+
+    def end(self) -> None:
+        """Waits for its end."""
+        while self.held:
+            self.held.pop().let_go()
+        self.process.wait(timeout=PATIENCE)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.end()
+
+
 def interrupts(wait: str, body: str, dir: Path, server: str, stop: Callable[[], None] | None = None) -> None:
     """Ctrl-C ends what the program waits for; first it stops where the program says so."""
-    command = [sys.executable, "-c", PROGRAM.format(body.replace("\n", "\n    ")), str(dir / "log"), server]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdin is not None and program.stdout is not None
-        if stop is not None:
-            assert program.stdout.readline() == "made\n"
-            stop()
-            print(file=program.stdin, flush=True)
-        assert program.stdout.readline() == "ready\n"
+    with Program(body, str(dir / "log"), server, stop=stop) as program:
         time.sleep(0.2)  # it waits by then, or comes to it after the signal: both end
         sent = time.monotonic()
-        program.send_signal(signal.SIGINT)
-        told = program.stdout.readline().split()
-        program.wait(timeout=PATIENCE)
+        program.process.send_signal(signal.SIGINT)
+        told = program.line()
+        program.end()
     assert told[:1] == ["interrupted"]
     took = float(told[1]) - sent
     print(f"{wait}: {took * 1000:.0f} ms after the signal")
@@ -97,6 +173,28 @@ def test_ctrl_c_ends_waits_for_servers_that_have_stopped(tmp_path: Path) -> None
             finally:
                 send(signal.SIGCONT)
             servers.leader()
+
+
+def test_a_session_keeps_time_outs_while_the_disk_hangs(tmp_path: Path) -> None:
+    body = f"""{ALONE}; hold()
+calls = [
+    lambda: session.append(b'x', timeout=0.1),
+    lambda: session.append(b'y', timeout=0.1),
+    lambda: session.append_batch([b'y'], timeout=0.1),
+    lambda: session.try_submit(b'y'),
+    lambda: session.try_submit_batch([b'y']),
+    lambda: log.append(b'y', timeout=0.1),
+]
+for call in calls:
+    try:
+        call()
+    except chiplog.Error as error:
+        print(type(error).__name__, session.next_sequence, flush=True)"""
+    with Program(body, str(tmp_path / "log")) as program:
+        # The first is under way and may come about; of the others nothing does.
+        assert program.line() == ["TimeoutError", "2"]
+        assert [program.line() for _ in range(5)] == [["BusyError", "2"]] * 5
+        program.end()
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
@@ -133,11 +231,59 @@ def test_close_wakes_whoever_waits(tmp_path: Path, servers: Servers) -> None:
     client = chiplog.Client(servers.clients)
     remote = client.tail()
     closes(*in_thread(lambda: next(remote)), remote.close)
+    for whole_client in (False, True):
+        other = chiplog.Client(servers.clients)
+        watch = other.watch()
+        next(watch)
+        closes(*in_thread(lambda: [None for _ in watch]), other.close if whole_client else watch.close)
+        with pytest.raises(chiplog.ClosedError):
+            next(watch)
+
+    log = chiplog.Log(tmp_path / "log", SMALL)
+    with chiplog.Viewer(log.path) as viewer:
+        seen = viewer.tail()
+        closes(*in_thread(lambda: next(seen)), viewer.close)
+    with pytest.raises(chiplog.ClosedError):
+        viewer.info()
+    log.close()
 
     follower = chiplog.Follower(tmp_path / "copy", servers.clients)
     follower.wait_for(client.info().last, PATIENCE)  # nothing more comes
     copied = follower.tail()
     closes(*in_thread(lambda: next(copied)), follower.close)
+
+
+def test_a_closed_client_ends_its_calls_and_takes_no_more(servers: Servers) -> None:
+    patient = chiplog.ClientOptions(timeout=10 * PATIENCE, attempt_timeout=10 * PATIENCE)
+    client = chiplog.Client(servers.clients, patient)
+    producer, reader = client.producer(), client.read()
+    try:
+        for server in servers.running.values():
+            server.send_signal(signal.SIGSTOP)
+        closes(*in_thread(client.info), client.close)
+    finally:
+        for server in servers.running.values():
+            server.send_signal(signal.SIGCONT)
+    calls: list[Callable[[], object]] = [client.info, client.producer, client.watch, client.read, client.open_session]
+    for call in calls:
+        with pytest.raises(chiplog.ClosedError):
+            call()
+    client.close()
+    index = producer.append(b"producers and readers go on", timeout=PATIENCE)
+    assert list(reader)[-1].index >= index
+    producer.close()
+
+
+def test_waiting_for_a_record_has_an_end_while_another_thread_reads(log: chiplog.Log) -> None:
+    tail = log.tail()
+    reading, _ = in_thread(lambda: next(tail))
+    time.sleep(0.1)
+    got: list[bool] = []
+    waiting, caught = in_thread(lambda: got.append(tail.wait(timeout=0.05)))
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive() and not caught and got == [False]
+    log.append(b"x")
+    reading.join(PATIENCE)
 
 
 def test_other_threads_run_while_one_waits(log: chiplog.Log) -> None:
@@ -237,3 +383,44 @@ def test_a_signal_does_not_end_what_it_does_not_raise_in(log: chiplog.Log) -> No
         assert next(log.tail()).copy() == b"x" and seen == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_children_of_a_busy_process_drop_what_is_its(tmp_path: Path) -> None:
+    """Locks that another thread of the parent held at the fork are held in the child for ever."""
+    program = """
+import asyncio, gc, os, signal, sys, threading
+import chiplog
+from chiplog import _aio
+log = chiplog.Log(sys.argv[1], chiplog.Options(segment_bytes=1 << 20))
+async def work():
+    tail = log.tail()
+    waits = asyncio.ensure_future(anext(tail))
+    await asyncio.sleep(0)
+    courier = _aio.courier(asyncio.get_running_loop())
+    for n in range(100):
+        tickets = [log.submit(b"x") for _ in range(50)]
+        under_way = [log.append_async(b"x") for _ in range(50)]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            try:
+                courier.drain()  # it would take the parent's news away
+                os._exit(9)
+            except chiplog.ForkedError:
+                pass
+            del tickets, under_way, waits, courier
+            gc.collect()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        assert len(await asyncio.gather(*under_way)) == 50
+        assert (await waits).copy() == b"x"
+        waits = asyncio.ensure_future(anext(tail))
+    waits.cancel()
+asyncio.run(work())
+print("well")
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * PATIENCE)
+    assert done.stdout == "well\n", done.stderr

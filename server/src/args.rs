@@ -5,7 +5,10 @@ use crate::exit;
 use crate::failure::{Failure, Result};
 use clap::{ArgAction, Args, CommandFactory, Parser};
 use std::io::IsTerminal;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// An embeddable replicated log: append records, read them back by index, look after the files.
 ///
@@ -36,7 +39,7 @@ pub(crate) struct Global {
     /// Write results and errors as JSON.
     ///
     /// Results go to standard output, one object, or one a line for what is many (records, dumped blocks);
-    /// errors go to standard error. Field names are stable.
+    /// errors go to standard error, and what is logged there is JSON as well, an object a line. Field names are stable.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -74,6 +77,9 @@ pub(crate) fn command() -> clap::Command {
     with_tables(Cli::command()).mut_subcommands(with_tables)
 }
 
+/// What a program says itself of its work, where that is JSON: a target of tracing that is shown at every level.
+pub(crate) const SAID: &str = "chiplog::said";
+
 /// Sends what the library notices to standard error.
 pub(crate) fn start_log(global: &Global) -> Result<()> {
     let level = match (global.quiet, global.verbose) {
@@ -83,6 +89,11 @@ pub(crate) fn start_log(global: &Global) -> Result<()> {
         (_, 2) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
+    let started = if global.json { log_as_json(level) } else { log_in_words(level) };
+    started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
+}
+
+fn log_in_words(level: LevelFilter) -> Result<(), String> {
     let colours =
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     tracing_subscriber::fmt()
@@ -91,7 +102,19 @@ pub(crate) fn start_log(global: &Global) -> Result<()> {
         .with_ansi(colours)
         .with_target(false)
         .try_init()
-        .map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
+        .map_err(|e| e.to_string())
+}
+
+/// An object a line: `timestamp`, `level`, `message`, and what else is known of the event.
+fn log_as_json(level: LevelFilter) -> Result<(), String> {
+    let shown = Targets::new().with_default(level).with_target(SAID, LevelFilter::INFO);
+    let lines = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        .with_filter(shown);
+    tracing_subscriber::registry().with(lines).try_init().map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

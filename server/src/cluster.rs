@@ -8,6 +8,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
+use chiplog_net::causes::TlsMismatch;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
@@ -16,6 +17,7 @@ use clap::Args;
 use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tonic::service::interceptor::InterceptedService;
@@ -118,11 +120,9 @@ impl Dialler {
     pub(crate) async fn dial(&self, server: &str) -> Result<Dialled, Status> {
         let bearer = Bearer::new(&self.options, server).map_err(|e| to_status(&e, None))?;
         let refused = |e: tonic::transport::Error| {
-            let mut cause: &dyn std::error::Error = &e;
-            while let Some(deeper) = cause.source() {
-                cause = deeper;
-            }
-            Status::unavailable(format!("cannot connect: {cause}"))
+            let mut status = Status::unavailable("cannot connect");
+            status.set_source(Arc::new(e)); // says why
+            status
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{server}"));
@@ -209,6 +209,14 @@ impl Asker {
         })
     }
 
+    /// Which flag mends that a server is not reached, if it is one about TLS; else nothing.
+    pub(crate) fn tls_advice(&self, server: &str) -> &'static str {
+        let asked = self.try_ask(server, CONNECT, |mut admin| async move {
+            admin.status(StatusRequest::default()).await.map(drop)
+        });
+        asked.map_or_else(|status| tls_advice(&status), |()| "")
+    }
+
     /// The leader's address and status, found from any of `servers`.
     pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
@@ -291,7 +299,17 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
             "; is there a chiplog server at this address? Peers and probes have ports of their own"
         }
         Code::Unauthenticated => TOKEN_ADVICE,
-        _ => "",
+        _ => tls_advice(status),
     };
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))
+}
+
+/// Which flag mends that a server and its client do not mean the same by TLS, if that is what the status is about.
+pub(crate) fn tls_advice(status: &Status) -> &'static str {
+    match TlsMismatch::of(status) {
+        Some(TlsMismatch::Wanted) => "; --tls-authority, or CHIPLOG_TLS_AUTHORITY",
+        Some(TlsMismatch::NotSpoken) => "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY",
+        Some(TlsMismatch::Untrusted) => "; --tls-authority has to be the one that signed it",
+        _ => "",
+    }
 }

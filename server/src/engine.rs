@@ -105,7 +105,8 @@ pub(crate) fn view(dir: &Path) -> Result<Viewer> {
 
 /// If there is no log: that, and what to do.
 fn missing(error: &chiplog::Error) -> Option<Failure> {
-    let advice = "give the directory of a log, or make one there with `chiplog append`";
+    let advice =
+        "give the directory of a log, or HOST:PORT of a server, or make a log there with `chiplog append`";
     (error.kind() == ErrorKind::NotFound)
         .then(|| Failure::new(ErrorKind::NotFound, format!("{error}; {advice}")))
 }

@@ -33,7 +33,9 @@ impl Exit {
             ErrorKind::InvalidArgument
             | ErrorKind::TooLarge
             | ErrorKind::Unauthenticated
-            | ErrorKind::PermissionDenied => Self::Usage,
+            | ErrorKind::PermissionDenied
+            // No such member, one too few: it is the command that is not for this cluster.
+            | ErrorKind::Membership => Self::Usage,
             ErrorKind::Corrupt => Self::Corrupt,
             ErrorKind::NotFound | ErrorKind::Discarded | ErrorKind::OutOfRange => Self::NotFound,
             ErrorKind::Poisoned => Self::Unknown,
@@ -81,6 +83,7 @@ mod tests {
         }
         assert_eq!(Exit::of(ErrorKind::Locked), Retry);
         assert_eq!(Exit::of(ErrorKind::Full), Retry);
+        assert_eq!(Exit::of(ErrorKind::Membership), Usage);
         assert_eq!(Exit::of(ErrorKind::Io), Failure);
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod cluster;
 mod commands;
 mod engine;
+mod environment;
 mod exit;
 mod failure;
 mod human;

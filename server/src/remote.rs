@@ -2,7 +2,7 @@
 //!
 //! The runtime works on while the command waits for something else, such as a slow pipe.
 
-use crate::cluster::{Connect, TOKEN_ADVICE};
+use crate::cluster::{Asker, Connect, TOKEN_ADVICE};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
@@ -12,6 +12,9 @@ use tokio::runtime::Runtime;
 
 /// How long servers are looked for, and a call tried.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// So many servers are tried once more when none was there, to tell why.
+const TRIED_AGAIN: usize = 2;
 
 /// A client and what it runs on.
 #[derive(Debug)]
@@ -34,7 +37,9 @@ impl Remote {
             .thread_name("chiplog-client")
             .build()
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
-        let client = runtime.block_on(Client::connect(servers, options)).map_err(failure)?;
+        let client = runtime
+            .block_on(Client::connect(servers, options))
+            .map_err(|error| unreachable(error, servers, connect))?;
         Ok(Self { runtime, client })
     }
 
@@ -60,6 +65,21 @@ impl Remote {
     /// Waits for what the client does.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
+    }
+}
+
+/// That no server was there; with what to do, if it is TLS that is not as it should be: one more try tells.
+pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &Connect) -> Failure {
+    let kind = error.kind();
+    let failure = failure(error);
+    if !matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout) {
+        return failure;
+    }
+    let Ok(asker) = Asker::new(connect) else { return failure };
+    let advice = servers.iter().take(TRIED_AGAIN).map(|server| asker.tls_advice(server));
+    match advice.into_iter().find(|advice| !advice.is_empty()) {
+        Some(advice) => Failure::new(kind, format!("{failure}{advice}")),
+        None => failure,
     }
 }
 

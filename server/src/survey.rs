@@ -6,11 +6,12 @@
 //!
 //! Must not know: how anything is shown.
 
-use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE};
+use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, tls_advice};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{Member, Role, StatusRequest, StatusResponse};
+use chiplog_net::status::from_status;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -138,7 +139,8 @@ impl Survey {
             // It answered elsewhere.
             if !member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| a.node == m.node)) {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
-                found.silent.push(Silent { server, member, why: status.message().to_owned(), refuses });
+                let why = format!("{}{}", from_status(&status), tls_advice(&status));
+                found.silent.push(Silent { server, member, why, refuses });
             }
         }
         found.silent.sort_by_key(|s| s.member.as_ref().map_or(u64::MAX, |m| m.node));

@@ -1,5 +1,6 @@
 //! How commands speak: results to standard output, as JSON or in words; progress to standard error.
 
+use crate::args::SAID;
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -41,6 +42,18 @@ impl Ui {
     /// One object on a line of its own.
     pub(crate) fn json<T: Serialize>(&self, value: &T) -> Result<()> {
         print(&json_line(value)?)
+    }
+
+    /// A word about the work on standard error, unless it is to be quiet.
+    pub(crate) fn say(&self, what: &str) {
+        if self.quiet {
+            return;
+        }
+        if self.json {
+            tracing::info!(target: SAID, "{what}");
+        } else {
+            eprintln!("chiplog: {what}");
+        }
     }
 
     /// A bar of bytes (a counter, when the total is not known) on standard error; nothing there unless it is a

@@ -108,6 +108,11 @@ fn follow(copy: &Follower, view: &mut View, until: Index) -> Result<()> {
             if view.log().is_some() && first != view.applied().next() {
                 return Err(format!("record {first} came where {} was due", view.applied().next()).into());
             }
+            if first > until {
+                let what =
+                    format!("the log begins behind record {until}: nothing of what was asked for is there");
+                return Err(what.into());
+            }
             let records = batches.iter().flat_map(RecordBatch::iter);
             view.apply(&log, first, records.take_while(|r| r.index <= until).map(|r| r.data))?;
         }

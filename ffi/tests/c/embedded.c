@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -265,6 +267,64 @@ static void an_event_loop(void) {
     chiplog_reader_close(second);
 }
 
+struct pair {
+    chiplog_reader_t *other;
+    int calls;
+};
+
+static void touches_the_other(void *context) {
+    struct pair *pair = context;
+    chiplog_record_t record;
+    chiplog_status_t status = chiplog_reader_next_record(pair->other, 0, &record, NULL);
+    CHECK(status == CHIPLOG_OK || status == CHIPLOG_TIMEOUT);
+    __atomic_add_fetch(&pair->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Who asked to be called ran the callbacks of all others, too, with its own reader locked: the two waited for each other. */
+static void callbacks_that_touch_another_reader(void) {
+    enum { ROUNDS = 2000 };
+    chiplog_log_t *log = small("touched");
+    struct pair pairs[2] = {{NULL, 0}, {NULL, 0}};
+    for (int n = 0; n < 2; n++) FINE(chiplog_log_reader(log, CHIPLOG_START_FIRST, 0, &pairs[1 - n].other, &error));
+    for (int round = 0; round < ROUNDS; round++) {
+        FINE(chiplog_reader_on_more(pairs[1].other, touches_the_other, &pairs[0], &error));
+        chiplog_ticket_t *ticket = NULL;
+        FINE(chiplog_log_submit(log, "x", 1, &ticket, &error));
+        if (round % 8 == 7) FINE(chiplog_ticket_wait(ticket, LONG_MS, NULL, &error));
+        chiplog_ticket_close(ticket);
+        FINE(chiplog_reader_on_more(pairs[0].other, touches_the_other, &pairs[1], &error));
+    }
+    chiplog_reader_close(pairs[0].other);
+    chiplog_reader_close(pairs[1].other);
+    CHECK(__atomic_load_n(&pairs[0].calls, __ATOMIC_SEQ_CST) + __atomic_load_n(&pairs[1].calls, __ATOMIC_SEQ_CST) > 0);
+    FINE(chiplog_log_close(log, &error));
+}
+
+/* Keeps the writer thread: 1: it stands still; 2: it may go on. */
+struct held {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int stands, may_go;
+};
+
+static void stands_still(void *context, chiplog_status_t status, const chiplog_appended_t *placed, const chiplog_error_t *error) {
+    struct held *held = context;
+    CHECK(status == CHIPLOG_OK && placed != NULL && error == NULL);
+    pthread_mutex_lock(&held->lock);
+    held->stands = 1;
+    pthread_cond_broadcast(&held->changed);
+    while (!held->may_go) pthread_cond_wait(&held->changed, &held->lock);
+    pthread_mutex_unlock(&held->lock);
+}
+
+static void held_until(struct held *held, int step) {
+    pthread_mutex_lock(&held->lock);
+    if (step == 2) held->may_go = 1;
+    pthread_cond_broadcast(&held->changed);
+    while (step == 1 && !held->stands) pthread_cond_wait(&held->changed, &held->lock);
+    pthread_mutex_unlock(&held->lock);
+}
+
 static void sessions(void) {
     chiplog_log_options_t options;
     chiplog_log_options_for_segments(&options, sizeof options, 1 << 20);
@@ -301,6 +361,24 @@ static void sessions(void) {
         FINE(chiplog_session_submit(again, "z", 1, &ticket, &error));
         chiplog_ticket_close(ticket);
     }
+    /* The writer stands still: two are in flight, and there is no room for a third. */
+    struct held held = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
+    FINE(chiplog_log_submit(log, "held", 4, &ticket, &error));
+    FINE(chiplog_ticket_on_complete(ticket, stands_still, &held, &error));
+    held_until(&held, 1);
+    for (int n = 0; n < 2; n++) {
+        FINE(chiplog_session_submit_within(again, "z", 1, 0, &ticket, &error));
+        chiplog_ticket_close(ticket);
+    }
+    GIVES(CHIPLOG_BUSY, chiplog_session_submit_within(again, "z", 1, 10, &ticket, &error));
+    FINE(chiplog_builder_push(builder, "z", 1, &error));
+    GIVES(CHIPLOG_BUSY, chiplog_session_submit_batch_within(again, builder, 0, &ticket, &error));
+    CHECK(chiplog_builder_count(builder) == 1);
+    held_until(&held, 2);
+    FINE(chiplog_session_submit_batch_within(again, builder, CHIPLOG_FOREVER, &ticket, &error));
+    CHECK(chiplog_builder_count(builder) == 0);
+    FINE(chiplog_ticket_wait(ticket, LONG_MS, NULL, &error));
+    chiplog_ticket_close(ticket);
     chiplog_session_close(again);
     FINE(chiplog_log_resume_session(log, id, 1, &again, &error));
     GIVES(CHIPLOG_SEQUENCE_FORGOTTEN, chiplog_session_append(again, "pay 10", 6, &index, &error));
@@ -461,6 +539,50 @@ static void what_goes_wrong(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
+/* A write that the system refuses. What was under way has an unknown outcome, and the log takes nothing more. */
+static void a_disk_that_fails(void) {
+    chiplog_log_t *log = small("failing");
+    append(log, "x", 1);
+    struct rlimit before, none;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0 && signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    GIVES(CHIPLOG_POISONED, chiplog_log_append(log, "y", 1, NULL, &error));
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    GIVES(CHIPLOG_POISONED, chiplog_log_append(log, "y", 1, NULL, &error));
+    chiplog_error_t *cause = NULL;
+    FINE(chiplog_log_poison_cause(log, &cause, &error));
+    CHECK(cause != NULL && chiplog_error_is_fatal(cause));
+    chiplog_error_close(cause);
+    GIVES(CHIPLOG_POISONED, chiplog_log_close(log, &error));
+}
+
+static uint32_t crc32c(const unsigned char *bytes, size_t length) {
+    uint32_t crc = ~0u;
+    while (length-- > 0) {
+        crc ^= *bytes++;
+        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}
+
+/* A directory that says that it needs a reader of a later version: docs/format.md. */
+static void a_log_of_a_later_version(void) {
+    chiplog_log_t *log = small("later");
+    FINE(chiplog_log_close(log, &error));
+    unsigned char id[512];
+    FILE *file = fopen(below("later/chiplog.id"), "r+");
+    CHECK(file != NULL && fread(id, 1, sizeof id, file) == sizeof id);
+    memset(id + 16, 0x7f, 4);
+    uint32_t crc = crc32c(id + 12, sizeof id - 12);
+    for (int n = 0; n < 4; n++) id[8 + n] = (unsigned char)(crc >> (8 * n));
+    CHECK(fseek(file, 0, SEEK_SET) == 0 && fwrite(id, 1, sizeof id, file) == sizeof id && fclose(file) == 0);
+    GIVES(CHIPLOG_UNSUPPORTED, chiplog_log_open(below("later"), NULL, &log, &error));
+    chiplog_viewer_t *viewer = NULL;
+    GIVES(CHIPLOG_UNSUPPORTED, chiplog_viewer_open(below("later"), &viewer, &error));
+}
+
 /* An older program with a shorter struct, a newer one with a longer one. */
 static void structs_that_grow(void) {
     union {
@@ -563,9 +685,12 @@ int main(int argc, char **argv) {
     append_and_read();
     tickets_and_batches();
     an_event_loop();
+    callbacks_that_touch_another_reader();
     sessions();
     from_outside();
     what_goes_wrong();
+    a_disk_that_fails();
+    a_log_of_a_later_version();
     structs_that_grow();
     threads();
     if (strcmp(argv[argc - 1], "no-fork") != 0) a_forked_child();

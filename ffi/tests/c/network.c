@@ -147,9 +147,10 @@ int main(int argc, char **argv) {
         chiplog_producer_t *resumed = NULL;
         FINE(chiplog_client_producer(client, &producing, &resumed, &error));
         chiplog_slice_t nine[1] = {{"nine", 4}};
-        wanted = n == 0 ? CHIPLOG_OK : CHIPLOG_SESSION_EXPIRED;
+        /* What a resumed producer sent may be there from before: its record is told as open, the reason by the flush. */
+        wanted = n == 0 ? CHIPLOG_OK : CHIPLOG_CLOSED;
         FINE(chiplog_producer_send_batch(resumed, nine, 1, outcome, resumed, &error));
-        GIVES(wanted, chiplog_producer_flush(resumed, LONG_MS, &error));
+        GIVES(n == 0 ? CHIPLOG_OK : CHIPLOG_SESSION_EXPIRED, chiplog_producer_flush(resumed, LONG_MS, &error));
         uint64_t refused = 0;
         chiplog_status_t ended_as = chiplog_producer_end(resumed, LONG_MS, NULL, NULL, &refused, NULL);
         CHECK((ended_as == CHIPLOG_OK) == (refused == 0) && (n == 1 || ended_as == CHIPLOG_OK));

@@ -2,11 +2,15 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "as above")]
 
+use chiplog_net::access::{Access, AccessLayer, Role, Tokens, digest_of};
+use chiplog_net::listener::{self, Settings};
+use chiplog_net::tls::{Identity, ServerTls};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// The library, installed below a directory of this test's.
@@ -125,6 +129,36 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::start_with(Settings::default(), None)
+    }
+
+    /// One that wants a certificate and a token. `dir` gets what a client needs; the tokens are the names of their roles.
+    pub fn start_guarded(dir: &Path) -> Self {
+        let (ours, stranger) = (Authority::new(), Authority::new());
+        let (certificate, key) = ours.sign("127.0.0.1");
+        let identity = Identity {
+            certificate: certificate.into_bytes(),
+            key: key.into_bytes(),
+            authority: Some(ours.pem.clone().into_bytes()),
+        };
+        let mut settings = Settings::default();
+        settings.tls = Some(ServerTls::new(&identity).unwrap());
+        let (certificate, key) = ours.sign("a-client");
+        let files = [
+            ("authority.pem", ours.pem),
+            ("stranger.pem", stranger.pem),
+            ("client.pem", certificate),
+            ("client.key", key),
+        ];
+        for (name, pem) in files {
+            std::fs::write(dir.join(name), pem).unwrap();
+        }
+        let line = |role: Role| format!("{role}:{}\n", digest_of(role.name()));
+        let tokens: String = Role::ALL.into_iter().map(line).collect();
+        Self::start_with(settings, Some(tokens.parse().unwrap()))
+    }
+
+    fn start_with(settings: Settings, tokens: Option<Tokens>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -132,11 +166,14 @@ impl Server {
         host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let follow = chiplog_net::follow::Follow::new(host.clone()).into_service();
-        let service = chiplog_net::native::Native::new(host).into_service();
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        let server = tonic::transport::Server::builder().add_service(service).add_service(follow);
-        runtime.spawn(server.serve_with_incoming(incoming));
+        let access = Arc::new(Access::new(tokens, settings.refusals.clone()));
+        let server = listener::server_with(&settings.limits)
+            .layer(AccessLayer::new(access))
+            .add_service(chiplog_net::follow::Follow::new(host.clone()).into_service())
+            .add_service(chiplog_net::native::Native::new(host).into_service());
+        runtime.spawn(async move {
+            server.serve_with_incoming(listener::incoming_with(listener, settings)).await
+        });
         Self { address, runtime: Mutex::new(Some(runtime)), _dir: dir }
     }
 
@@ -151,5 +188,28 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Who signs certificates.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate and its key.
+    fn sign(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 }

@@ -1,7 +1,7 @@
 //! Blocking: the client for programs without an async runtime. Each [`Client`] has a thread of its own that does the
-//! network's work; calls wait for it on the caller's thread. Not to be used from async code. In a callback, which runs
-//! on that thread, nothing can be waited for: what never waits is allowed there, all else is refused as
-//! `InvalidArgument`.
+//! network's work; calls wait for it on the caller's thread. Not to be used from async code. In a callback of any client or
+//! follower, which runs on that one's thread, nothing can be waited for: what never waits is allowed there, all else is
+//! refused as `InvalidArgument`.
 //!
 //! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
@@ -10,6 +10,7 @@ mod reader;
 pub use reader::Reader;
 
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
+use crate::own_thread::{self, AtWork, For};
 use chiplog::{Error, ErrorKind, ForkGuard, Index, Result, SessionId, Start};
 use std::fmt;
 use std::future::Future;
@@ -18,9 +19,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-
-/// Of each thread. With it said, nothing is read from the environment.
-const STACK_BYTES: usize = 2 << 20;
 
 /// A runtime on a thread of its own. Dropping it ends it.
 struct Runtime {
@@ -37,16 +35,17 @@ impl Runtime {
         let fork = ForkGuard::new().map_err(failed)?;
         let runtime = Builder::new_current_thread()
             .enable_all()
-            .thread_stack_size(STACK_BYTES)
+            .thread_stack_size(own_thread::STACK_BYTES)
             .build()
             .map_err(failed)?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let run = move || {
+            let _at_work = AtWork::begin(For::Client);
             let _ = runtime.block_on(ended);
+            runtime.shutdown_background(); // a name that is looked up for long holds up nothing
         };
-        let thread = std::thread::Builder::new().name("chiplog-client".into()).stack_size(STACK_BYTES);
-        let thread = thread.spawn(run).map_err(failed)?;
+        let thread = own_thread::builder("chiplog-client").spawn(run).map_err(failed)?;
         Ok(Arc::new(Self { handle, end: Some(end), thread: Some(thread), fork }))
     }
 
@@ -62,11 +61,7 @@ impl Runtime {
     /// Whether anything can be waited for here.
     fn check(&self) -> Result<()> {
         self.check_fork()?;
-        if self.thread.as_ref().is_some_and(|t| t.thread().id() == std::thread::current().id()) {
-            let what = "called in a callback of this client, on the thread that would have to do the work";
-            return Err(Error::new(ErrorKind::InvalidArgument, what));
-        }
-        Ok(())
+        own_thread::check()
     }
 
     fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -405,5 +400,35 @@ impl Watch {
             let nothing = |_| Error::new(ErrorKind::Timeout, format!("nothing changed within {timeout:?}"));
             tokio::time::timeout(timeout, watch.next()).await.map_err(nothing)?
         })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// Whoever dropped the last handle waited for a name that was just being looked up.
+    #[test]
+    fn the_end_waits_for_no_look_up() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let runtime = Runtime::start().unwrap();
+        let (begins, begun) = mpsc::channel();
+        let (ends, end) = mpsc::channel::<()>();
+        // As a look-up does it: on a thread of the runtime's for what blocks.
+        runtime.handle.spawn_blocking(move || {
+            begins.send(()).unwrap();
+            let _ = end.recv();
+        });
+        begun.recv_timeout(PATIENCE).unwrap();
+        let (tells, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(runtime);
+            let _ = tells.send(());
+        });
+        let ended = told.recv_timeout(PATIENCE);
+        assert!(ends.send(()).is_ok(), "it is still being looked up");
+        assert!(ended.is_ok(), "the end waited");
     }
 }

@@ -40,7 +40,8 @@ impl Outcome {
 /// What becomes of one record: a future of its index. It may be dropped: the record is appended all the same.
 ///
 /// Its error can be `SequenceForgotten`: the record **is in the log**, once; only where is no longer known. And
-/// `Timeout` or `Closed`: it may be in the log or not.
+/// `Timeout` or `Closed`, or where the token was taken away meanwhile `Unauthenticated` or `PermissionDenied`: it may be in
+/// the log or not.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));

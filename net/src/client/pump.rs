@@ -499,7 +499,11 @@ impl Pump {
     fn give_up(&mut self, error: &Error) {
         let open = match error.kind() {
             ErrorKind::Timeout | ErrorKind::Closed => error.clone(),
-            _ => Error::caused(ErrorKind::Closed, format!("it may be in the log; the producer failed: {error}"), error),
+            _ => Error::caused(
+                ErrorKind::Closed,
+                format!("it may be in the log; the producer failed: {error}"),
+                error,
+            ),
         };
         let told = |in_doubt| Err(if in_doubt { open.clone() } else { error.clone() });
         let keep = |left: &mut Vec<Unacknowledged>, records: Result<Vec<Vec<u8>>>, in_doubt| {

@@ -70,6 +70,8 @@ struct Known {
     servers: Vec<Server>,
     /// Copies that follow the log: they can be read.
     copies: BTreeSet<String>,
+    /// Who answered where: the same server can be reached at several addresses.
+    nodes: HashMap<String, u64>,
     leader: Option<String>,
     /// Of the newest answer that named a leader.
     term: u64,
@@ -80,6 +82,34 @@ struct Known {
     limits: Option<Limits>,
     /// For calls; streams have their own connections, so that none has to wait for another.
     channels: HashMap<String, Shown>,
+}
+
+impl Known {
+    /// Who answers there, or is said to. None: not known.
+    fn node_at(&self, address: &str) -> Option<u64> {
+        let named = || self.servers.iter().find(|s| s.address == address).map(|s| s.node);
+        self.nodes.get(address).copied().or_else(named).filter(|node| *node != 0)
+    }
+
+    /// Whether that is the server that was found to lead: by its number, or where it is not known by its address.
+    fn is(&self, address: &str, found: &Found) -> bool {
+        match self.node_at(address) {
+            Some(node) if found.node != 0 => node == found.node,
+            _ => address == found.leader,
+        }
+    }
+}
+
+/// Whom a server names as the leader. The greatest is the most credible.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    term: u64,
+    /// It says so itself, and nothing speaks against it.
+    sure: bool,
+    /// Where it can be reached.
+    leader: String,
+    /// 0: not told.
+    node: u64,
 }
 
 /// Whether asking again changes nothing.
@@ -242,24 +272,24 @@ impl Servers {
         let mut client = self.client(address).ok()?;
         let asked = client.server_info(ServerInfoRequest {});
         let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
-        let found = self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??;
-        Some(found.2)
+        Some(self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??.leader)
     }
 
     /// Whether one of the others says that another server than this one leads: since a later election than was known, or
     /// the one that others who use this have learnt of meanwhile.
     pub(super) async fn is_deposed(&self, server: &str) -> bool {
-        let (term, known) = {
+        let (term, leader) = {
             let known = self.known();
             (known.term, known.leader.clone())
         };
         let mut asked = JoinSet::new();
         self.ask_each(self.all().into_iter().filter(|other| other != server), &mut asked);
         while let Some(Ok(answer)) = asked.join_next().await {
-            if let Ok(Some((later, _, leader))) = self.judge(answer)
-                && leader != server
-                && (later > term || (later == term && known.as_ref() == Some(&leader)))
-            {
+            let Ok(Some(found)) = self.judge(answer) else { continue };
+            let known = self.known();
+            let as_known =
+                found.term == term && leader.as_ref().is_some_and(|leader| known.is(leader, &found));
+            if !known.is(server, &found) && (found.term > term || as_known) {
                 return true;
             }
         }
@@ -335,11 +365,11 @@ impl Servers {
         let mut asked = JoinSet::new();
         self.ask_each(self.all(), &mut asked);
         let (mut failed, mut answered) = (None, false);
-        let mut best: Option<(u64, bool, String)> = None;
+        let mut best: Option<Found> = None;
         while let Some(Ok(answer)) = asked.join_next().await {
             match self.judge(answer) {
                 Ok(Some(found)) => {
-                    let sure = found.1;
+                    let sure = found.sure;
                     best = best.max(Some(found));
                     if sure && !thorough {
                         break;
@@ -351,7 +381,7 @@ impl Servers {
             }
         }
         match best {
-            Some((term, _, leader)) => {
+            Some(Found { term, leader, .. }) => {
                 let mut known = self.known();
                 if term < known.term {
                     // A leader that was cut off believes in itself for a while. If nobody knows better for long, it is
@@ -402,8 +432,8 @@ impl Servers {
         }
     }
 
-    /// Whom the answer names as the leader: its term, whether that is sure, and its address.
-    fn judge(&self, Answer { address, told }: Answer) -> Result<Option<(u64, bool, String)>> {
+    /// Whom the answer names as the leader.
+    fn judge(&self, Answer { address, told }: Answer) -> Result<Option<Found>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
             let what = format!(
@@ -436,6 +466,10 @@ impl Servers {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         known.answered = true;
+        let named =
+            |a: &str| told.servers.iter().any(|s| s.address == a) || self.seeds.iter().any(|s| s == a);
+        known.nodes.retain(|a, _| named(a));
+        known.nodes.insert(address.clone(), told.node);
         if told.follows {
             known.copies.insert(address); // for reading, if nobody else is there
             return Ok(None);
@@ -449,17 +483,17 @@ impl Servers {
         }
         if told.servers.is_empty() {
             // A log on its own.
-            let itself =
-                Server { node: told.node, address: address.clone(), zone: String::new(), leader: true };
+            let (term, leader, node) = (told.term, address, told.node);
+            let itself = Server { node, address: leader.clone(), zone: String::new(), leader: true };
             known.servers = vec![itself];
-            return Ok(Some((told.term, true, address)));
+            return Ok(Some(Found { term, sure: true, leader, node }));
         }
         let Some(leader) = told.servers.into_iter().find(|s| s.leader) else { return Ok(None) };
-        let itself = leader.node == told.node;
+        let (term, node, itself) = (told.term, leader.node, leader.node == told.node);
         // Where it was reached can be reached.
         let leader = if itself { address } else { leader.address };
-        let sure = itself && told.term >= known.term && known.doubted.as_ref() != Some(&leader);
-        Ok(Some((told.term, sure, leader)))
+        let sure = itself && term >= known.term && known.doubted.as_ref() != Some(&leader);
+        Ok(Some(Found { term, sure, leader, node }))
     }
 
     /// For calls to a server.

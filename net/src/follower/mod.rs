@@ -30,10 +30,10 @@ use crate::address::check_host_port;
 use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
+use crate::own_thread::{self, AtWork, For};
 use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
 use events::Events;
 use sources::Sources;
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -122,17 +122,7 @@ impl Drop for AtTheEnd {
     }
 }
 
-thread_local! {
-    /// Whether this thread works for a follower, and so cannot wait for its end.
-    static AT_WORK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Of each thread. With it said, nothing is read from the environment.
-const STACK_BYTES: usize = 2 << 20;
-
-fn own_thread() -> std::thread::Builder {
-    std::thread::Builder::new().name("chiplog-follower".into()).stack_size(STACK_BYTES)
-}
+const THREAD: &str = "chiplog-follower";
 
 impl Follower {
     /// Goes on with the copy in `dir`, or begins one there. `cluster`: servers, `host:port`; one that runs is enough, the
@@ -195,20 +185,20 @@ impl Follower {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(16) // one writes; names are looked up
-            .thread_name("chiplog-follower")
-            .thread_stack_size(STACK_BYTES)
+            .thread_name(THREAD)
+            .thread_stack_size(own_thread::STACK_BYTES)
             .build()
             .map_err(failed)?;
         let run = {
             let shared = shared.clone();
             move || {
-                AT_WORK.set(true); // hooks of events run here
+                let _at_work = AtWork::begin(For::Follower);
                 let _at_the_end = AtTheEnd(shared.clone());
                 runtime.block_on(task::run(shared, sources));
                 runtime.shutdown_background(); // a name that is looked up for long holds up nothing
             }
         };
-        let thread = own_thread().spawn(run).map_err(failed)?;
+        let thread = own_thread::builder(THREAD).spawn(run).map_err(failed)?;
         let follower = Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) };
         follower.inner.shared.wait_for_copy()?;
         Ok(follower)
@@ -315,8 +305,8 @@ impl Follower {
 impl Inner {
     fn close(&self) {
         self.shared.closing.send_replace(true);
-        if AT_WORK.get() {
-            return; // a hook is at it, which may have the last handle: the end comes after it
+        if own_thread::works_for() == Some(For::Follower) {
+            return; // a hook of a reader, or of events, has the last handle: the end comes after it
         }
         // Held meanwhile, so that whoever closes a second time waits as well.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,7 +360,7 @@ impl Shared {
                 }
             };
             // Without a thread to be had, the last handle closes it.
-            let _ = own_thread().spawn(close);
+            let _ = own_thread::builder(THREAD).spawn(close);
         }
         let mut state = self.state();
         (state.server, state.connected_since, state.fed) = (None, None, false);

@@ -16,10 +16,11 @@
 
 use super::heard::Heard;
 use super::sources::Sources;
-use super::{AT_WORK, FollowerEvent, Shared};
+use super::{FollowerEvent, Shared};
 use crate::client::backoff::Backoff;
 use crate::ids;
 use crate::native::NANOS_PER_MILLI;
+use crate::own_thread::{AtWork, For};
 use crate::proto::v1::follow_client::FollowClient;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest, FollowResponse};
@@ -318,10 +319,9 @@ impl Task {
         }
         let (shared, from) = (self.shared.clone(), server.to_owned());
         let taking = tokio::task::spawn_blocking(move || {
-            AT_WORK.set(true);
+            let _at_work = AtWork::begin(For::Follower);
             let taken = store(&shared, &from, fed);
             drop(shared);
-            AT_WORK.set(false);
             taken
         });
         let panicked = |_| Failure::Fatal(Error::new(ErrorKind::Poisoned, "storing what came panicked"));

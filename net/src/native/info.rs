@@ -116,3 +116,19 @@ impl Stream for WatchStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds stand in log.proto.
+    #[tokio::test]
+    async fn a_watch_looks_every_10_ms_at_most() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        for (asked, period) in [(0, 100), (1, 10), (9, 10), (10, 10), (11, 11), (u32::MAX, u32::MAX)] {
+            let watch = watch(Host::new(), log.clone(), asked);
+            assert_eq!(watch.interval.period(), Duration::from_millis(period.into()), "{asked}");
+        }
+    }
+}

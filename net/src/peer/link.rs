@@ -9,6 +9,7 @@
 use super::queue::{Queue, Which};
 use super::traffic::Counters;
 use super::{FEATURES, IDLE, MESSAGE_BYTES_MAX, PROTOCOL, SECOND_SILENCE, SECOND_STREAM, Shared};
+use crate::causes::causes;
 use crate::ids;
 use crate::proto::v1::PeerHello;
 use crate::proto::v1::peer_client::PeerClient;
@@ -173,7 +174,7 @@ async fn dial(
         Which::Second => SECOND_SILENCE.max(shared.silence()),
     };
     let endpoint = shared.endpoint(link.node, &link.address, silence).map_err(unavailable)?;
-    let channel = endpoint.connect().await.map_err(unavailable)?;
+    let channel = endpoint.connect_with_connector(shared.connector()).await.map_err(unavailable)?;
     let mut client = PeerClient::new(channel)
         .max_decoding_message_size(64 << 10) // Hellos are all that comes back
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -252,16 +253,4 @@ async fn ended(answers: &mut Streaming<PeerHello>) -> Status {
             Err(status) => return status,
         }
     }
-}
-
-/// An error with its causes: tonic's own say "transport error".
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -15,6 +15,7 @@
 //! - All of it runs on threads of its own: what clients do does not delay elections. They are two, so that a handshake, or the
 //!   encoding of a large block, does not stand in a heartbeat's way; nothing relies on there being one.
 //! - A peer that is silent is given up after about an election time-out: the first stream tells, and takes the second along.
+//!   Where only the second's bytes vanish, its kernel tells, after twice that time.
 //! - Under TLS a replica is who its certificate says: that of another node is refused, whoever dialled.
 //!
 //! Where a peer is reached: the membership tells. A replica that joins does not have it yet, but has to answer: so who
@@ -31,9 +32,11 @@ pub use traffic::PeerTraffic;
 
 use crate::address::{Address, check_host_port};
 use crate::refusals::Refusals;
+use crate::sockets;
 use crate::tls::{self, ServerTls, node_name};
 use chiplog::transport::{Envelope, Inbox, Transport};
 use chiplog::{DirectoryId, ErrorKind, LogId, MEMBERS_MAX, Member, NodeId};
+use hyper_util::client::legacy::connect::HttpConnector;
 use link::Link;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +63,7 @@ const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
 /// Threads that carry messages, besides the one that takes connections in.
 const WORKERS: usize = 2;
 /// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
-/// tells whether the other side is there.
+/// tells whether the other side is there. That the way is gone is noticed sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
 /// How long a link to a node that is no member stays without a message.
 const IDLE: Duration = Duration::from_secs(5);
@@ -461,7 +464,8 @@ impl Shared {
         self.read().members.contains_key(&node)
     }
 
-    /// How to reach a peer, and only that one; given up when it leaves a ping without an answer for `silence`.
+    /// How to reach a peer, and only that one, over what [`Self::connector`] dials; given up when it leaves a ping without
+    /// an answer for `silence`.
     fn endpoint(
         &self,
         node: NodeId,
@@ -470,8 +474,7 @@ impl Shared {
     ) -> Result<Endpoint, tonic::transport::Error> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
-            .connect_timeout(self.election_timeout)
-            .tcp_nodelay(true)
+            .connect_timeout(2 * self.silence()) // TLS included
             .http2_keep_alive_interval(self.election_timeout / 2)
             .keep_alive_timeout(silence)
             .keep_alive_while_idle(true)
@@ -488,9 +491,20 @@ impl Shared {
         Ok(endpoint)
     }
 
+    /// What dials peers.
+    fn connector(&self) -> HttpConnector {
+        sockets::connector(self.election_timeout, self.unacknowledged())
+    }
+
     /// How long a peer may leave a ping of the first stream without an answer.
     fn silence(&self) -> Duration {
         self.election_timeout.max(Duration::from_millis(500))
+    }
+
+    /// How long a peer's kernel may leave bytes of either stream unacknowledged. Twice the time after which the first stream
+    /// is given up: where the whole way is gone it tells first, and what was lost has some more times to arrive.
+    fn unacknowledged(&self) -> Duration {
+        2 * self.silence()
     }
 }
 

@@ -27,6 +27,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// The most connections of others: each replica has two, and some that it is giving up.
 const CONNECTIONS_MAX: usize = 8 * MEMBERS_MAX;
+/// The most of them from one address: what a whole cluster of the largest size needs on one host. So that one that has
+/// nothing to do there does not keep replicas of other hosts out.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 2 * MEMBERS_MAX;
 /// The most streams of one connection.
 const STREAMS_MAX: u32 = 8;
 /// What is larger is not urgent, whatever stream it came by.
@@ -39,8 +42,10 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let service = budget::introduced(service, MESSAGE_BYTES_MAX);
     let mut settings = Settings::default();
     (settings.limits.connections, settings.limits.streams) = (CONNECTIONS_MAX, STREAMS_MAX);
+    settings.limits.connections_per_address = CONNECTIONS_PER_ADDRESS_MAX;
     settings.tls = shared.tls.as_ref().map(|tls| tls.server.clone());
     settings.refusals = shared.refusals.clone();
+    settings.unacknowledged = Some(shared.unacknowledged());
     let mut server = listener::server_with(&settings.limits)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
@@ -247,5 +252,27 @@ async fn receive(shared: &Shared, sender: Sender, mut incoming: Streaming<PeerMe
         envelope.urgent = which == Which::First && bytes <= URGENT_BYTES_MAX;
         counters.received(bytes);
         inbox.deliver(envelope);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens at these bounds: `net/tests/secure`, `limits.rs` (connections, the same at every listener) and
+    /// `peers.rs` (streams).
+    #[test]
+    fn the_limits_are_those_of_the_page() {
+        assert_eq!((CONNECTIONS_MAX, STREAMS_MAX, MEMBERS_MAX), (512, 8, 64));
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for said in [
+            format!("limits of its own: {CONNECTIONS_MAX} connections"),
+            format!("{CONNECTIONS_PER_ADDRESS_MAX} of one address"),
+            format!("{STREAMS_MAX} streams each"),
+            format!("at most {MEMBERS_MAX} members"),
+        ] {
+            assert!(page.contains(&said), "docs/security.md does not say: {said}");
+        }
     }
 }

@@ -2,10 +2,14 @@
 
 use crate::pki::Authority;
 use crate::support::{PATIENCE, Served};
+use chiplog::ErrorKind;
+use chiplog_net::causes::TlsMismatch;
+use chiplog_net::client::{Client, ClientOptions, ClientTls};
 use chiplog_net::listener::Settings;
 use chiplog_net::refusals::Refusal;
 use chiplog_net::tls::ServerTls;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -45,6 +49,31 @@ async fn clients_get_in_with_the_right_authority_and_name_only() {
     let tls = ServerTls::new(&ours.expired(&[HOST]).identity(None)).unwrap();
     let server = Served::start(settings(&tls)).await;
     refused(server.ask(&ours, HOST, None).await, &["Expired"]);
+}
+
+/// "h2 protocol error: http2 error" was all that a client was told that had forgotten TLS.
+#[tokio::test]
+async fn who_means_something_else_by_tls_is_told_so() {
+    let (ours, foreign) = (Authority::new(), Authority::new());
+    let tls = ServerTls::new(&ours.leaf(&["127.0.0.1"]).identity(None)).unwrap();
+    let (secured, plain) = (Served::start(settings(&tls)).await, Served::start(Settings::default()).await);
+    let trust = |authority: &Authority| {
+        Some(ClientTls { authority: authority.pem.clone().into_bytes(), identity: None })
+    };
+    for (server, tls, mismatch) in [
+        (&secured, None, TlsMismatch::Wanted),
+        (&plain, trust(&ours), TlsMismatch::NotSpoken),
+        (&secured, trust(&foreign), TlsMismatch::Untrusted),
+    ] {
+        let mut options = ClientOptions::default();
+        (options.tls, options.timeout) = (tls, Duration::from_secs(5));
+        let error = Client::connect([&server.address], options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().ends_with(&format!("; {mismatch}")), "{error}");
+    }
+    let mut options = ClientOptions::default();
+    options.tls = trust(&ours);
+    Client::connect([&secured.address], options).await.unwrap();
 }
 
 #[tokio::test]

@@ -13,7 +13,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Status};
 
 fn peer_tls(authority: &Authority, leaf: &Leaf) -> PeerTls {
@@ -74,8 +77,8 @@ fn wait(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// What a replica answers to somebody who says to be node `from` and shows this certificate.
-fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Result<PeerHello, Status> {
+/// How somebody begins who says to be node `from`.
+fn hello(replica: &Replica, from: u64) -> PeerMessage {
     let info = replica.log.info();
     let bytes = |id: u128| Bytes::copy_from_slice(&id.to_be_bytes());
     let hello = PeerHello {
@@ -89,16 +92,28 @@ fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Re
         features: 0,
         stream: 0,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&authority.pem))
-            .identity(Identity::from_pem(&leaf.certificate, &leaf.key))
-            .domain_name("node-1");
-        let endpoint = Endpoint::from_shared(format!("https://{}", replica.address)).unwrap();
-        let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
-        let message = PeerMessage { message: Some(peer_message::Message::Hello(hello)) };
-        let answers = PeerClient::new(channel).messages(tokio_stream::iter([message])).await;
+    PeerMessage { message: Some(peer_message::Message::Hello(hello)) }
+}
+
+/// A connection to a replica, by somebody who shows this certificate.
+async fn connected(replica: &Replica, authority: &Authority, leaf: &Leaf) -> Channel {
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&authority.pem))
+        .identity(Identity::from_pem(&leaf.certificate, &leaf.key))
+        .domain_name("node-1");
+    let endpoint = Endpoint::from_shared(format!("https://{}", replica.address)).unwrap();
+    endpoint.tls_config(tls).unwrap().connect().await.unwrap()
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// What a replica answers to somebody who says to be node `from` and shows this certificate.
+fn greet(replica: &Replica, authority: &Authority, leaf: &Leaf, from: u64) -> Result<PeerHello, Status> {
+    runtime().block_on(async {
+        let channel = connected(replica, authority, leaf).await;
+        let answers = PeerClient::new(channel).messages(tokio_stream::iter([hello(replica, from)])).await;
         answers?.into_inner().message().await.map(|hello| hello.expect("a Hello or an error"))
     })
 }
@@ -151,4 +166,34 @@ fn a_replica_gives_the_log_to_the_node_it_means_only() {
     assert!(second.transport.replace_tls(broken).is_err());
     first.log.append(b"y").unwrap();
     wait("it goes on", || second.log.info().last == Index(2));
+}
+
+#[test]
+fn a_connection_has_eight_streams_and_one_more_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new();
+    let replica = Replica::led(dir.path(), peer_tls(&ours, &ours.leaf(&["node-1"])));
+    let names: Vec<String> = (2..=10).map(|node| format!("node-{node}")).collect();
+    let all = ours.leaf(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    runtime().block_on(async {
+        let channel = connected(&replica, &ours, &all).await;
+        let begin = async |node: u64| {
+            let (messages, outgoing) = mpsc::channel(1);
+            messages.send(hello(&replica, node)).await.unwrap();
+            let answers = PeerClient::new(channel.clone()).messages(ReceiverStream::new(outgoing)).await;
+            let mut answers = answers.unwrap().into_inner();
+            assert_eq!(answers.message().await.unwrap().unwrap().to, node);
+            (messages, answers)
+        };
+        let mut open = Vec::new();
+        for node in 2..=9 {
+            open.push(begin(node).await);
+        }
+        let ninth = begin(10);
+        tokio::pin!(ninth);
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut ninth).await;
+        assert!(waits.is_err(), "nine streams are open");
+        open.pop();
+        tokio::time::timeout(PATIENCE, ninth).await.expect("one has ended, and the next does not begin");
+    });
 }

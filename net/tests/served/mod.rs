@@ -4,7 +4,9 @@
 pub(crate) mod client;
 
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use chiplog::{Bootstrap, Change, Cluster, Error, ErrorKind, Log, NodeId, Options, Role};
+use chiplog_net::address::Address;
+use chiplog_net::admin::{AdminService, Found};
 use chiplog_net::follow::Follow;
 use chiplog_net::host::Host;
 use chiplog_net::native::{Native, NativeOptions};
@@ -72,6 +74,10 @@ impl Server {
         let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let service = Native::with(host.clone(), options).into_service();
+        let own = Address::new(address.as_str(), address.as_str(), "").unwrap();
+        let found: Found =
+            Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));
+        let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let calls = Arc::<AtomicU64>::default();
         let counted = calls.clone();
         let count = move |request| {
@@ -82,7 +88,8 @@ impl Server {
             .tcp_nodelay(true)
             .layer(InterceptorLayer::new(count))
             .add_service(service)
-            .add_service(Follow::new(host.clone()).into_service());
+            .add_service(Follow::new(host.clone()).into_service())
+            .add_service(admin);
         drop(entered);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         Self { address, host, calls, runtime: Some(runtime) }

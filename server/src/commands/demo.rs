@@ -131,6 +131,9 @@ pub(crate) fn run(args: &Demo, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     // The text first: a wrong file name leaves no directory behind.
+    if let Some(file) = &args.file {
+        fs::File::open(file).map_err(|e| Failure::io("read", file, &e))?;
+    }
     let text = Text::load(args.file.as_deref())?;
     let (dir, made) = directory(args)?;
     match play(args, &text, &dir, ui) {

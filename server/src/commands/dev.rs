@@ -11,6 +11,9 @@ use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -85,7 +88,26 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     ended.map(|()| Exit::Ok)
 }
 
+/// # Errors
+/// `Locked`: somebody has one of the ports.
+fn are_free(mut ports: Range<u16>) -> Result<()> {
+    let is_taken = |port: &u16| {
+        TcpListener::bind(("127.0.0.1", *port)).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse)
+    };
+    match ports.find(is_taken) {
+        None => Ok(()),
+        Some(port) => {
+            let what =
+                format!("port {port} is taken; --port FIRST takes nine others, --port 0 any that are free");
+            Err(Failure::new(ErrorKind::Locked, what))
+        }
+    }
+}
+
 async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
+    if port > 0 {
+        are_free(port..port + 3 * NODES)?;
+    }
     let mut servers = Vec::new();
     for n in 0..NODES {
         let mut config = Config { node: u64::from(n) + 1, ..Config::default() };

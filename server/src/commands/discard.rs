@@ -37,7 +37,7 @@ pub(crate) struct Discard {
     target: Option<Target>,
 
     /// The first record to keep.
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = first)]
     first: u64,
 
     /// Allow FIRST to lie beyond the next record: the log goes on from there, all before it is gone.
@@ -46,6 +46,13 @@ pub(crate) struct Discard {
 
     #[command(flatten)]
     connect: Connect,
+}
+
+fn first(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(index) if index > 0 => Ok(index),
+        _ => Err("give the index of the first record to keep, from 1, after the directory or server".into()),
+    }
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use crate::human;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
 use chiplog::inspect::{Block, Content, Event, Inspector, Segment, SegmentEnd};
-use chiplog::{Batch, Index};
+use chiplog::{Batch, Index, Timestamp};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -73,8 +73,9 @@ struct JsonBlock {
     term: u64,
     first: u64,
     records: u32,
-    timestamp: u64,
-    time: String,
+    /// None: a block without records has none.
+    timestamp: Option<u64>,
+    time: Option<String>,
     durable_upto: u64,
     fault: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,6 +144,7 @@ impl Dump {
             Some(other) => (describe(&other), None),
             None => (None, None),
         };
+        let at = Some(block.timestamp()).filter(|at| at.get() > 0);
         JsonBlock {
             r#type: "block",
             segment,
@@ -153,8 +155,8 @@ impl Dump {
             term: block.term().get(),
             first: block.first().get(),
             records: block.record_count(),
-            timestamp: block.timestamp().get(),
-            time: human::time(block.timestamp()),
+            timestamp: at.map(Timestamp::get),
+            time: at.map(human::time),
             durable_upto: block.durable_upto(),
             fault: block.fault().map(str::to_string),
             content,
@@ -199,7 +201,7 @@ fn block_words(block: &JsonBlock) -> String {
         block.raft_index,
         block.term,
         human::bytes(block.bytes),
-        block.time,
+        block.time.as_deref().unwrap_or("no time"),
         block.durable_upto
     );
     if let Some(Value::Object(fields)) = &block.content {

@@ -14,6 +14,7 @@ use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
 use chiplog_net::ids::to_hex;
 use clap::Args;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -195,7 +196,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
 /// is none, once for each reason.
 fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
     let (begun, patience) = (Instant::now(), options.open_timeout);
-    let (mut told, mut each) = (None, FIRST_PATIENCE);
+    let (mut told, mut each) = (BTreeSet::new(), FIRST_PATIENCE);
     loop {
         let mut options = options.clone();
         options.open_timeout = each;
@@ -204,13 +205,11 @@ fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> 
         let error = match opened {
             Ok(follower) => return Ok(follower),
             Err(error) if passes(&error) && begun.elapsed() < patience => error,
-            Err(error) => return Err(remote::failure(error)),
+            Err(error) => return Err(remote::unreachable(error, &args.cluster, &args.connect)),
         };
-        let why = error.to_string();
-        if told.as_ref() != Some(&why) {
+        if told.insert(error.to_string()) {
             let event = FollowerEvent::Failed { server: None, error };
             value(&event).map_or(Ok(()), |event| tell(ui, &event))?;
-            told = Some(why);
         }
     }
 }

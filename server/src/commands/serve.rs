@@ -1,16 +1,24 @@
 //! `chiplog serve`: a replica of a cluster, and its services.
 
+use crate::environment;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::runtime::runtime;
+use crate::serve::config::Over;
 use crate::serve::{Config, First, Server};
 use crate::signals;
 use crate::ui::Ui;
-use chiplog::LogId;
+use chiplog::{Log, LogId};
+use chiplog_net::host::Host;
 use clap::Args;
 use sd_notify::NotifyState;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// So often a server that waits looks whether it still does.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,8 +29,8 @@ Examples:
 
 /// Run a server: a replica of a cluster, for clients over gRPC.
 ///
-/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. `chiplog config
-/// show` prints all keys with what they come to.
+/// Configured by a TOML file, by environment variables and by flags; flags win, then the environment. Every key has a
+/// variable (see --set). `chiplog config show` prints all keys with what they come to.
 ///
 /// In a directory that holds a replica the server goes on with it. In an empty one it waits until `chiplog member
 /// init` makes it the first of a cluster or `chiplog member add` takes it into one; --init and --join say so at once.
@@ -92,10 +100,21 @@ pub(crate) struct Settings {
     zone: Option<String>,
 
     /// Let listeners beyond this machine go without TLS.
-    #[arg(long, env = "CHIPLOG_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
-    insecure: bool,
+    #[arg(
+        long,
+        env = "CHIPLOG_INSECURE",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = clap::builder::FalseyValueParser::new()
+    )]
+    insecure: Option<bool>,
 
     /// Set any key of the file, such as log.capacity_bytes=10GiB. Any number of times.
+    ///
+    /// The environment can do it as well: CHIPLOG__ and the key in capitals, with __ for its dot, such as
+    /// CHIPLOG__LOG__CAPACITY_BYTES=10GiB. Flags win over that, and so do variables such as CHIPLOG_ZONE.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -103,48 +122,38 @@ pub(crate) struct Settings {
 impl Settings {
     /// The configuration that they come to.
     pub(crate) fn load(&self) -> Result<Config> {
-        let text = |text: &str| format!("{text:?}");
-        let mut over = Vec::new();
-        for (key, value) in [
-            ("data", &self.data),
-            ("listen.client", &self.listen_client),
-            ("listen.peer", &self.listen_peer),
-            ("listen.http", &self.listen_http),
-            ("advertise.client", &self.advertise_client),
-            ("advertise.peer", &self.advertise_peer),
-            ("zone", &self.zone),
+        // Text, whatever it looks like; but a number where there is to be one.
+        let text = |text: &String| format!("{text:?}");
+        let mut over = environment::keys(std::env::vars_os())?;
+        for (key, flag, value) in [
+            ("data", "data", self.data.as_ref().map(text)),
+            ("listen.client", "listen-client", self.listen_client.as_ref().map(text)),
+            ("listen.peer", "listen-peer", self.listen_peer.as_ref().map(text)),
+            ("listen.http", "listen-http", self.listen_http.as_ref().map(text)),
+            ("advertise.client", "advertise-client", self.advertise_client.as_ref().map(text)),
+            ("advertise.peer", "advertise-peer", self.advertise_peer.as_ref().map(text)),
+            ("zone", "zone", self.zone.as_ref().map(text)),
+            ("node", "node", self.node.clone()),
+            ("insecure", "insecure", self.insecure.map(|insecure| insecure.to_string())),
         ] {
-            over.extend(value.as_deref().map(|v| (key.to_owned(), text(v))));
-        }
-        over.extend(self.node.clone().map(|n| ("node".to_owned(), n)));
-        if self.insecure {
-            over.push(("insecure".to_owned(), "true".to_owned()));
+            let variable = flag.to_uppercase().replace('-', "_");
+            let by = format!("--{flag}, or CHIPLOG_{variable}");
+            over.extend(value.map(|value| Over { key: key.to_owned(), value, by }));
         }
         for pair in &self.set {
+            let by = format!("--set {pair}");
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(Failure::usage(format!("--set {pair}: give KEY=VALUE")));
+                return Err(Failure::usage(format!("{by}: give KEY=VALUE")));
             };
-            over.push((key.trim().to_owned(), value.trim().to_owned()));
+            let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+            over.push(Over { key, value, by });
         }
         Config::load(self.config.as_deref(), &over)
     }
 }
 
-/// Variables that look like ours and mean nothing: most likely a slip.
-fn unknown_variables(set: impl Iterator<Item = String>) -> Vec<String> {
-    fn known(command: &clap::Command, name: &str) -> bool {
-        command.get_arguments().filter_map(clap::Arg::get_env).any(|e| e == name)
-            || command.get_subcommands().any(|c| known(c, name))
-    }
-    let command = crate::args::command();
-    // Kubernetes sets these for a service called chiplog.
-    let foreign = |name: &str| name.starts_with("CHIPLOG_PORT") || name.contains("_SERVICE_");
-    let ours = |name: &str| known(&command, name) || name == crate::cluster::TOKEN_VARIABLE;
-    set.filter(|n| n.starts_with("CHIPLOG_") && !foreign(n) && !ours(n)).collect()
-}
-
 pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
-    for name in unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+    for name in environment::unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
         tracing::warn!(name, "an environment variable that means nothing to chiplog");
     }
     let config = args.settings.load()?;
@@ -161,50 +170,53 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         let reload = server.reload.clone();
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
+        let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, *ui));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
-        tracing::info!("ends");
-        server.shutdown(true).await
+        founded.abort();
+        let node = server.config.node;
+        ui.say(&format!("node {node} ends"));
+        let ended = server.shutdown(true).await;
+        if ended.is_ok() {
+            ui.say(&format!("node {node} has ended in order"));
+        }
+        ended
     });
     // A call that still blocks does not hold up the end.
     runtime.shutdown_background();
     ended.map(|()| Exit::Ok)
 }
 
+fn log_name(log: &Log) -> String {
+    format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get()))
+}
+
 /// Says on standard error what there is.
 fn announce(server: &Server, ui: &Ui) {
-    if ui.quiet {
-        return;
-    }
     let address = &server.address;
     let what = match server.host.opened() {
-        Some(log) => format!("log {}", chiplog_net::ids::to_hex(log.info().log_id.get())),
+        Some(log) => log_name(log),
         None => format!(
             "waits: `chiplog member init {0}` makes a cluster, `chiplog member add {0}` takes it into one",
             address.client
         ),
     };
-    let node = server.config.node;
-    eprintln!("chiplog: node {node} serves clients at {}, peers at {}; {what}", address.client, address.peer);
+    let (node, client, peer) = (server.config.node, &address.client, &address.peer);
+    ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slips_in_the_environment_are_found() {
-        let set = [
-            "CHIPLOG_NODE",
-            "CHIPLOG_NODES",
-            "CHIPLOG_LOG",
-            "CHIPLOG_TOKEN",
-            "CHIPLOG_SERVICE_HOST",
-            "CHIPLOG_PORT_7411_TCP",
-            "HOME",
-        ];
-        assert_eq!(unknown_variables(set.iter().map(ToString::to_string)), ["CHIPLOG_NODES"]);
+/// Says of a server that waits when it does not any more.
+async fn announce_founding(host: Arc<Host>, node: u64, ui: Ui) {
+    if host.opened().is_some() {
+        return;
     }
+    let log = loop {
+        match host.opened() {
+            Some(log) => break log_name(log),
+            None => tokio::time::sleep(LOOK_INTERVAL).await,
+        }
+    };
+    ui.say(&format!("node {node} has a replica of {log} now"));
 }

@@ -24,7 +24,8 @@ Examples:
 ///
 /// Fields of --json: log_id, leader (node; null: nobody), replicas: each {"node", "role" (leader, follower, candidate,
 /// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
-/// "first", "last", "last_raft", "committed_raft", "lag" (entries it lacks, as the leader knows; null: not known),
+/// "first", "last", "last_raft", "committed_raft", "lag" (entries of raft, of which one can hold many records, that it lacks as the leader knows; all of them, of a server
+/// that has not answered this leader yet; null: not known),
 /// "bytes_used", "bytes_capacity" (null: the disk), "sync_median_micros", "sync_p99_micros", "scrubbed_bytes",
 /// "damaged", "repaired", "version", "poison" (null: it takes appends), "error" (null: it answered)}.
 #[derive(Args, Debug)]

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - An unknown key is an error that names it.
-//! - Every key of the file can be set by `--set KEY=VALUE`; those that differ from machine to machine have a flag and
-//!   an environment variable of their own.
+//! - Every key of the file can be set by `--set KEY=VALUE`, and by a variable (`CHIPLOG__` and the key); those that differ
+//!   from machine to machine have a flag and a variable of their own.
 //!
 //! Must not know: sockets, logs.
 
@@ -213,12 +213,21 @@ impl chiplog::transport::Transport for Nowhere {
     fn send(&self, _: chiplog::transport::Envelope) {}
 }
 
+/// A key that is set over the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    /// Who said so, for errors: a flag, an environment variable.
+    pub(crate) by: String,
+}
+
 impl Config {
     /// The file's configuration, with these keys set over it, checked.
     ///
     /// # Errors
-    /// The file cannot be read; it, or a key, is not what it should be.
-    pub(crate) fn load(file: Option<&Path>, over: &[(String, String)]) -> Result<Self> {
+    /// The file cannot be read; it, or a key, is not what it should be: says which, and who set it.
+    pub(crate) fn load(file: Option<&Path>, over: &[Over]) -> Result<Self> {
         let mut table = Table::new();
         if let Some(file) = file {
             let text = fs::read_to_string(file).map_err(|e| Failure::io("read", file, &e))?;
@@ -227,12 +236,14 @@ impl Config {
             toml::from_str::<Self>(&text).map_err(|e| wrong(&e))?;
             table = text.parse().map_err(|e: toml::de::Error| wrong(&e))?;
         }
-        for (key, value) in over {
-            set(&mut table, key, value)?;
+        for Over { key, value, by } in over {
+            let wrong = |e: String| Failure::usage(format!("{by}: {e}"));
+            set(&mut table, key, value).map_err(|e| wrong(e.to_string()))?;
+            // Each by itself, so that what is wrong is known to be its. The error has the key on a line of its own.
+            let tried = table.clone().try_into::<Self>();
+            tried.map_err(|e: toml::de::Error| wrong(e.to_string().trim().replace('\n', " ")))?;
         }
-        // It names the key on a line of its own.
-        let wrong = |e: toml::de::Error| Failure::usage(e.to_string().trim().replace('\n', " "));
-        let config: Self = table.try_into().map_err(wrong)?;
+        let config: Self = table.try_into().map_err(|e: toml::de::Error| Failure::usage(e.to_string()))?;
         config.check()?;
         Ok(config)
     }
@@ -263,6 +274,19 @@ impl Config {
                 "tls.certificate and tls.key go together; tls.client_authority needs both",
             ));
         }
+        for (key, file) in [
+            ("tls.certificate", certificate),
+            ("tls.key", key),
+            ("tls.client_authority", client_authority),
+            ("tls.peer_certificate", peer_certificate),
+            ("tls.peer_key", peer_key),
+            ("tls.peer_authority", peer_authority),
+            ("auth.tokens", &self.auth.tokens),
+        ] {
+            if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+                return Err(Failure::usage(format!("{key} is empty: give a file, or leave it out")));
+            }
+        }
         let peers = [peer_certificate, peer_key, peer_authority].map(Option::is_some);
         if peers.contains(&true) && peers.contains(&false) {
             return Err(Failure::usage(
@@ -278,7 +302,10 @@ impl Config {
             }
         }
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
-        options.check()?;
+        options.check().map_err(|e| {
+            let what = "in the file options of the log stand below [log], of its cluster below [cluster], and times have their unit in the name";
+            Failure::usage(format!("{e}; {what}: `chiplog config show` prints all"))
+        })?;
         self.limits.check(options.batch_bytes_max)
     }
 
@@ -395,10 +422,15 @@ fn set(table: &mut Table, key: &str, value: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn load(text: &str, over: &[(&str, &str)]) -> Result<Config> {
+    fn load(text: &str, over_keys: &[(&str, &str)]) -> Result<Config> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
-        let over: Vec<_> = over.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let over = |(key, value): &(&str, &str)| Over {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+            by: format!("--set {key}={value}"),
+        };
+        let over: Vec<_> = over_keys.iter().map(over).collect();
         Config::load(Some(file.path()), &over)
     }
 
@@ -429,6 +461,10 @@ mod tests {
             ("", Some(("node.x.y", "1")), "node"),
             ("", Some(("", "1")), "no key"),
             ("", Some(("cluster.heartbeat_millis", "900")), "heartbeat"),
+            ("", Some(("listen.cilent", "a:1")), "--set listen.cilent=a:1"),
+            ("", Some(("node", "foo")), "--set node=foo"),
+            ("", Some(("log.segment_bytes", "1")), "below [log]"),
+            ("", Some(("tls.peer_authority", "")), "tls.peer_authority is empty"),
             ("", Some(("tls.key", "k")), "tls.certificate"),
             ("", Some(("tls.client_authority", "k")), "tls.client_authority"),
             ("", Some(("tls.peer_key", "k")), "tls.peer_certificate"),

@@ -3,19 +3,20 @@
 //!
 //! | limit | up to it | beyond it |
 //! |---|---|---|
-//! | [`CONNECTIONS_MAX`] | served | the oldest one is closed |
+//! | [`CONNECTIONS_MAX`] | served | of the address that has most, the oldest one is closed |
 //! | [`TIME_MAX`], from when it came | served | closed, whatever it does |
 //!
-//! That the oldest one goes, and not the newest: a probe takes a moment, so who stays is who has nothing to ask.
+//! That the oldest one goes, and not the newest: a probe takes a moment, so who stays is who has nothing to ask. That one of
+//! the address that has most goes: however many somebody opens, a probe from elsewhere is answered.
 //!
 //! Invariant: each connection wakes its task by itself when its time is up or its place is taken.
 //!
 //! Must not know: what is asked.
 
 use axum::serve::Listener;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -35,8 +36,19 @@ pub(super) struct Door {
     listener: TcpListener,
     connections_max: usize,
     time_max: Duration,
-    /// Those that are open, oldest first. Dropped: its place is taken.
-    open: VecDeque<oneshot::Sender<()>>,
+    /// Those that are open, oldest first, each with where it came from. Dropped: its place is taken.
+    open: VecDeque<(IpAddr, oneshot::Sender<()>)>,
+}
+
+/// The bits of an IPv6 address that name a network. A host has all that there are within one.
+const NETWORK_BITS: u32 = 64;
+
+/// What counts as one address: that of IPv4, the network of IPv6.
+fn address(remote: IpAddr) -> IpAddr {
+    match remote.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
+        ip @ IpAddr::V4(_) => ip,
+    }
 }
 
 impl Door {
@@ -44,14 +56,23 @@ impl Door {
         Self { listener, connections_max: CONNECTIONS_MAX, time_max: TIME_MAX, open: VecDeque::new() }
     }
 
-    fn admit(&mut self, stream: TcpStream) -> Probe {
-        self.open.retain(|place| !place.is_closed());
-        while self.open.len() >= self.connections_max {
-            self.open.pop_front();
-        }
+    fn admit(&mut self, stream: TcpStream, remote: IpAddr) -> Probe {
+        self.open.retain(|(_, place)| !place.is_closed());
         let (place, taken) = oneshot::channel();
-        self.open.push_back(place);
+        self.open.push_back((address(remote), place));
+        while self.open.len() > self.connections_max {
+            self.make_room();
+        }
         Probe { stream, time: Box::pin(sleep(self.time_max)), taken }
+    }
+
+    /// Closes the oldest connection of the address that has most; of several such, the oldest of all.
+    fn make_room(&mut self) {
+        let mut of: HashMap<IpAddr, usize> = HashMap::new();
+        self.open.iter().for_each(|(from, _)| *of.entry(*from).or_default() += 1);
+        let most = of.values().max().copied().unwrap_or_default();
+        let goes = self.open.iter().position(|(from, _)| of.get(from) == Some(&most));
+        self.open.remove(goes.unwrap_or_default());
     }
 }
 
@@ -61,7 +82,7 @@ impl Listener for Door {
 
     async fn accept(&mut self) -> (Probe, SocketAddr) {
         let (stream, remote) = Listener::accept(&mut self.listener).await; // goes on after errors
-        (self.admit(stream), remote)
+        (self.admit(stream, remote.ip()), remote)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -145,6 +166,8 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream as Client;
     use std::time::Instant;
+    use tokio::net::TcpSocket;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -221,5 +244,38 @@ mod tests {
         };
         assert!(rest(&mut open[0]), "the oldest stays");
         assert!(!rest(&mut open[1]) && !rest(&mut open[2]) && !rest(&mut fourth), "others go");
+    }
+
+    /// Whoever opened connections without end took the place of a probe before that was answered, and a server that was well
+    /// was killed by its supervisor.
+    #[tokio::test]
+    async fn who_opens_many_takes_no_place_of_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut door = Door { connections_max: 3, ..Door::new(listener) };
+        let mut came: Vec<(u8, Probe)> = Vec::new();
+        let mut dialled = Vec::new();
+        for from in [1, 2, 2, 2, 3, 2, 2] {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, from], 0))).unwrap();
+            let (dialling, (probe, remote)) = tokio::join!(socket.connect(at), Listener::accept(&mut door));
+            dialled.push(dialling.unwrap());
+            assert_eq!(remote.ip(), IpAddr::from([127, 0, 0, from]));
+            came.push((from, probe));
+        }
+        let is_open = |(from, probe): &mut (u8, Probe)| match probe.taken.try_recv() {
+            Err(TryRecvError::Empty) => Some(*from),
+            _ => None,
+        };
+        let open: Vec<u8> = came.iter_mut().filter_map(is_open).collect();
+        assert_eq!(open, [1, 3, 2], "the newest of the many, and the others");
+    }
+
+    #[test]
+    fn a_host_is_one_address_whatever_it_writes_there() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(address(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
+        assert_eq!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:2:ffff:ffff:ffff:ffff")));
+        assert_ne!(address(ip("2001:db8:1:2::1")), address(ip("2001:db8:1:3::1")));
     }
 }

@@ -82,7 +82,7 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.family("refused", "what the listener for clients refused or ended", "reason", counter, &clients)?;
     page.family("peer_refused", "the same of the listener for peers", "reason", counter, &peers)?;
     let used = figures.budget.used_bytes() as u64;
-    page.gauge("inflight_bytes", "bytes of messages that came and are not answered", used)?;
+    page.gauge("inflight_bytes", "bytes of messages that came and are not in the log's queue", used)?;
     let Reloads { done, failed, broken } = &*figures.reloads;
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
     page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;

@@ -137,7 +137,8 @@ impl Reloader {
             Ok(Identity { certificate: read(&certificate)?, key: read(&key)?, authority })
         };
         let used = load()?;
-        let server = ServerTls::new(&used).map_err(|e| Failure::usage(format!("tls for clients: {e}")))?;
+        let server = ServerTls::new(&used)
+            .map_err(|e| Failure::usage(format!("tls.certificate, tls.key and tls.client_authority: {e}")))?;
         let apply = {
             let server = server.clone();
             move |new: &Identity| server.replace(new)
@@ -146,9 +147,15 @@ impl Reloader {
         Ok(Some(server))
     }
 
-    /// The certificates of the way between replicas, if there are to be any.
+    /// The certificates of the way between replicas, if there are to be any; of use together.
     pub(super) fn peers(tls: &Tls) -> Result<Option<PeerTls>> {
-        load_peers(tls).transpose()
+        let Some(used) = load_peers(tls).transpose()? else { return Ok(None) };
+        let PeerTls { certificate, key, authority } = used.clone();
+        let identity = Identity { certificate, key, authority: Some(authority) };
+        ServerTls::new(&identity).map_err(|e| {
+            Failure::usage(format!("tls.peer_certificate, tls.peer_key and tls.peer_authority: {e}"))
+        })?;
+        Ok(Some(used))
     }
 
     /// Once there is a transport that uses them.

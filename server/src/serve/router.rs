@@ -20,6 +20,25 @@ pub(super) const HEALTH_NAMES: &[&str] = &["", "logspec.Log", "chiplog.v1.Log", 
 /// Those of a copy that follows.
 pub(super) const COPY_HEALTH_NAMES: &[&str] = &["", "chiplog.v1.Log", "chiplog.v1.Follow"];
 
+/// What reflection tells of: what the listener serves, and no more. The descriptors know of others.
+const NAMES: &[&str] = &[
+    "chiplog.v1.Admin",
+    "chiplog.v1.Follow",
+    "chiplog.v1.Log",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+    "logspec.Log",
+];
+/// That of a copy that follows.
+const COPY_NAMES: &[&str] = &[
+    "chiplog.v1.Follow",
+    "chiplog.v1.Log",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+];
+
 /// The largest request of those that have nothing to do with a log.
 const SMALL_BYTES: usize = 64 << 10;
 
@@ -35,7 +54,7 @@ pub(super) fn routes(
     admin: AdminServer<AdminService>,
     room: &Room,
 ) -> Result<(Routes, HealthReporter)> {
-    let (routes, reporter) = common_routes(&room.budget)?;
+    let (routes, reporter) = common_routes(&room.budget, NAMES)?;
     let (message_bytes_max, budget) = (room.message_bytes_max, room.budget.clone());
     let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
     let admin = budget.over(admin, message_bytes_max);
@@ -48,17 +67,20 @@ pub(super) fn routes(
 
 /// The services of a copy that follows: it is read, and feeds others.
 pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
-    let (routes, reporter) = common_routes(&Budget::default())?;
+    let (routes, reporter) = common_routes(&Budget::default(), COPY_NAMES)?;
     Ok((native_services(routes, host, NativeOptions::default()), reporter))
 }
 
 /// What has nothing to do with a log. Within the budget as well: what is asked is small, and comes in time.
-fn common_routes(budget: &Budget) -> Result<(Routes, HealthReporter)> {
+fn common_routes(budget: &Budget, names: &[&str]) -> Result<(Routes, HealthReporter)> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let reflection = || {
-        tonic_reflection::server::Builder::configure()
+        let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET);
+        names.iter().fold(builder, |builder, name| builder.with_service_name(*name))
     };
     let broken =
         |e: tonic_reflection::server::Error| Failure::new(ErrorKind::Corrupt, format!("reflection: {e}"));
@@ -98,6 +120,9 @@ mod tests {
             }
         }
         assert!(served.remove("/chiplog.v1.Peer/Messages"), "it has a listener of its own");
+        let services: BTreeSet<&str> = served.iter().filter_map(|m| m[1..].split('/').next()).collect();
+        assert_eq!(super::NAMES.iter().copied().collect::<BTreeSet<_>>(), services);
+        assert!(super::COPY_NAMES.iter().all(|name| services.contains(name)));
         let named: BTreeSet<String> = METHODS.iter().map(|(method, _)| (*method).to_owned()).collect();
         assert_eq!(named, served);
     }

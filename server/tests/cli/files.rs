@@ -189,6 +189,8 @@ fn what_is_wrong_with_the_command_line_is_status_2() {
     ] {
         is_error(&run(&[args, &["--json"]].concat()).fails(2), "invalid_argument", 9);
     }
+    let words = run(&["discard", &log]).fails(2);
+    assert!(words.err.contains("the index of the first record to keep"), "{}", words.err);
     let words = run(&["append", &log, "--codec", "gzip"]).fails(2);
     assert!(words.err.contains("possible values: none, lz4, zstd"), "{}", words.err);
     assert_eq!(place.run("read", &["--count"]).ok().text(), "10\n", "nothing was changed");
@@ -536,6 +538,8 @@ fn dump_lays_open_what_is_there() {
             "batches",
         ],
     );
+    assert!(of("block").any(|block| block["timestamp"].is_null() && block["time"].is_null()));
+    assert!(of("block").all(|block| block["timestamp"] != 0), "the year 1970 is no time");
     let batch = &block["batches"][0];
     has_fields(batch, &["first", "records_count", "bytes", "codec", "session", "sequence", "records"]);
     assert_eq!(batch["codec"], "zstd");

@@ -1,7 +1,7 @@
 //! What a server is told.
 
 use crate::certificates::Authority;
-use crate::harness::{Server, chiplog, run};
+use crate::harness::{Ran, Server, chiplog, run};
 use std::fs;
 
 #[test]
@@ -25,6 +25,11 @@ fn a_file_is_checked_and_shown() {
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&shown["node"], &shown["zone"]), (&4.into(), &"flag".into()));
 
+    // What is wrong is said of who said it.
+    let output = chiplog().args(["config", "show"]).env("CHIPLOG_NODE", "foo").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("CHIPLOG_NODE"), "{said}");
+
     // What is shown is a file.
     let text = run(&["config", "show", "--config", path]).ok().out;
     fs::write(&file, text).unwrap();
@@ -35,6 +40,70 @@ fn a_file_is_checked_and_shown() {
     assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
     let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
     assert_eq!(ran.code, 4, "{}", ran.err);
+}
+
+/// The file, then variables, then flags: the later win. What is wrong in the environment is said to be there.
+#[test]
+fn every_key_has_a_variable() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chiplog.toml");
+    let keys = "zone = \"file\"\ninsecure = true\nreload_seconds = 7\n[log]\nsegment_bytes = \"1MiB\"\n[limits]\nstreams_max = 7\n";
+    fs::write(&file, keys).unwrap();
+    let shown = |set: &[(&str, &str)], flags: &[&str]| {
+        let mut command = chiplog();
+        command
+            .args(["config", "show", "--json", "--config"])
+            .arg(&file)
+            .args(flags)
+            .envs(set.iter().copied());
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    };
+    let set = [
+        ("CHIPLOG__LOG__SEGMENT_BYTES", "2MiB"),
+        ("CHIPLOG__LIMITS__STREAMS_MAX", "8"),
+        ("CHIPLOG__TLS__PEER_KEY", "/etc/peer.key"),
+        ("CHIPLOG__TLS__PEER_CERTIFICATE", "/etc/peer.pem"),
+        ("CHIPLOG__TLS__PEER_AUTHORITY", "/etc/peers.pem"),
+        ("CHIPLOG__ZONE", "variable"),
+        ("CHIPLOG__SHUTDOWN_MILLIS", "5"),
+    ];
+    let all = shown(&set, &["--set", "limits.streams_max=9"]).ok().json();
+    assert_eq!((&all["log"]["segment_bytes"], &all["shutdown_millis"]), (&(2 << 20).into(), &5.into()));
+    assert_eq!((&all["limits"]["streams_max"], &all["reload_seconds"]), (&9.into(), &7.into()));
+    assert_eq!((&all["zone"], &all["tls"]["peer_key"]), (&"variable".into(), &"/etc/peer.key".into()));
+    let own = shown(&[("CHIPLOG__ZONE", "variable"), ("CHIPLOG_ZONE", "own")], &[]).ok().json();
+    assert_eq!(own["zone"], "own");
+
+    for (name, value, word) in [
+        ("CHIPLOG__LOG__SEGMENTS", "1", "segments"),
+        ("CHIPLOG__LOGS__SEGMENT_BYTES", "1MiB", "logs"),
+        ("CHIPLOG__LIMITS__STREAMS_MAX", "many", "many"),
+        ("CHIPLOG__", "1", "no key"),
+    ] {
+        let refused = shown(&[(name, value)], &[]);
+        let by = format!("{name} in the environment");
+        assert!(
+            refused.code == 2 && refused.err.contains(&by) && refused.err.contains(word),
+            "{}",
+            refused.err
+        );
+    }
+    // A flag is to blame for itself only.
+    let refused = shown(&[("CHIPLOG__ZONE", "west")], &["--set", "log.segments=1"]);
+    assert!(refused.code == 2 && !refused.err.contains("environment"), "{}", refused.err);
+
+    // A door that the file opens can be closed again.
+    let insecure = |set: &[(&str, &str)], flags: &[&str]| shown(set, flags).ok().json()["insecure"].clone();
+    assert_eq!(insecure(&[], &[]), true);
+    for no in ["false", "0", "no", "off", ""] {
+        assert_eq!(insecure(&[("CHIPLOG_INSECURE", no)], &[]), false, "{no}");
+    }
+    assert_eq!(insecure(&[("CHIPLOG__INSECURE", "false")], &[]), false);
+    assert_eq!(insecure(&[], &["--insecure=false"]), false);
+    assert_eq!(insecure(&[("CHIPLOG_INSECURE", "false")], &["--insecure"]), true, "flags win");
+    assert_eq!(insecure(&[("CHIPLOG_INSECURE", "true")], &["--insecure=no"]), false);
 }
 
 #[test]
@@ -73,6 +142,13 @@ fn an_open_door_is_refused() {
     ] {
         refused(&settings.each_ref().map(String::as_str), word);
     }
+    let of_peers = ["peer_certificate=1.pem", "peer_key=1.key", "peer_authority=authority.pem"].map(|pair| {
+        let (key, file) = pair.split_once('=').unwrap();
+        let from = if key == "peer_key" { &other } else { &ours };
+        format!("--set=tls.{key}={}", from.file(file))
+    });
+    refused(&of_peers.each_ref().map(String::as_str), "tls.peer_certificate, tls.peer_key");
+    refused(&["--set", "tls.peer_authority="], "tls.peer_authority is empty");
     refused(&["--node", "0"], "--node N");
     refused(&["--set", "cluster.heart=1"], "heart");
 }

@@ -1,6 +1,7 @@
 //! `chiplog follow`: copies as processes of their own, killed and started again, served on to others.
 
 use crate::harness::{Appender, Server, chiplog, leader, run, wait};
+use crate::reflection::services;
 use chiplog::{Index, Start, Viewer};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -147,6 +148,14 @@ fn a_copy_that_is_killed_goes_on_where_it_was() {
         });
         assert_eq!(serving.unwrap(), 1, "{service}");
     }
+    let served = [
+        "chiplog.v1.Follow",
+        "chiplog.v1.Log",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ];
+    assert_eq!(services(&listen), served);
     assert_eq!((copy.stop(), second.stop()), (Some(0), Some(0)));
     let info = run(&["info", path.to_str().unwrap(), "--json"]).ok().json();
     assert_eq!((info["last"].as_u64(), info["unproven"].as_u64()), (Some(last), Some(0)), "{info}");

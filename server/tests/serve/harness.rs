@@ -184,6 +184,11 @@ impl Server {
     /// SIGTERM; the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits until it has ended; the exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
         let mut child = self.child.take().unwrap();
         let status = wait("the server ends", || child.try_wait().unwrap());
         status.code()

@@ -104,6 +104,27 @@ impl Network {
         others.iter().for_each(|other| (self.cut(one, *other), self.cut(*other, one)).1);
     }
 
+    /// From now on nothing arrives that goes over one connection, in either direction: of those that `from` has dialled to the
+    /// port of `to` for peers the one that it has sent most by. All others are as they were.
+    pub(crate) fn lose_busiest(&self, from: u64, to: u64) {
+        let (here, there) = (self.namespace(from), self.namespace(to));
+        let peer = format!("{}:7412", host(to));
+        let shown = ["netns", "exec", &here, "ss", "-tniOH", "state", "established", "dst", &peer];
+        let shown = Command::new("ip").args(shown).output().unwrap();
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        // Queues, this side, the other side, and then names with values.
+        let port_and_bytes = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (_, port) = words.get(2)?.rsplit_once(':')?;
+            let sent = words.iter().find_map(|word| word.strip_prefix("bytes_sent:"))?;
+            Some((sent.parse::<u64>().ok()?, port.to_owned()))
+        };
+        let (_, port) = shown.lines().filter_map(port_and_bytes).max().expect("a connection to a peer");
+        for (place, side) in [(here, "sport"), (there, "dport")] {
+            ip(&["-n", &place, "rule", "add", "ipproto", "tcp", side, &port, "blackhole"]).unwrap();
+        }
+    }
+
     /// The whole network is as at first.
     pub(crate) fn heal(&self) {
         for from in [1, 2, 3, HUB] {

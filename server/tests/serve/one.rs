@@ -148,7 +148,21 @@ fn who_is_not_there_is_said_to_be_so() {
     let mut waits = Server::new(1, dir.path());
     waits.start(&[]);
     assert_eq!(status(&[&waits])["leader"], serde_json::Value::Null);
+
+    // What becomes of it is said where it was said that it waits.
+    let made = run(&["member", "init", &waits.client, "--json"]).ok().json();
+    let now = format!("chiplog: node 1 has a replica of log {} now", made["log_id"].as_str().unwrap());
+    wait("it says that it waits no more", || waits.said().contains(&now).then_some(()));
     assert_eq!(waits.stop(), Some(0));
+    assert!(waits.said().contains("chiplog: node 1 has ended in order\n"), "{}", waits.said());
+}
+
+#[test]
+fn whose_ports_are_taken_is_told_how_to_take_others() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let refused = run(&["dev", "--port", &port]);
+    assert!(refused.code == 5 && refused.err.contains("--port 0"), "{}", refused.err);
 }
 
 /// What systemd hears of a server.

@@ -160,6 +160,32 @@ fn a_follower_behind_a_link_of_one_direction_disturbs_nobody() {
     });
 }
 
+/// Of the two connections to the only follower that is there, that of the blocks dies silently, and the one of the heartbeats
+/// does not: nobody elects another leader, which would not help, and nothing was acknowledged for half a minute.
+#[test]
+fn a_connection_that_dies_alone_is_made_again() {
+    three_apart(|network, servers| {
+        let all: Vec<&Server> = servers.iter().collect();
+        let notary = Notary::start(&all, Load::LIGHT);
+        notary.goes_on("a whole network", 200);
+        let leads = leader(&all);
+        let [kept, away] = numbers(&others(servers, leads))[..] else { unreachable!() };
+        servers[away as usize - 1].kill();
+        notary.goes_on("one follower was gone", 100);
+        let left = [leads, kept].map(|node| &servers[node as usize - 1]);
+        let before = (leader(&left), term(&left));
+        notary.gap();
+        network.lose_busiest(leads, kept);
+        notary.goes_on("what goes over one connection vanished", 100);
+        let after = (leader(&left), term(&left));
+        println!("{:?} without an acknowledgement, leader and term {before:?}, {after:?}", notary.gap());
+        servers[away as usize - 1].start(&[]);
+        let all: Vec<&Server> = servers.iter().collect();
+        all_agree(&all);
+        notary.check(&all);
+    });
+}
+
 /// Links that come and go faster, and slower, than an election.
 #[test]
 fn links_that_flap_cost_nothing_but_time() {

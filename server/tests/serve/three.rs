@@ -1,13 +1,20 @@
 //! Three servers.
 
-use crate::harness::{Appender, Server, leader, records, run, status, wait};
+use crate::harness::{Appender, Server, leader, records, run, runtime, status, wait};
+use chiplog::ErrorKind;
+use chiplog_net::proto::v1::admin_client::AdminClient;
+use chiplog_net::proto::v1::member_change::Change;
+use chiplog_net::proto::v1::{ChangeMembersRequest, MemberChange};
+use chiplog_net::status::from_status;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A cluster made by hand, as an operator makes it.
-fn three(dir: &Path) -> Vec<Server> {
+fn three(dir: &Path, more: &[&str]) -> Vec<Server> {
     let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir)).collect();
-    servers.iter_mut().for_each(|s| s.start(&[]));
+    servers.iter_mut().for_each(|s| s.start(more));
     assert_eq!(status(&[&servers[0]])["replicas"][0]["role"], "waiting");
     run(&["member", "init", &servers[0].client]).ok();
     for n in 1..=2 {
@@ -39,7 +46,7 @@ fn check(servers: &[&Server], acked: &std::collections::BTreeMap<u64, u64>) {
 #[test]
 fn a_killed_leader_is_replaced_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = three(dir.path());
+    let mut servers = three(dir.path(), &[]);
     let all: Vec<&Server> = servers.iter().collect();
     let shown = status(&all);
     assert_eq!(roles(&shown), ["follower", "follower", "leader"], "{shown}");
@@ -72,7 +79,7 @@ fn a_killed_leader_is_replaced_and_comes_back() {
 #[test]
 fn stopping_in_order_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = three(dir.path());
+    let mut servers = three(dir.path(), &[]);
     let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
     for _ in 0..3 {
         appender.goes_on(50);
@@ -86,10 +93,84 @@ fn stopping_in_order_loses_nothing() {
     check(&servers.iter().collect::<Vec<_>>(), &appender.stop());
 }
 
+/// Nobody takes the lead, and what is under way is never confirmed: a server ends all the same, in the time that it has.
+#[test]
+fn a_leader_ends_in_its_time_when_the_others_are_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path(), &["--set", "shutdown_millis=500"]);
+    let appender = Appender::start(&servers.iter().collect::<Vec<_>>());
+    // 5 is "out of time", in the table of exit codes; in no time at all the log cannot be closed.
+    for (millis, codes) in [("500", &[0, 5][..]), ("0", &[5])] {
+        appender.goes_on(50);
+        let leads = leader(&servers.iter().collect::<Vec<_>>());
+        let (at, set) = (leads as usize - 1, format!("shutdown_millis={millis}"));
+        if millis != "500" {
+            servers[at].kill();
+            servers[at].start(&["--set", &set]);
+            wait("it leads again", || {
+                let asked = run(&["transfer-leader", &leads.to_string(), "--cluster", &servers[at].client]);
+                (asked.code == 0).then_some(())
+            });
+            appender.goes_on(50);
+        }
+        servers.iter().filter(|s| s.node != leads).for_each(|s| s.signal(Signal::STOP));
+        servers[at].signal(Signal::TERM);
+        let begun = Instant::now();
+        let ended = servers[at].ended();
+        let took = begun.elapsed();
+        println!("shutdown_millis = {millis}: {ended:?} after {took:?}");
+        let said = servers[at].said();
+        let code = ended.unwrap();
+        assert!(codes.contains(&code) && took < Duration::from_secs(30), "{code} after {took:?}: {said}");
+        assert!(code == 0 || said.contains("not closed in time"), "{said}");
+        servers.iter().filter(|s| s.node != leads).for_each(|s| s.signal(Signal::CONT));
+        appender.goes_on(50);
+        servers[at].start(&["--set", "shutdown_millis=500"]);
+    }
+    check(&servers.iter().collect::<Vec<_>>(), &appender.stop());
+}
+
+/// Several changes of one call come into force together, or none does.
+#[test]
+fn several_changes_of_members_in_one_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = three(dir.path(), &[]);
+    let mut fourth = Server::new(4, dir.path());
+    fourth.start(&[]);
+    run(&["member", "add", &fourth.client, "--cluster", &servers[0].client]).ok();
+    run(&["transfer-leader", "1", "--cluster", &servers[0].client]).ok();
+    let appender = Appender::start(&[&servers[0], &servers[1], &fourth]);
+    appender.goes_on(20);
+    let all = [&servers[0], &servers[1], &servers[2], &fourth];
+    let change = |changes: &[Change]| {
+        let changes = changes.iter().map(|change| MemberChange { change: Some(change.clone()) }).collect();
+        let request = ChangeMembersRequest { log: String::new(), changes, timeout_millis: 60_000 };
+        runtime().block_on(async {
+            let at = format!("http://{}", servers[0].client);
+            AdminClient::connect(at).await.unwrap().change_members(request).await
+        })
+    };
+    let voters = || -> Vec<u64> {
+        let shown = status(&all);
+        let voters = shown["replicas"].as_array().unwrap().iter().filter(|r| r["voter"] == true);
+        voters.filter_map(|r| r["node"].as_u64()).collect()
+    };
+    // One of them cannot be: none is made.
+    let refused = change(&[Change::Promote(4), Change::Remove(9)]).unwrap_err();
+    assert_eq!(from_status(&refused).kind(), ErrorKind::Membership, "{refused}");
+    assert_eq!(voters(), [1, 2, 3]);
+
+    let changed = change(&[Change::Promote(4), Change::Remove(3), Change::Demote(2)]).unwrap().into_inner();
+    let members: Vec<_> = changed.members.iter().map(|m| (m.node, m.voter, m.leaving)).collect();
+    assert_eq!(members, [(1, true, false), (2, false, false), (4, true, false)], "as soon as it is answered");
+    appender.goes_on(20);
+    check(&[&servers[0], &servers[1], &fourth], &appender.stop());
+}
+
 #[test]
 fn members_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = three(dir.path());
+    let mut servers = three(dir.path(), &[]);
     let cluster = servers[1].client.clone();
     run(&["transfer-leader", "3", "--cluster", &cluster]).ok();
     assert_eq!(leader(&servers.iter().collect::<Vec<_>>()), 3);
@@ -106,6 +187,8 @@ fn members_come_and_go() {
     fourth.start(&[]);
     run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
     run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
+    let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
+    assert_eq!(none.code, 2, "the command is wrong, nothing else: {}", none.err);
     let left = [&servers[0], &servers[2], &fourth];
     wait("three others are left", || {
         let shown = status(&left);

@@ -56,7 +56,9 @@ fn only_those_with_certificates_get_in() {
     with(&ours, &["append", &cluster, "--lines", &ours.file("1.pem")]).ok();
     let read = with(&ours, &["read", &cluster]).ok();
     assert_eq!(read.out, fs::read_to_string(ours.file("1.pem")).unwrap());
-    assert_eq!(run(&["info", &cluster]).code, 5, "without certificates");
+    let bare = run(&["info", &cluster]);
+    assert_eq!(bare.code, 5, "without certificates");
+    assert!(bare.err.trim_end().ends_with("; --tls-authority, or CHIPLOG_TLS_AUTHORITY"), "{}", bare.err);
 
     // And so does a copy, in both directions: it is fed, and feeds another one.
     let copies = [dir.path().join("copy"), dir.path().join("second")].map(|p| p.to_str().unwrap().to_owned());
@@ -90,6 +92,39 @@ fn only_those_with_certificates_get_in() {
     assert_eq!(refused.code, 5, "{}", refused.err);
     let shown = with(&ours, &["status", &third.client, "--json"]).json();
     assert_eq!(shown["replicas"][0]["last_raft"], 0, "{shown}");
+}
+
+/// Who forgot TLS was told "h2 protocol error: http2 error", who meant it and should not "InvalidContentType".
+#[test]
+fn whoever_means_something_else_by_tls_is_told_which_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
+    ours.sign(1);
+    let (mut secured, mut plain) = (Server::new(1, dir.path()), Server::new(2, dir.path()));
+    let set = |key: &str, file: &str| ["--set".to_owned(), format!("{key}={}", ours.file(file))];
+    let settings = [set("tls.certificate", "1.pem"), set("tls.key", "1.key")].concat();
+    secured.spawn(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+    plain.spawn(&[]);
+    let [ours, other] = [&ours, &other].map(|authority| authority.file("authority.pem"));
+    wait("both answer", || {
+        let with = run(&["status", &secured.client, "--json", "--tls-authority", &ours]).json();
+        let without = run(&["status", &plain.client, "--json"]).json();
+        [with, without].iter().all(|shown| shown["replicas"][0]["role"] == "waiting").then_some(())
+    });
+    for (server, authority, advice) in [
+        (&secured, None, "; --tls-authority, or CHIPLOG_TLS_AUTHORITY"),
+        (&plain, Some(&ours), "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY"),
+        (&secured, Some(&other), "; --tls-authority has to be the one that signed it"),
+    ] {
+        let tls = authority.map(|file| ["--tls-authority", file]);
+        let with = |command: &[&str]| run(&[command, tls.as_ref().map_or(&[][..], |tls| &tls[..])].concat());
+        let shown = with(&["status", &server.client, "--json"]).json();
+        let why = shown["replicas"][0]["error"].as_str().unwrap().to_owned();
+        assert!(why.ends_with(advice), "{why}");
+        let refused = with(&["member", "init", &server.client]);
+        assert_eq!(refused.code, 5, "{}", refused.err);
+        assert!(refused.err.trim_end().ends_with(advice), "{}", refused.err);
+    }
 }
 
 /// A server whose peer certificate is another node's is taken for nobody; with its own it gets everything, without a new

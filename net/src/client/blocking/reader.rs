@@ -30,6 +30,8 @@ pub struct Reader {
     held: Held,
     /// What the task was told last, if that is not a batch: for the next call.
     told: Option<Told>,
+    /// Where it goes on once it is here.
+    moved: Option<Start>,
     runtime: Arc<Runtime>,
 }
 
@@ -54,23 +56,25 @@ struct Away {
 
 impl Reader {
     pub(super) fn new(reader: RemoteReader, runtime: Arc<Runtime>) -> Self {
-        Self { held: Held::Here(Box::new(reader)), told: None, runtime }
+        Self { held: Held::Here(Box::new(reader)), told: None, moved: None, runtime }
     }
 
     /// See [`RemoteReader::position`].
     pub fn position(&self) -> Option<Index> {
-        match &self.held {
-            Held::Here(reader) => reader.position(),
-            Held::Away(away) => away.position,
-            Held::Lost => None,
+        match (&self.held, self.moved) {
+            (_, Some(Start::Index(index))) => Some(index),
+            (_, Some(_)) | (Held::Lost, None) => None,
+            (Held::Here(reader), None) => reader.position(),
+            (Held::Away(away), None) => away.position,
         }
     }
 
     /// See [`RemoteReader::seek`].
     pub fn seek(&mut self, start: Start) {
-        // Without its thread, or in a forked child, the next call tells what is the matter.
-        if let Ok(reader) = self.here() {
-            reader.seek(start);
+        // Where it cannot be had, as in a callback, the next call goes on there, or tells what is the matter.
+        match self.here() {
+            Ok(reader) => reader.seek(start),
+            Err(_) => self.moved = Some(start),
         }
         self.told = None;
     }
@@ -135,7 +139,7 @@ impl Reader {
     /// ```
     ///
     /// # Errors
-    /// `Forked`; `Unavailable`: the client's thread has ended.
+    /// `Forked`; `Unavailable`: the client's thread has ended; `InvalidArgument`: in a callback.
     pub fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         if self.here()?.is_filled() || self.told.is_some() {
             hook();
@@ -172,10 +176,12 @@ impl Reader {
             self.held = Held::Here(reader);
             self.told = told.filter(|told| !matches!(told, Ok(true)));
         }
-        match &mut self.held {
-            Held::Here(reader) => Ok(reader),
-            _ => Err(lost()),
+        let Held::Here(reader) = &mut self.held else { return Err(lost()) };
+        if let Some(start) = self.moved.take() {
+            reader.seek(start);
+            self.told = None;
         }
+        Ok(reader)
     }
 
     fn ask<T>(&mut self, ask: impl AsyncFnOnce(&mut RemoteReader) -> Result<Option<T>>) -> Result<Option<T>> {

@@ -1,7 +1,7 @@
 //! `docs/configuration.md` held against the code: every key with its default, its flag and its variable, and bounds that
 //! hold.
 
-use super::Config;
+use super::{Config, Over};
 use crate::human::parse_bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -89,7 +89,10 @@ fn flags_and_variables_are_those_of_serve() {
 /// Both ends of what the page gives in numbers: one less, one more, and, where no other key has a say, the ends.
 #[test]
 fn bounds_hold() {
-    let load = |key: &str, value: u64| Config::load(None, &[(key.to_owned(), value.to_string())]);
+    let load = |key: &str, value: u64| {
+        let (key, value) = (key.to_owned(), value.to_string());
+        Config::load(None, &[Over { by: format!("--set {key}={value}"), key, value }])
+    };
     let mut checked = 0;
     for (key, row) in rows() {
         let Some((min, max)) = row.bounds.split_once(" to ") else { continue };
