@@ -99,11 +99,11 @@ run-alone = rm -rf $(EMPTY_VENV) && $(PYTHON) -m venv $(EMPTY_VENV) && \
 test-wheel: wheel ## before a release: the wheel for use is built, installed without an index into an empty environment, and used there
 	$(call run-alone,target/wheels)
 
-# There may be no such interpreter here: a file tells PyO3 of one. It wants every crate built for it: in a directory of its own.
+# There may be no such interpreter here: a file tells PyO3 of one. Before the wheel, which has PyO3 compiled for its own again.
 check-free-threaded: ## the package compiles for an interpreter without a global lock
-	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python --target-dir target/free-threaded
+	PYO3_CONFIG_FILE=$(CURDIR)/python/free-threaded.pyo3 $(CARGO) check --quiet --package chiplog-python
 
-test-python: wheel-dev check-free-threaded ## the wheel is built and installed into fresh environments; its tests, types and stubs are checked there
+test-python: check-free-threaded wheel-dev ## the wheel is built and installed into fresh environments; its tests, types and stubs are checked there
 	$(call run-alone,target/wheels-test)
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
