@@ -77,8 +77,11 @@ impl Drop for Runtime {
             return;
         }
         self.end = None;
-        // The last handle can go away in a callback, on this very thread: it ends when that returns.
-        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != std::thread::current().id()) {
+        // The last handle can go away in a callback, on this very thread or on that of a client whose last handle goes away
+        // here: the thread ends when that returns.
+        if let Some(thread) = self.thread.take()
+            && own_thread::works_for().is_none()
+        {
             let _ = thread.join();
         }
     }
