@@ -47,7 +47,7 @@ fn a_wrong_file_name_leaves_no_directory_behind() {
     let dir = tempfile::tempdir().unwrap();
     for arguments in [&["--file", "none"][..], &["log", "--file", "none"]] {
         let output = demo(arguments, dir.path());
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(4), "as of any file that is not there");
         assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read none"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{arguments:?}");
     }
