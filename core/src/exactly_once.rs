@@ -87,6 +87,7 @@ impl Session {
     /// to the next number. `SessionExpired`, `SequenceGap`; `InvalidArgument` for number 0; and those of
     /// [`Log::append`].
     pub fn append(&mut self, record: &[u8]) -> Result<Index> {
+        self.log.may_wait()?;
         Ok(self.send(record, None)?.wait()?.first)
     }
 
@@ -95,6 +96,7 @@ impl Session {
     /// # Errors
     /// As [`Session::append`].
     pub fn append_batch(&mut self, batch: &mut BatchBuilder) -> Result<Appended> {
+        self.log.may_wait()?;
         self.send_batch(batch)?.wait()
     }
 
@@ -120,8 +122,8 @@ impl Session {
 
     fn send(&mut self, record: &[u8], until: Option<Until>) -> Result<Ticket> {
         let stamp = self.stamp(until)?;
-        let patience = until.map_or(self.log.queue_timeout(), Until::left);
-        let ticket = self.log.push_record(record, stamp, Patience::For(patience))?;
+        let patience = until.map_or_else(|| self.log.patience(), |until| Patience::For(until.left()));
+        let ticket = self.log.push_record(record, stamp, patience)?;
         Ok(self.sent(ticket))
     }
 
@@ -162,6 +164,7 @@ impl Session {
     /// # Errors
     /// Those of [`Log::discard`].
     pub fn close(mut self) -> Result<()> {
+        self.log.may_wait()?;
         self.settle(0, None);
         self.log.close_session(self.id)
     }
@@ -202,6 +205,7 @@ impl Session {
             let result = match (ticket.poll(), until) {
                 (Some(result), _) => result,
                 (None, _) if is_enough => return true,
+                (None, _) if self.log.may_wait().is_err() => return false,
                 (None, None) => ticket.wait(),
                 (None, Some(until)) => {
                     // Asked for afterwards: the append's own outcome, never the end of the wait.

@@ -276,8 +276,10 @@ impl Log {
     /// Appends one record and waits until it is durable: of a replica of a cluster, on a majority of the voters.
     ///
     /// # Errors
-    /// Those of [`Log::submit`] and of [`Ticket::wait`].
+    /// Those of [`Log::submit`] and of [`Ticket::wait`]. `InvalidArgument`: in a callback of this log's, on the thread that
+    /// would have to do the work; nothing was appended. So it is with whatever waits.
     pub fn append(&self, record: &[u8]) -> Result<Index> {
+        self.may_wait()?;
         Ok(self.submit(record)?.wait()?.first)
     }
 
@@ -286,11 +288,12 @@ impl Log {
     /// # Errors
     /// As [`Log::append`].
     pub fn append_batch(&self, batch: &Batch) -> Result<Appended> {
+        self.may_wait()?;
         self.submit_batch(batch)?.wait()
     }
 
     /// Submits one record (one copy of it is made) and returns at once with a ticket for the outcome. Waits
-    /// only while the queue is full, for at most `options.queue_timeout`.
+    /// only while the queue is full, for at most `options.queue_timeout`; not in a callback of this log's.
     ///
     /// # Errors
     /// `TooLarge`, `Full`, `Busy`, `Poisoned`, `Closed`, `Forked`: the record was not taken. Whether this replica leads
@@ -361,8 +364,20 @@ impl Log {
         self.inner.queue.check_room(bytes)
     }
 
-    fn patience(&self) -> Patience {
-        Patience::For(self.queue_timeout())
+    pub(crate) fn patience(&self) -> Patience {
+        if self.may_wait().is_ok() { Patience::For(self.queue_timeout()) } else { Patience::None }
+    }
+
+    /// Whether anything of this log's can be waited for on this thread: not on the one that does it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn may_wait(&self) -> Result<()> {
+        if std::thread::current().id() != self.inner.writer_thread {
+            return Ok(());
+        }
+        let what = "called in a callback, on the log's own thread, where nothing can be waited for: submit, and look later";
+        Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 
     pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
@@ -455,6 +470,7 @@ impl Log {
     /// `Removed`: nothing is discarded; `Unavailable`: the lead was lost meanwhile, it may or may not come about. To ask
     /// again does no harm.
     pub fn discard(&self, first: Index) -> Result<()> {
+        self.may_wait()?;
         self.submit_discard(first)?.wait().map(drop)
     }
 
@@ -476,6 +492,7 @@ impl Log {
     }
 
     fn command(&self, command: Command) -> Result<u64> {
+        self.may_wait()?;
         self.submit_command(command)?.wait().map(Index::get)
     }
 
@@ -536,6 +553,7 @@ impl Log {
     /// # Errors
     /// `Unavailable`: no majority answered within `timeout`. `Removed`, `Poisoned`, `Closed`, `Forked`.
     pub fn barrier(&self, timeout: Duration) -> Result<Index> {
+        self.may_wait()?;
         self.submit_barrier(timeout)?.wait()
     }
 
@@ -554,7 +572,12 @@ impl Log {
     /// `Timeout`; `Closed`, `Poisoned`, `Forked`.
     pub fn wait_for(&self, index: Index, timeout: Duration) -> Result<()> {
         self.check_fork()?;
-        if self.inner.shelf.positions.wait(index, Some(timeout))? {
+        let positions = &self.inner.shelf.positions;
+        if positions.wait(index, Some(Duration::ZERO))? {
+            return Ok(());
+        }
+        self.may_wait()?;
+        if positions.wait(index, Some(timeout))? {
             return Ok(());
         }
         let what = format!("record {index} is not committed here within {timeout:?}");
@@ -569,6 +592,7 @@ impl Log {
     /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may
     /// still come into force. `Unavailable`: the lead was lost meanwhile.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
+        self.may_wait()?;
         self.submit_change_members(changes, timeout)?.wait().map(drop)
     }
 
@@ -585,6 +609,7 @@ impl Log {
     /// # Errors
     /// `Membership`: `to` is no voter. `NotLeader`. `Timeout`: it did not take the lead; this replica leads on.
     pub fn transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<()> {
+        self.may_wait()?;
         self.submit_transfer_leader(to, timeout)?.wait().map(drop)
     }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
-use chiplog::{ErrorKind, Index, Log, Options, Result, Ticket};
+use chiplog::{BatchBuilder, ErrorKind, Index, Log, Options, Result, Ticket};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
@@ -147,6 +147,36 @@ fn the_last_handle_can_be_closed_or_dropped_by_a_callback() -> Test {
         };
         assert_eq!(log.read(last)?.data, &b"the last record"[..]);
     }
+    Ok(())
+}
+
+/// What waits is refused on the thread that would have to do it: an append there hung the log for ever.
+#[test]
+fn nothing_is_waited_for_in_a_callback() -> Test {
+    let (_dir, log) = open()?;
+    let (sender, receiver) = mpsc::channel();
+    let mut session = log.open_session()?;
+    on_writer_thread(log.clone(), move |log| {
+        let batch = BatchBuilder::new().push(b"x").expect("small").build().expect("one record");
+        let next = log.info().last.next();
+        let refused = [
+            log.append(b"x").map(drop),
+            log.append_batch(&batch).map(drop),
+            log.discard(Index(1)),
+            log.barrier(LONG).map(drop),
+            log.wait_for(next, LONG),
+            log.open_session().map(drop),
+            session.append(b"x").map(drop),
+            session.close(),
+        ];
+        log.wait_for(Index(1), LONG).expect("it is there");
+        drop(sender.send((next, refused)));
+    });
+    let (next, refused) = receiver.recv_timeout(LONG)?;
+    for result in refused {
+        assert_eq!(result.map_err(|e| e.kind()), Err(ErrorKind::InvalidArgument));
+    }
+    assert_eq!(log.append(b"behind")?, next, "nothing of it got into the log");
     Ok(())
 }
 

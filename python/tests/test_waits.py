@@ -56,8 +56,9 @@ STOPS = {
 }
 """What waits for servers that have stopped."""
 PROGRAM = """
-import asyncio, os, sys, time
+import asyncio, os, signal, sys, time
 import chiplog
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that a shell runs in the background would ignore it
 def ready():
     print("ready", flush=True)
 def hold():
