@@ -75,7 +75,7 @@ def test_a_callback_may_ask_the_servers_however_often(client: chiplog.Client) ->
     asked = threading.Event()
 
     def asks(_: chiplog.Ticket) -> None:
-        for _ in range(300):
+        for _count in range(300):
             client.info()
         asked.set()
 

@@ -266,7 +266,7 @@ def test_a_closed_client_ends_its_calls_and_takes_no_more(servers: Servers) -> N
 
         async def both() -> list[object]:
             asyncio.get_running_loop().call_later(0.1, begun.set)
-            return await asyncio.gather(client.info_async(), client.discard_async(1), return_exceptions=True)
+            return list(await asyncio.gather(client.info_async(), client.discard_async(1), return_exceptions=True))
 
         ended: list[object] = []
         awaiting, caught = in_thread(lambda: ended.extend(asyncio.run(both())))
