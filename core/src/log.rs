@@ -36,7 +36,7 @@ use crate::rescue::Shared;
 use crate::sequence::Me;
 use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
-use crate::threads::spawn;
+use crate::threads::{self, spawn};
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
@@ -373,7 +373,7 @@ impl Log {
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn may_wait(&self) -> Result<()> {
-        if std::thread::current().id() != self.inner.writer_thread {
+        if !threads::is_own() || std::thread::current().id() != self.inner.writer_thread {
             return Ok(());
         }
         let what = "called in a callback, on the log's own thread, where nothing can be waited for: submit, and look later";
