@@ -14,7 +14,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView, PyString};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Records that were appended together. Holds their segment.
+/// Records that were appended together: a sequence of `Record`. Holds their segment of the log.
+///
+/// `len(batch)`, `batch[n]` (from 0; `IndexError`), iteration. Never changes; from any thread. It exports Arrow's
+/// PyCapsules.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Batch {
     payload: Py<Payload>,
@@ -77,7 +80,7 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Index of the first record.
+    /// Index of the first record, from 1.
     #[getter]
     fn first(&self) -> u64 {
         self.records().first().get()
@@ -95,14 +98,14 @@ impl Batch {
         self.records().timestamp().get()
     }
 
-    /// The bytes of all records, one after the other: read-only, not a copy.
+    /// The bytes of all records, one after the other: a read-only view, not a copy. It holds the segment until it is dropped.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         // One of its own: whoever releases it leaves the records' views alone.
         PyMemoryView::from(self.payload_view(py)?.as_any())
     }
 
-    /// Where records begin and end in `data`: 32-bit integers, one more than records.
+    /// Where records begin and end in `data`: a read-only view of 32-bit integers, one more than there are records.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         PyMemoryView::from(self.record_offsets(py)?.as_any())
@@ -121,7 +124,9 @@ impl Batch {
         Records { batch: slf.unbind(), next: AtomicU32::new(0) }
     }
 
-    /// Views of all records.
+    /// Returns read-only views of all records' bytes, a list of memoryview. Each holds the segment.
+    ///
+    /// Does not block.
     fn views<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let views = PyList::empty(py);
         for n in 0..self.records().count() {
@@ -130,7 +135,9 @@ impl Batch {
         Ok(views)
     }
 
-    /// Copies of all records.
+    /// Returns copies of all records' bytes, a list of bytes, which hold nothing.
+    ///
+    /// Does not block; copies above 64 KiB are made without the GIL.
     fn copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let copies = PyList::empty(py);
         for n in 0..self.records().count() {
@@ -139,7 +146,9 @@ impl Batch {
         Ok(copies)
     }
 
-    /// Bytes and offsets as numpy arrays over the same memory. Needs numpy.
+    /// Returns bytes and offsets as numpy arrays, of uint8 and int32, over the same memory.
+    ///
+    /// Does not block. Raises `ImportError`: numpy is not installed.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let from_buffer = FROM_BUFFER.import(py, "numpy", "frombuffer")?;
@@ -147,7 +156,9 @@ impl Batch {
         Ok((data, from_buffer.call1((self.offsets(py)?, "i4"))?))
     }
 
-    /// The records as an Arrow array of binary values over the same memory. Needs pyarrow; others take the batch itself.
+    /// Returns the records as an Arrow array of binary values over the same memory. Other libraries take the batch itself.
+    ///
+    /// Does not block. Raises `ImportError`: pyarrow is not installed.
     fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         ARRAY.import(slf.py(), "pyarrow", "array")?.call1((slf,))
@@ -199,7 +210,9 @@ impl Records {
     }
 }
 
-/// A record: its place, its time, and a view of its bytes. Holds its segment.
+/// A record: its place, its time, and a view of its bytes. Holds its segment of the log.
+///
+/// `len(record)`, `bytes(record)`. Never changes; from any thread.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Record {
     pub(crate) batch: Py<Batch>,
@@ -215,7 +228,7 @@ impl Record {
 
 #[pymethods]
 impl Record {
-    /// Its place in the log.
+    /// Its place in the log, from 1.
     #[getter]
     fn index(&self) -> u64 {
         self.batch.get().first() + u64::from(self.n)
@@ -227,13 +240,15 @@ impl Record {
         self.batch.get().timestamp()
     }
 
-    /// Its bytes: read-only, not a copy.
+    /// Its bytes: a read-only view, not a copy. It holds the segment until it is dropped.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.batch.get().record_view(py, self.n)
     }
 
-    /// A copy of its bytes, which holds nothing of the log.
+    /// Returns a copy of its bytes, which holds nothing of the log.
+    ///
+    /// Does not block; a copy above 64 KiB is made without the GIL.
     fn copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.batch.get().record_copy(py, self.n)
     }
@@ -246,7 +261,9 @@ impl Record {
         self.bytes().len()
     }
 
-    /// The text of its bytes.
+    /// Returns the text of its bytes, as `bytes.decode` does.
+    ///
+    /// `encoding` and `errors` are those of `bytes.decode`. Does not block. Raises `UnicodeDecodeError`, `LookupError`.
     #[pyo3(signature = (encoding="utf-8", errors="strict"))]
     fn decode<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
         if encoding == "utf-8"

@@ -13,8 +13,9 @@
 
 use crate::errors::raise;
 use crate::fork;
+use crate::threads;
 use crate::ticket::Ticket;
-use crate::wait::{self, Limit};
+use crate::wait;
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use pyo3::prelude::*;
 use std::future::{Future, pending, poll_fn};
@@ -49,8 +50,9 @@ impl Caller {
         let guard = fork::guard()?;
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let caller = Self { guard, handle: runtime.handle().clone(), ended: Arc::default() };
-        let thread = std::thread::Builder::new().name("chiplog-callback".into());
-        thread.spawn(move || runtime.block_on(pending::<()>())).map_err(failed)?;
+        threads::builder("chiplog-callback")
+            .spawn(move || runtime.block_on(pending::<()>()))
+            .map_err(failed)?;
         let before = CALLER.lock().unwrap_or_else(PoisonError::into_inner).replace(caller.clone());
         forget(before); // the parent's, if there is one
         Ok(caller)
@@ -76,7 +78,7 @@ fn end(py: Python<'_>) -> PyResult<()> {
         ended.store(true, Ordering::Release);
         drop(tell);
     });
-    wait::block_on(py, &Limit::none(), None, told).map(drop)
+    wait::to_the_end(py, None, told).map(drop)
 }
 
 /// Calls `function(ticket)` on the callbacks' thread once `settled` is ready, which is polled there, within `runtime` if it

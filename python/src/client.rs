@@ -8,10 +8,10 @@ use crate::fork::Kept;
 use crate::producer::Producer;
 use crate::reader::{Reader, Stream, batches, not_pickled, start};
 use crate::wait::{self, Limit};
-use crate::{options, runtime, values};
+use crate::{input, options, runtime, values};
 use chiplog::{Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::sync::Arc;
@@ -19,6 +19,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// A log over the network: finds and follows the leader.
+///
+/// `Client(servers, options=None)` finds the cluster that `servers`, an iterable of "host:port", are part of: one that
+/// answers is enough. `options`: `ClientOptions`, None: the defaults. Blocks for at most `ClientOptions.timeout`
+/// seconds, without the GIL; Ctrl-C ends the wait.
+///
+/// Raises `TimeoutError`, `UnavailableError`: none answered in time; `UnauthenticatedError`, `PermissionDeniedError`:
+/// the token; `NotFoundError`: they have no log of that name; `UnsupportedError`: they speak another version;
+/// `InvalidArgumentError`, `TypeError`: no address, an option, or servers of different logs.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. Every call can take `ClientOptions.timeout` seconds with all its attempts.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Client {
     open: Kept<Open>,
@@ -58,8 +69,7 @@ impl Client {
     /// Waits for a call.
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = Result<T>> + Send) -> PyResult<T> {
         let (_, ending) = self.open()?;
-        let done = wait::block_on(py, &Limit::none(), Some(&self.runtime), ending.or(call))?;
-        done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))?.map_err(raise)
+        wait::to_the_end(py, Some(&self.runtime), ending.or(call))?.map_err(raise)
     }
 
     fn open_reader(&self, from: Start, follow: bool, given: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
@@ -76,12 +86,14 @@ impl Client {
         let (servers, options) = (self::servers(servers)?, options::client(options)?);
         let runtime = runtime::handle().map_err(raise)?;
         let connected = client::Client::connect(servers, options);
-        let found = wait::block_on(py, &Limit::none(), Some(&runtime), connected)?;
-        let late = || raise(Error::new(ErrorKind::Timeout, "no server answered"));
-        Self::around(found.ok_or_else(late)?.map_err(raise)?, runtime)
+        let client = wait::to_the_end(py, Some(&runtime), connected)?.map_err(raise)?;
+        Self::around(client, runtime)
     }
 
-    /// Connects, to be awaited.
+    /// Connects; what is awaited gives the `Client`.
+    ///
+    /// `servers` and `options` are those of `Client`, and so is what it raises. Does not block. `RuntimeError`: no event
+    /// loop runs on this thread.
     #[staticmethod]
     #[pyo3(signature = (servers, options=None))]
     fn connect_async(
@@ -100,7 +112,12 @@ impl Client {
         })
     }
 
-    /// A producer: gathers records and appends them, by default once each.
+    /// Makes a producer: gathers records and appends them, by default once each. Returns a `Producer`.
+    ///
+    /// `options`: `ProducerOptions`, None: the defaults. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: an option.
     #[pyo3(signature = (options=None))]
     fn producer(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Producer> {
         let (client, options) = (self.client()?, options::producer(options)?);
@@ -108,7 +125,10 @@ impl Client {
         Producer::new(producer, self.runtime.clone())
     }
 
-    /// A producer, to be awaited.
+    /// Makes a producer; what is awaited gives the `Producer`.
+    ///
+    /// `options` are those of `producer`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on
+    /// this thread.
     #[pyo3(signature = (options=None))]
     fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let (client, ending) = self.open()?;
@@ -123,7 +143,12 @@ impl Client {
         })
     }
 
-    /// A reader from `start`, the first record if not given, that waits at the end unless `follow` is False.
+    /// Reads from `start` on, and waits at the end for more unless `follow` is False. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
+    /// not block: it connects when it is first asked, and tells then what is wrong with `start`.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an argument or an option; `ClosedError`.
     #[pyo3(signature = (start=None, options=None, *, follow=true))]
     fn reader(
         &self,
@@ -134,19 +159,29 @@ impl Client {
         self.open_reader(self::start(start, Start::First)?, follow, options)
     }
 
-    /// Reads from `start`, the first record if not given, to the end there is when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults. Does
+    /// not block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None))]
     fn read(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         self.open_reader(self::start(start, Start::First)?, false, options)
     }
 
-    /// Reads from `start`, the next record to come if not given, and waits at the end for more.
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come, as of when it is first asked. `options`:
+    /// `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None))]
     fn tail(&self, start: Option<&Bound<'_, PyAny>>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         self.open_reader(self::start(start, Start::Next)?, true, options)
     }
 
-    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `options`: `ReaderOptions`, None: the defaults.
+    /// `follow`: whether it waits at the end for more; if not, it ends where the log ends when it comes there. Does not
+    /// block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None, *, follow=false))]
     fn batches(
         &self,
@@ -158,7 +193,12 @@ impl Client {
         batches(py, self.open_reader(self::start(start, Start::First)?, follow, options)?)
     }
 
-    /// How the log stands: with all that was acknowledged before; `stale`: as any replica knows it, without a majority.
+    /// Returns `RemoteInfo`: how the log stands, with all that was acknowledged before.
+    ///
+    /// `stale`: as any replica knows it, without a majority. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`.
     #[pyo3(signature = (*, stale=false))]
     fn info<'py>(&self, py: Python<'py>, stale: bool) -> PyResult<Bound<'py, PyAny>> {
         let client = self.client()?;
@@ -166,7 +206,10 @@ impl Client {
         values::remote_info(py, &info?)
     }
 
-    /// How the log stands, to be awaited.
+    /// `info`, to be awaited: gives `RemoteInfo`.
+    ///
+    /// `stale` is that of `info`, and so is what it raises. Does not block. `RuntimeError`: no event loop runs on this
+    /// thread.
     #[pyo3(signature = (*, stale=false))]
     fn info_async(&self, py: Python<'_>, stale: bool) -> PyResult<Py<PyAny>> {
         let (client, ending) = self.open()?;
@@ -180,14 +223,26 @@ impl Client {
         })
     }
 
-    /// Discards all records below `first`. A `first` beyond the end moves the log's numbers on for good: it is empty
-    /// then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
-    fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
+    /// Discards all records below `first`, an index from 1. Returns None.
+    ///
+    /// A `first` beyond the end moves the log's numbers on for good: it is empty then, and the next record gets the index
+    /// `first`. `info().last + 1` empties it and loses no number. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `first`. To ask again does
+    /// no harm.
+    fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
         self.wait(py, self.client()?.discard(Index(first)))
     }
 
-    /// `discard`, to be awaited.
-    fn discard_async(&self, py: Python<'_>, first: u64) -> PyResult<Py<PyAny>> {
+    /// `discard`, to be awaited: gives None once all records below `first`, an index from 1, are discarded.
+    ///
+    /// Raises what `discard` does. Does not block. `RuntimeError`: no event loop runs on this thread.
+    fn discard_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::first)] first: u64,
+    ) -> PyResult<Py<PyAny>> {
         let (client, ending) = self.open()?;
         let (client, ending) = (client.clone(), ending.clone());
         drive(py, Some(self.runtime.clone()), async move {
@@ -197,15 +252,25 @@ impl Client {
         })
     }
 
-    /// Opens a session, for a producer that is to go on in it after a restart: its id.
+    /// Opens a session, for a producer that is to go on in it after a restart. Returns its id.
+    ///
+    /// Give `ProducerOptions(session=(id, 1))` first, and after a restart the number of the first batch that is not known
+    /// to be in the log. A session that is not used for long expires. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TooManySessionsError`; `TimeoutError`, `UnavailableError`: no answer within `ClientOptions.timeout` seconds;
+    /// `UnauthenticatedError`, `PermissionDeniedError`: the token; `ClosedError`.
     fn open_session(&self, py: Python<'_>) -> PyResult<u64> {
         self.wait(py, self.client()?.open_session()).map(|session| session.get())
     }
 
-    /// How the log stands, now and whenever that changes: at most every `interval` seconds.
+    /// Watches how the log stands, now and whenever that changes. Returns a `Watch`, an iterator of `RemoteInfo`.
+    ///
+    /// `interval`: seconds, from 0: it is told at most so often. Does not block.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: `interval`; `ClosedError`.
     #[pyo3(signature = (interval=0.1))]
     fn watch(&self, interval: f64) -> PyResult<Watch> {
-        let interval = wait::timeout(Some(interval))?.unwrap_or(Duration::MAX);
+        let interval = wait::seconds("interval", Some(interval))?.unwrap_or(Duration::MAX);
         let (client, ending) = self.open()?;
         let watch = tokio::sync::Mutex::new(client.watch(interval));
         let watching = Watching { watch, ending: Ending::of("watch"), of: ending.clone() };
@@ -213,14 +278,15 @@ impl Client {
         Ok(Watch { watching, runtime: self.runtime.clone() })
     }
 
-    /// The largest batch that the servers take, in bytes.
+    /// The largest batch that the servers take, in bytes, as they told last. Raises `ClosedError`.
     #[getter]
     fn batch_bytes_max(&self) -> PyResult<usize> {
         Ok(self.client()?.batch_bytes_max())
     }
 
-    /// Ends its calls and watches: whoever waits is woken with `ClosedError`. From any thread. Producers and readers go on:
-    /// they are closed by themselves.
+    /// Ends the client's own calls and its watches: whoever waits in one is woken with `ClosedError`. Returns None.
+    ///
+    /// Producers and readers go on until they are closed themselves. Does not block. From any thread, and more than once.
     fn close(&self) -> PyResult<()> {
         self.open.get().map_err(raise)?.ending.close();
         Ok(())
@@ -256,11 +322,14 @@ impl Client {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("client", "list of servers with its options"))
+        Err(not_pickled("client", "servers and options"))
     }
 }
 
-/// How a log stands, now and whenever that changes.
+/// How a log stands, now and whenever that changes: an iterator of `RemoteInfo`, also for `async for`. Made by `Client.watch`.
+///
+/// It never ends by itself; with the watch or its client closed it raises `ClosedError`. From any thread, one after the
+/// other. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Watch {
     watching: Kept<Arc<Watching>>,
@@ -290,7 +359,12 @@ impl Watch {
         self.next(py, None)
     }
 
-    /// How it stands: at once the first time, then when it has changed.
+    /// Returns `RemoteInfo`: at once the first time, then when it has changed.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: nothing changed in time; `UnavailableError`: no server could be had; `UnauthenticatedError`,
+    /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let next = self.watching.get().map_err(raise)?.next();
@@ -313,7 +387,9 @@ impl Watch {
         })
     }
 
-    /// Ends watching; whoever waits is woken with `ClosedError`. From any thread.
+    /// Ends watching; whoever waits is woken with `ClosedError`. Returns None.
+    ///
+    /// Does not block. From any thread, and more than once.
     fn close(&self) -> PyResult<()> {
         self.watching.get().map_err(raise)?.ending.close();
         Ok(())

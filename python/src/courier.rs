@@ -14,6 +14,7 @@
 
 use crate::errors::raise;
 use crate::fork::Own;
+use crate::threads;
 use chiplog::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -28,7 +29,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 /// What a task ends with: makes the value, or raises, on the loop's thread.
 pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -161,8 +161,7 @@ pub(crate) fn drive(
     Ok(promise.unbind())
 }
 
-/// Begins what cannot be awaited on a thread of its own, for the running event loop. Where nobody waits for it any more it
-/// goes on, and what it makes is dropped.
+/// Does what cannot be awaited on a thread of its own, for the running event loop: see [`threads::begin`].
 ///
 /// # Errors
 /// `RuntimeError`: no loop runs on this thread; then nothing is begun. `Io`.
@@ -172,13 +171,9 @@ pub(crate) fn drive_on_thread<T: Send + 'static>(
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
     running_loop(py)?;
-    let (tell, told) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("chiplog-python".into());
-    let failed = |e| raise(Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")));
-    thread.spawn(move || drop(tell.send(work()))).map_err(failed)?;
+    let done = threads::begin(work).map_err(raise)?;
     drive(py, None, async move {
-        let panicked = |_| Err(Error::new(ErrorKind::Poisoned, "the thread panicked"));
-        let done = told.await.unwrap_or_else(panicked);
+        let done = done.await;
         let finish: Finish = Box::new(move |py| finish(py, done.map_err(raise)?));
         finish
     })

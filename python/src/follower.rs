@@ -3,12 +3,13 @@
 use crate::batch::Record;
 use crate::client::servers;
 use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
+use crate::ending::Ending;
 use crate::errors::raise;
 use crate::fork::{Kept, Own};
-use crate::log::{arrival, get, in_thread};
+use crate::log::{arrival, get};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::wait::{self, Limit};
-use crate::{options, values};
+use crate::{input, options, values};
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::follower;
 use pyo3::exceptions::PyRuntimeError;
@@ -21,9 +22,23 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// A copy of a log in this process, kept up to date from any server of its cluster.
+///
+/// `Follower(dir, cluster, start=None, options=None)` goes on with the copy in `dir`, a str or path, or begins one
+/// there. `cluster`: an iterable of servers, "host:port"; one that runs is enough. `start`, where a new copy begins: an
+/// index from 1, a `Start`, None: the first record. `options`: `FollowerOptions`, None: the defaults. A new copy waits
+/// for a server, at most `FollowerOptions.open_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
+///
+/// Raises `TimeoutError`, `UnavailableError`, `UnauthenticatedError`, `PermissionDeniedError`: no server could be had;
+/// `OutOfRangeError`, `DiscardedError`: there is no such record; `LockedError`, `CorruptError`, `UnsupportedError`,
+/// `IoError`: the files; `InvalidArgumentError`, `TypeError`: an argument or an option.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options`, `poison_cause`, `status`
+/// and the events that are left; readers go on to the end of what is here.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Follower {
     follower: Kept<follower::Follower>,
+    ending: Arc<Ending>,
     /// A task waits for an event: a follower has one hook.
     waits: Arc<AtomicBool>,
 }
@@ -82,8 +97,27 @@ impl Taken for NextEvent {
 }
 
 impl Follower {
-    fn follower(&self) -> PyResult<&follower::Follower> {
+    fn around(follower: follower::Follower) -> PyResult<Self> {
+        let follower = Kept::new(follower).map_err(raise)?;
+        Ok(Self { follower, ending: Ending::of("follower"), waits: Arc::default() })
+    }
+
+    /// The follower, also once it was closed.
+    fn handle(&self) -> PyResult<&follower::Follower> {
         self.follower.get().map_err(raise)
+    }
+
+    fn follower(&self) -> PyResult<&follower::Follower> {
+        let follower = self.handle()?;
+        self.ending.check().map_err(raise)?;
+        Ok(follower)
+    }
+
+    /// The follower, to be closed: it counts as that from now on.
+    fn ending(&self) -> PyResult<follower::Follower> {
+        let follower = self.handle()?.clone();
+        self.ending.close();
+        Ok(follower)
     }
 
     fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
@@ -106,11 +140,13 @@ impl Follower {
         let (cluster, options) = (servers(cluster)?, options::follower(options)?);
         let from = self::start(start, Start::First)?;
         let open = move || follower::Follower::open(dir, cluster, from, options);
-        let follower = wait::on_thread(py, open)?;
-        Ok(Self { follower: Kept::new(follower).map_err(raise)?, waits: Arc::default() })
+        Self::around(wait::on_thread(py, open)?)
     }
 
-    /// Opens a follower, to be awaited.
+    /// Opens a follower; what is awaited gives the `Follower`.
+    ///
+    /// `dir`, `cluster`, `start`, `options` are those of `Follower`, and so is what it raises. Does not block. When it is
+    /// cancelled the opening goes on, and what it opens is closed. `RuntimeError`: no event loop runs on this thread.
     #[staticmethod]
     #[pyo3(signature = (dir, cluster, start=None, options=None))]
     fn open_async(
@@ -123,46 +159,82 @@ impl Follower {
         let (cluster, options) = (servers(cluster)?, options::follower(options)?);
         let from = self::start(start, Start::First)?;
         let open = move || follower::Follower::open(dir, cluster, from, options);
-        drive_on_thread(py, open, |py, follower| {
-            let follower = Kept::new(follower).map_err(raise)?;
-            Ok(Py::new(py, Self { follower, waits: Arc::default() })?.into_any())
-        })
+        drive_on_thread(py, open, |py, follower| Ok(Py::new(py, Self::around(follower)?)?.into_any()))
     }
 
-    /// The record at `index`.
-    fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let follower = self.follower()?;
         get(py, index, |start| follower.reader(start))
     }
 
-    /// Reads what is here from `start`, the first record if not given, to the end there is when it comes there.
+    /// Reads what is here from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads what is here from `start`, the next record to come if not given, and waits at the end for more.
+    /// Reads what is here from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
-    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    /// Reads what is here in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Waits until record `index` is here, or is known to be discarded.
+    /// Waits until record `index`, from 0, is here or is discarded. Returns None.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: not in time; `ClosedError`, or why the follower ended by itself: it does not come any more;
+    /// `InvalidArgumentError`, `TypeError`: an argument.
     #[pyo3(signature = (index, timeout=None))]
-    fn wait_for(&self, py: Python<'_>, index: u64, timeout: Option<f64>) -> PyResult<()> {
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let follower = self.follower()?;
         let what = format!("record {index} did not come");
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| follower.wait_for(Index(index), slice))
     }
 
-    /// `wait_for`, to be awaited.
-    fn wait_for_async(&self, py: Python<'_>, index: u64) -> PyResult<Py<PyAny>> {
+    /// `wait_for`, to be awaited: gives None once record `index`, from 0, is here or is discarded.
+    ///
+    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    ///
+    /// Raises `ClosedError`, or why the follower ended by itself: it does not come any more; `InvalidArgumentError`,
+    /// `TypeError`: `index`; `RuntimeError`: no event loop runs on this thread.
+    fn wait_for_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+    ) -> PyResult<Py<PyAny>> {
         let follower = self.follower()?.clone();
         drive(py, None, async move {
             let there = arrival(follower.log(), Index(index)).await;
@@ -172,62 +244,86 @@ impl Follower {
         })
     }
 
-    /// How the copy stands, as a log.
+    /// Returns `Info`: how the copy stands, as a log.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.follower()?.log().info())
     }
 
-    /// How following goes.
+    /// Returns `FollowerStatus`: how following goes. Also after `close()`.
+    ///
+    /// Does not block.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::follower_status(py, &self.follower()?.status())
+        values::follower_status(py, &self.handle()?.status())
     }
 
-    /// What has happened, one event after the other; waits for one. `ClosedError`: nothing will any more.
+    /// Returns the next `FollowerEvent`, and waits for one. Each is given once; the newest 1,024 are kept.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. From any thread.
+    ///
+    /// Raises `TimeoutError`: nothing happened in time; `ClosedError`: nothing will any more; `InvalidArgumentError`,
+    /// `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let follower = self.follower()?;
+        let follower = self.handle()?;
         let next = |slice| follower.next_event(slice);
         let event = wait::sliced(py, &Limit::new(timeout)?, "nothing happened", next)?;
         values::follower_event(py, &event)
     }
 
-    /// `next_event`, to be awaited: by one task at a time.
+    /// `next_event`, to be awaited: gives the next `FollowerEvent`. By one task at a time.
+    ///
+    /// Does not block. Who is cancelled has taken nothing. Raises `ClosedError`: nothing will happen any more;
+    /// `RuntimeError`: another task waits, or no event loop runs on this thread.
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let follower = Own::new(self.follower()?.clone()).map_err(raise)?;
+        let follower = Own::new(self.handle()?.clone()).map_err(raise)?;
         courier::next(py, NextEvent { follower, waits: self.waits.clone() })
     }
 
-    /// What the copy did since it was opened.
+    /// Returns `Stats`: what the copy did since it was opened.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::stats(py, &self.follower()?.log().stats())
     }
 
-    /// What waits in it.
+    /// Returns `Backlog`: what waits in the copy now.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::backlog(py, &self.follower()?.log().backlog())
     }
 
-    /// Why it takes no more, if a write or sync has failed.
+    /// Returns why the copy takes no more, the `Error` of a write or sync that failed; None: it goes on.
+    ///
+    /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let cause = self.follower()?.log().poison_cause();
+        let cause = self.handle()?.log().poison_cause();
         cause.map(|error| crate::errors::value(py, &error)).transpose()
     }
 
-    /// The options in force of the copy's files, each with its value.
+    /// The `Options` of the copy's files in force, each with its value: what was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::options(py, self.follower()?.log().options())
+        values::options(py, self.handle()?.log().options())
     }
 
-    /// The directory.
+    /// The directory, a `pathlib.Path`. Also after `close()`.
     #[getter]
     fn path(&self) -> PyResult<PathBuf> {
-        Ok(self.follower()?.log().path().to_path_buf())
+        Ok(self.handle()?.log().path().to_path_buf())
     }
 
-    /// Ends following. Readers go on to the end of what is here; whoever waits there is woken.
+    /// Ends following. Returns None. From any thread, and more than once.
+    ///
+    /// Blocks until what was taken is durable and the directory is free, without the GIL; no server is waited for; Ctrl-C
+    /// ends the wait, and the closing goes on. Readers go on to the end of what is here; whoever waits there, in `wait_for`
+    /// or in `next_event`, is woken with `ClosedError`.
+    ///
+    /// Raises `PoisonedError`: a write had failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let follower = self.follower()?.clone();
+        let follower = self.ending()?;
         wait::on_thread(py, move || follower.close())
     }
 
@@ -250,13 +346,15 @@ impl Follower {
         ready(py, Ok(slf.into_any().unbind()))
     }
 
-    fn __aexit__<'py>(
-        slf: &Bound<'py, Self>,
-        _type: &Bound<'py, PyAny>,
-        _value: &Bound<'py, PyAny>,
-        _traceback: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf.as_any(), "close")
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let follower = self.ending()?;
+        drive_on_thread(py, move || follower.close(), |py, ()| Ok(py.None()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

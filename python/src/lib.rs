@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait (threads)   courier (asyncio)   ending   fork   runtime ┘
+//!         └── wait (threads)   courier (asyncio)   ending   fork   runtime   threads ┘
 //! ```
 //!
 //! Invariants:
@@ -33,6 +33,7 @@ mod producer;
 mod reader;
 mod runtime;
 mod session;
+mod threads;
 mod ticket;
 mod values;
 mod viewer;

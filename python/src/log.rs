@@ -1,7 +1,8 @@
 //! A log in a directory of this process.
 
 use crate::batch::{Batch, Record};
-use crate::courier::{Finish, drive, ready, running_loop};
+use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
+use crate::ending::Ending;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::input::{self, Input};
@@ -14,12 +15,23 @@ use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequen
 use pyo3::prelude::*;
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
 
-/// A durable log in a directory: the one that appends.
+/// A durable log in a directory: the one handle that appends to it.
+///
+/// `Log(dir, options=None)` opens the log in `dir`, a str or path, or makes one there. `options`: `Options`, None: the
+/// defaults. Blocks until its files are recovered, without the GIL; Ctrl-C ends the wait.
+///
+/// Raises `LockedError`: another handle or process has it open; `NotFoundError`: there is none, and `create` is False;
+/// `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it. After `close()` calls raise `ClosedError`, but for `close`, `path`, `options` and `poison_cause`; readers
+/// go on to the end.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Log {
     log: Kept<chiplog::Log>,
+    ending: Arc<Ending>,
 }
 
 /// A batch of these records.
@@ -56,8 +68,22 @@ pub(crate) fn get(
 }
 
 impl Log {
-    fn log(&self) -> PyResult<&chiplog::Log> {
+    /// The log, also once it was closed.
+    fn handle(&self) -> PyResult<&chiplog::Log> {
         self.log.get().map_err(raise)
+    }
+
+    fn log(&self) -> PyResult<&chiplog::Log> {
+        let log = self.handle()?;
+        self.ending.check().map_err(raise)?;
+        Ok(log)
+    }
+
+    /// The log, to be closed: it counts as that from now on.
+    fn ending(&self) -> PyResult<chiplog::Log> {
+        let log = self.handle()?.clone();
+        self.ending.close();
+        Ok(log)
     }
 
     fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
@@ -73,10 +99,19 @@ impl Log {
     fn new(py: Python<'_>, dir: PathBuf, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let options = options::log(options)?;
         let log = wait::on_thread(py, move || chiplog::Log::open(dir, options))?;
-        Ok(Self { log: Kept::new(log).map_err(raise)? })
+        Ok(Self { log: Kept::new(log).map_err(raise)?, ending: Ending::of("log") })
     }
 
-    /// Appends a record and waits until it is durable.
+    /// Appends a record and waits until it is on stable storage. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. `timeout`: seconds, from 0; None:
+    /// no limit. Room in the queue is waited for at most `options.queue_timeout` seconds, too. Blocks, without the GIL;
+    /// Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED, or be in the log:
+    /// appended again it can be there twice, unless it is in a session. So it is after Ctrl-C. `BusyError` (no room in the
+    /// queue in time), `FullError`, `TooLargeError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it
+    /// is surely not.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (log, record, limit) = (self.log()?, record.as_slice(), Limit::new(timeout)?);
@@ -84,7 +119,15 @@ impl Log {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, all of them or none, and waits until they are durable.
+    /// Appends records as one batch, all or none, and waits until they are on stable storage. Returns the range of their indexes.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. Blocks,
+    /// without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `append` does: after `TimeoutError`, `UnavailableError`, `PoisonedError` and Ctrl-C the records MAY
+    /// STILL BE APPENDED, and appended again they can be there twice. `InvalidArgumentError` also where there are no
+    /// records.
     #[pyo3(signature = (records, codec="none", timeout=None))]
     fn append_batch(
         &self,
@@ -100,25 +143,41 @@ impl Log {
         Ok(range.call1((first, first + ticket.1))?.unbind())
     }
 
-    /// Begins to append a record; the ticket tells its index.
+    /// Begins to append a record. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Blocks only while the queue is
+    /// full, at most `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not taken.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
         Ticket::local(submit(py, log, &Limit::none(), || log.try_submit(record))?)
     }
 
-    /// Begins to append records as one batch; the ticket tells the index of the first.
+    /// Begins to append records as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks only while the queue is full, at most
+    /// `options.queue_timeout` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
     }
 
-    /// As `submit`, but never waits for room: `BusyError`.
+    /// As `submit`, with `record`, but raises `BusyError` where the queue is full.
+    ///
+    /// Does not block. Raises what `submit` does: the record was not taken.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (log, record) = (self.log()?, record.as_slice());
         Ticket::local(py.detach(|| log.try_submit(record)).map_err(raise)?)
     }
 
-    /// As `submit_batch`, but never waits for room: `BusyError`.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where the queue is full.
+    ///
+    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         let log = self.log()?;
@@ -128,12 +187,22 @@ impl Log {
         Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
     }
 
-    /// Raises `FullError` if the capacity has no room for so many bytes.
-    fn check_room(&self, bytes: usize) -> PyResult<()> {
+    /// Looks whether the capacity has room for an append of `bytes` bytes, besides all that waits. Returns None.
+    ///
+    /// Does not block. Raises `FullError`: it has not; `PoisonedError`, `ClosedError`; `InvalidArgumentError`, `TypeError`:
+    /// `bytes`.
+    fn check_room(&self, #[pyo3(from_py_with = input::bytes)] bytes: usize) -> PyResult<()> {
         self.log()?.check_room(bytes).map_err(raise)
     }
 
-    /// Appends a record, to be awaited: gives its index once it is durable.
+    /// Appends a record; what is awaited gives its index, from 1, once it is on stable storage.
+    ///
+    /// `record`: bytes or anything with a buffer, up to `options.record_bytes_max` bytes. Does not block: it is begun at
+    /// once, and room in the queue is awaited for as long as it takes. Who is cancelled does not know whether it is
+    /// appended.
+    ///
+    /// Raises what `append` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
+    /// thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
         let (log, bytes) = (self.log()?, record.as_slice());
         running_loop(py)?; // without one nothing is appended
@@ -151,7 +220,14 @@ impl Log {
         }
     }
 
-    /// Appends records as one batch, to be awaited: gives the index of the first once they are durable.
+    /// Appends records as one batch, all or none; what is awaited gives the index of the first, once all are on stable storage.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
+    /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, but for the packing, without the GIL.
+    /// Room in the queue is awaited for as long as it takes. Who is cancelled does not know whether they are appended.
+    ///
+    /// Raises what `append_batch` does, but never `BusyError` or `TimeoutError`. `RuntimeError`: no event loop runs on this
+    /// thread; then nothing is appended.
     #[pyo3(signature = (records, codec="none"))]
     fn append_batch_async(
         &self,
@@ -169,69 +245,122 @@ impl Log {
         })
     }
 
-    /// The record at `index`.
-    fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let log = self.log()?;
         get(py, index, |start| log.reader(start))
     }
 
-    /// Reads from `start`, the first record if not given, to the end there is when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads from `start`, the next record to come if not given, and waits at the end for more.
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
-    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// Discards all records below `first`, durably. A `first` beyond the end moves the log's numbers on for good: it is
-    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number.
-    fn discard(&self, py: Python<'_>, first: u64) -> PyResult<()> {
+    /// Discards all records below `first`, an index from 1, durably. Returns None.
+    ///
+    /// At or below the first record nothing happens. A `first` beyond the end moves the log's numbers on for good: it is
+    /// empty then, and the next record gets the index `first`. `info().last + 1` empties it and loses no number. Blocks,
+    /// without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `PoisonedError`, `ClosedError`, `FullError`, `BusyError`; `InvalidArgumentError`, `TypeError`: `first`. To
+    /// ask again does no harm.
+    fn discard(&self, py: Python<'_>, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<()> {
         let answer = self.log()?.submit_discard(Index(first)).map_err(raise)?;
-        let done = wait::block_on(py, &Limit::none(), None, answer)?;
-        done.map_or(Ok(()), |done| done.map(drop)).map_err(raise)
+        wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
     }
 
-    /// Begins to discard; the ticket tells an index at or below the log's first one then.
-    fn submit_discard(&self, first: u64) -> PyResult<Ticket> {
+    /// Begins to discard all records below `first`, as `discard` does. Returns a `Ticket`, done once it is durable.
+    ///
+    /// The ticket's index is at or below the log's first one then. Does not block. Raises what `discard` does.
+    fn submit_discard(&self, #[pyo3(from_py_with = input::first)] first: u64) -> PyResult<Ticket> {
         Ticket::answer(self.log()?.submit_discard(Index(first)).map_err(raise)?)
     }
 
-    /// Begins a barrier; the ticket tells the last index then.
+    /// Begins a barrier, as `barrier` does. Returns a `Ticket` that tells the index of the last record then.
+    ///
+    /// `timeout`: seconds, from 0: for so long the barrier may take. Does not block. Raises what `barrier` does;
+    /// `UnavailableError` comes with the ticket.
     #[pyo3(signature = (timeout=30.0))]
     fn submit_barrier(&self, timeout: f64) -> PyResult<Ticket> {
-        let timeout = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let timeout = wait::timeout(timeout)?;
         Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
     }
 
-    /// Waits until all that was appended anywhere before the call can be read here, and gives the last index.
+    /// Waits until all that was appended before the call can be read here. Returns the index of the last record then; 0: none.
+    ///
+    /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `UnavailableError`: not in time; `PoisonedError`, `ClosedError`, `BusyError`; `InvalidArgumentError`,
+    /// `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<u64> {
-        let timeout = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let timeout = wait::timeout(timeout)?;
         let answer = self.log()?.submit_barrier(timeout).map_err(raise)?;
-        let last = wait::block_on(py, &Limit::none(), None, answer)?.unwrap_or(Ok(Index(0)));
-        last.map(Index::get).map_err(raise)
+        wait::to_the_end(py, None, answer)?.map(Index::get).map_err(raise)
     }
 
-    /// Waits until record `index` is there, or is discarded.
+    /// Waits until record `index`, from 0, is there or is discarded. Returns None.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`: not in time; `ClosedError`, `PoisonedError`: it does not come any more;
+    /// `InvalidArgumentError`, `TypeError`: an argument.
     #[pyo3(signature = (index, timeout=None))]
-    fn wait_for(&self, py: Python<'_>, index: u64, timeout: Option<f64>) -> PyResult<()> {
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let log = self.log()?;
         let what = format!("record {index} did not come");
         wait::sliced(py, &Limit::new(timeout)?, &what, |slice| log.wait_for(Index(index), slice))
     }
 
-    /// `wait_for`, to be awaited.
-    fn wait_for_async(&self, py: Python<'_>, index: u64) -> PyResult<Py<PyAny>> {
+    /// `wait_for`, to be awaited: gives None once record `index`, from 0, is there or is discarded.
+    ///
+    /// Does not block. To have an end to it, cancel it or use `asyncio.timeout`.
+    ///
+    /// Raises `ClosedError`, `PoisonedError`: it does not come any more; `InvalidArgumentError`, `TypeError`: `index`;
+    /// `RuntimeError`: no event loop runs on this thread.
+    fn wait_for_async(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = input::index)] index: u64,
+    ) -> PyResult<Py<PyAny>> {
         let log = self.log()?.clone();
         drive(py, None, async move {
             let there = arrival(&log, Index(index)).await;
@@ -240,55 +369,81 @@ impl Log {
         })
     }
 
-    /// Opens an exactly-once session.
+    /// Opens an exactly-once session, durably. Returns a `Session`.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `TooManySessionsError`: `options.sessions_max` are open, and
+    /// all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
         let patience = log.options().queue_timeout;
         Session::new(wait::on_thread(py, move || log.open_session())?, patience)
     }
 
-    /// Takes a session up again: `next_sequence` is the number of the next append, as it was or will be.
-    fn resume_session(&self, id: u64, next_sequence: u64) -> PyResult<Session> {
+    /// Takes a session up again. Returns a `Session`.
+    ///
+    /// `id`: `Session.id`. `next_sequence`: the number of its next append, from 1. An append that is repeated under the
+    /// number that it had gets the index that it has, and is stored once. Does not block, and does not look whether the
+    /// session is known: its first append raises `SessionExpiredError` or `SequenceGapError`.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an argument; `ClosedError`.
+    fn resume_session(
+        &self,
+        #[pyo3(from_py_with = input::session_id)] id: u64,
+        #[pyo3(from_py_with = input::next_sequence)] next_sequence: u64,
+    ) -> PyResult<Session> {
         let log = self.log()?;
         let session = log.resume_session(SessionId(id), Sequence(next_sequence));
         Session::new(session, log.options().queue_timeout)
     }
 
-    /// How the log stands.
+    /// Returns `Info`: how the log stands now.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.log()?.info())
     }
 
-    /// What the log did since it was opened.
+    /// Returns `Stats`: what the log did since it was opened.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::stats(py, &self.log()?.stats())
     }
 
-    /// What waits in it.
+    /// Returns `Backlog`: what waits in the log now.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::backlog(py, &self.log()?.backlog())
     }
 
-    /// Why it takes no more appends, if a write or sync has failed.
+    /// Returns why the log takes no more appends, the `Error` of a write or sync that failed; None: it takes them.
+    ///
+    /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.log()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
+        self.handle()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
     }
 
-    /// The options in force, each with its value: what was given, defaults, and limits that came down with the segments' size.
+    /// The `Options` in force, each with its value: what was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::options(py, self.log()?.options())
+        values::options(py, self.handle()?.options())
     }
 
-    /// The directory.
+    /// The directory, a `pathlib.Path`. Also after `close()`.
     #[getter]
     fn path(&self) -> PyResult<PathBuf> {
-        Ok(self.log()?.path().to_path_buf())
+        Ok(self.handle()?.path().to_path_buf())
     }
 
-    /// Ends appending: what was submitted is still written. Readers go on to the end; whoever waits there is woken.
+    /// Ends appending: what was submitted is still written. Returns None. From any thread, and more than once.
+    ///
+    /// Blocks until all is durable and the directory is free, without the GIL; Ctrl-C ends the wait, and the closing goes
+    /// on. Readers go on to the end; whoever waits there, or in `wait_for`, is woken with `ClosedError`.
+    ///
+    /// Raises `PoisonedError`: a write or sync had failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let log = self.log()?.clone();
+        let log = self.ending()?;
         wait::on_thread(py, move || log.close())
     }
 
@@ -311,13 +466,15 @@ impl Log {
         ready(py, Ok(slf.into_any().unbind()))
     }
 
-    fn __aexit__<'py>(
-        slf: &Bound<'py, Self>,
-        _type: &Bound<'py, PyAny>,
-        _value: &Bound<'py, PyAny>,
-        _traceback: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf.as_any(), "close")
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let log = self.ending()?;
+        drive_on_thread(py, move || log.close(), |py, ()| Ok(py.None()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -325,8 +482,14 @@ impl Log {
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        let info = self.log()?.info();
-        Ok(format!("<chiplog.Log {:?}, records {} to {}>", self.log()?.path(), info.first, info.last))
+        let log = self.handle()?;
+        let info = log.info();
+        let state = match (self.ending.is_closed(), info.last < info.first) {
+            (true, _) => "closed".to_owned(),
+            (false, true) => "empty".to_owned(),
+            (false, false) => format!("records {} to {}", info.first, info.last),
+        };
+        Ok(format!("<chiplog.Log {:?}, {state}>", log.path()))
     }
 }
 
@@ -373,10 +536,4 @@ pub(crate) async fn arrival(log: &chiplog::Log, index: Index) -> Result<()> {
         }
         poll_fn(|context| reader.poll_more(context)).await?;
     }
-}
-
-/// Calls a method on a thread of asyncio's, to be awaited.
-pub(crate) fn in_thread<'py>(handle: &Bound<'py, PyAny>, method: &str) -> PyResult<Bound<'py, PyAny>> {
-    let py = handle.py();
-    py.import("asyncio")?.call_method1("to_thread", (handle.getattr(method)?,))
 }

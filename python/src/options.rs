@@ -3,14 +3,28 @@
 //!
 //! Invariant: every field of a Python class is read here; a test gives each a value that is refused.
 
-use chiplog::{Codec, Index, Options, ReadMode, Sequence, SessionId, Start, Timestamp};
+use crate::errors::raise;
+use crate::input;
+use chiplog::{Codec, Error, ErrorKind, Index, Options, ReadMode, Sequence, SessionId, Start, Timestamp};
 use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret};
 use chiplog_net::follower::FollowerOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyInt};
+use std::fmt::Display;
 use std::time::Duration;
 
 type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+/// What was given as `name`, if it is an object of class `class`.
+fn of_class<'a, 'py>(given: Given<'a, 'py>, name: &str, class: &str) -> PyResult<Given<'a, 'py>> {
+    let Some(given) = given else { return Ok(None) };
+    if given.is_instance(&given.py().import("chiplog._options")?.getattr(class)?)? {
+        return Ok(Some(given));
+    }
+    let got = input::type_name(given);
+    Err(PyTypeError::new_err(format!("{name} is a chiplog.{class}, not {got}")))
+}
 
 fn extract<'a, 'py, T: FromPyObject<'a, 'py>>(value: &'a Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(Into::into)
@@ -26,13 +40,32 @@ where
         return Ok(None);
     }
     extract(&value).map(Some).map_err(|error| {
-        let what = format!("option {name}: {}", error.value(options.py()));
         if error.is_instance_of::<PyTypeError>(options.py()) {
-            PyTypeError::new_err(what)
-        } else {
-            PyValueError::new_err(what)
+            let (got, takes) = (input::type_name(&value), takes(options, name));
+            return PyTypeError::new_err(format!("option {name} is of type {got}; it takes {takes}"));
         }
+        // Of nothing else, which may be a secret.
+        let is_number = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>();
+        if is_number { refused(options, name, &value) } else { refused(options, name, &"not usable") }
     })
+}
+
+/// That an option has a value that it does not take.
+fn refused(options: &Bound<'_, PyAny>, name: &str, value: &dyn Display) -> PyErr {
+    invalid(format!("option {name} is {value}; it takes {}", takes(options, name)))
+}
+
+/// What an option takes, as its class tells.
+fn takes(options: &Bound<'_, PyAny>, name: &str) -> String {
+    let told = || {
+        let field = options.getattr("__dataclass_fields__")?.get_item(name)?;
+        field.getattr("metadata")?.get_item("takes")?.extract::<String>()
+    };
+    told().unwrap_or_else(|_| "something else".into())
+}
+
+fn invalid(what: String) -> PyErr {
+    raise(Error::new(ErrorKind::InvalidArgument, what))
 }
 
 /// A time in seconds.
@@ -44,7 +77,7 @@ impl<'py> FromPyObject<'_, 'py> for Seconds {
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let seconds: f64 = value.extract()?;
         let time = Duration::try_from_secs_f64(seconds);
-        time.map(Self).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")))
+        time.map(Self).map_err(|_| PyValueError::new_err("no time in seconds"))
     }
 }
 
@@ -66,7 +99,7 @@ macro_rules! take_times {
 
 /// `chiplog.Options`.
 pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
-    let Some(from) = given else { return Ok(Options::default()) };
+    let Some(from) = of_class(given, "options", "Options")? else { return Ok(Options::default()) };
     // What depends on the segments' size comes down with it.
     let segment_bytes: Option<u32> = field(from, "segment_bytes")?;
     let mut to = segment_bytes.map_or_else(Options::default, Options::with_segment_bytes);
@@ -80,11 +113,7 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
         to.read_mode = match &*mode {
             "map" => ReadMode::Map,
             "read" => ReadMode::Read,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "option read_mode is 'map' or 'read', not {mode:?}"
-                )));
-            }
+            _ => return Err(refused(from, "read_mode", &format!("{mode:?}"))),
         };
     }
     Ok(to)
@@ -92,10 +121,11 @@ pub(crate) fn log(given: Given<'_, '_>) -> PyResult<Options> {
 
 /// `chiplog.Tls`.
 fn tls(from: &Bound<'_, PyAny>) -> PyResult<Option<ClientTls>> {
-    let Some(tls) = field::<Bound<'_, PyAny>>(from, "tls")? else { return Ok(None) };
+    let given = field::<Bound<'_, PyAny>>(from, "tls")?;
+    let Some(tls) = of_class(given.as_ref(), "option tls", "Tls")? else { return Ok(None) };
     let missing = |what: &str| PyTypeError::new_err(format!("option tls: {what}"));
-    let authority = field(&tls, "authority")?.ok_or_else(|| missing("an authority is needed"))?;
-    let identity = match (field(&tls, "certificate")?, field(&tls, "key")?) {
+    let authority = field(tls, "authority")?.ok_or_else(|| missing("an authority is needed"))?;
+    let identity = match (field(tls, "certificate")?, field(tls, "key")?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         _ => return Err(missing("a certificate and its key come together")),
@@ -106,7 +136,7 @@ fn tls(from: &Bound<'_, PyAny>) -> PyResult<Option<ClientTls>> {
 /// `chiplog.ClientOptions`.
 pub(crate) fn client(given: Given<'_, '_>) -> PyResult<ClientOptions> {
     let mut to = ClientOptions::default();
-    let Some(from) = given else { return Ok(to) };
+    let Some(from) = of_class(given, "options", "ClientOptions")? else { return Ok(to) };
     take!(from => to; log, window_bytes, token_in_plain_text);
     take_times!(from => to; timeout, attempt_timeout, connect_timeout, probe_timeout, backoff_min, backoff_max,
         keep_alive);
@@ -121,14 +151,14 @@ pub(crate) fn codec(name: &str) -> PyResult<Codec> {
         "none" => Ok(Codec::None),
         "lz4" => Ok(Codec::Lz4),
         "zstd" => Ok(Codec::Zstd),
-        _ => Err(PyValueError::new_err(format!("a codec is 'none', 'lz4' or 'zstd', not {name:?}"))),
+        _ => Err(invalid(format!("codec is {name:?}; it takes \"none\", \"lz4\" or \"zstd\""))),
     }
 }
 
 /// `chiplog.ProducerOptions`.
 pub(crate) fn producer(given: Given<'_, '_>) -> PyResult<ProducerOptions> {
     let mut to = ProducerOptions::default();
-    let Some(from) = given else { return Ok(to) };
+    let Some(from) = of_class(given, "options", "ProducerOptions")? else { return Ok(to) };
     take!(from => to; batch_bytes, batch_records, buffer_bytes, inflight_max, exactly_once);
     take_times!(from => to; linger, block_max, request_timeout, delivery_timeout, full_max);
     if let Some(name) = field::<String>(from, "codec")? {
@@ -142,7 +172,7 @@ pub(crate) fn producer(given: Given<'_, '_>) -> PyResult<ProducerOptions> {
 pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptions> {
     let mut to = ReaderOptions::default();
     to.follow = follow;
-    let Some(from) = given else { return Ok(to) };
+    let Some(from) = of_class(given, "options", "ReaderOptions")? else { return Ok(to) };
     take_times!(from => to; keep_alive, timeout);
     if let Some(index) = field(from, "min_index")? {
         to.min_index = Index(index);
@@ -151,7 +181,9 @@ pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptio
     let leader = field::<bool>(from, "leader")?.unwrap_or(false);
     to.from = match (leader, zone) {
         (true, Some(_)) => {
-            return Err(PyValueError::new_err("a reader reads at the leader or in a zone, not both"));
+            return Err(invalid(
+                "options leader and zone: a reader reads at the leader or in a zone, not both".into(),
+            ));
         }
         (true, None) => ReadFrom::Leader,
         (false, Some(zone)) => ReadFrom::Nearest(zone),
@@ -163,11 +195,12 @@ pub(crate) fn reader(given: Given<'_, '_>, follow: bool) -> PyResult<ReaderOptio
 /// `chiplog.FollowerOptions`.
 pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
     let mut to = FollowerOptions::default();
-    let Some(from) = given else { return Ok(to) };
+    let Some(from) = of_class(given, "options", "FollowerOptions")? else { return Ok(to) };
     take!(from => to; log, zone, window_bytes, token_in_plain_text);
     take_times!(from => to; open_timeout, keep_alive, compare_interval, connect_timeout, attempt_timeout,
         probe_timeout, backoff_min, backoff_max);
-    to.files = self::log(field::<Bound<'_, PyAny>>(from, "files")?.as_ref())?;
+    let files = field::<Bound<'_, PyAny>>(from, "files")?;
+    to.files = self::log(of_class(files.as_ref(), "option files", "Options")?)?;
     to.tls = tls(from)?;
     to.token = field::<String>(from, "token")?.map(Secret::from);
     Ok(to)
@@ -175,18 +208,22 @@ pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
 
 /// Where to begin: an index, or a `chiplog.Start`.
 pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
-    if let Ok(index) = from.extract::<u64>() {
-        return Ok(Start::Index(Index(index)));
+    if from.is_instance_of::<PyInt>() {
+        return input::whole(from, "start", input::INDEX).map(|index| Start::Index(Index(index)));
     }
-    let unknown = |_| PyTypeError::new_err("a start is an index or a chiplog.Start");
+    let unknown = |_| {
+        let got = input::type_name(from);
+        PyTypeError::new_err(format!("a start is an index or a chiplog.Start, not {got}"))
+    };
     let kind: String = from.getattr("kind").and_then(|kind| kind.extract()).map_err(unknown)?;
-    let value: u64 = from.getattr("value").and_then(|value| value.extract()).map_err(unknown)?;
+    let given = from.getattr("value").map_err(unknown)?;
+    let value = |what: &str| input::whole(&given, &format!("Start.{kind}"), what);
     match &*kind {
         "first" => Ok(Start::First),
         "next" => Ok(Start::Next),
-        "index" => Ok(Start::Index(Index(value))),
-        "last" => Ok(Start::Last(value)),
-        "since" => Ok(Start::Timestamp(Timestamp(value))),
-        _ => Err(PyValueError::new_err(format!("no start is of kind {kind:?}"))),
+        "index" => Ok(Start::Index(Index(value(input::INDEX)?))),
+        "last" => Ok(Start::Last(value("a number of records, from 0")?)),
+        "since" => Ok(Start::Timestamp(Timestamp(value("milliseconds since 1970, from 0")?))),
+        _ => Err(invalid(format!("no start is of kind {kind:?}"))),
     }
 }

@@ -10,13 +10,19 @@ use crate::values;
 use crate::wait::{self, Limit};
 use chiplog::{Error, ErrorKind, Index, Result};
 use chiplog_net::client::{self, Closed};
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Appends records to servers: gathers them, sends again what a failure left open.
+/// Appends records to servers: gathers them, and sends again what a failure left open. Made by `Client.producer`.
+///
+/// A record that is given is sent again by itself until it is acknowledged or `ProducerOptions.delivery_timeout` has
+/// passed, and with `exactly_once`, the default, is stored once. Given again it is another record: after a
+/// `TimeoutError`, `UnavailableError` or `ClosedError` the first may be in the log, and both can come to be. To give it
+/// again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
+/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Producer {
     producer: Kept<client::Producer>,
@@ -36,8 +42,7 @@ impl Producer {
     }
 
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
-        let done = wait::block_on(py, &Limit::none(), Some(&self.runtime), call)?;
-        done.ok_or_else(|| PyRuntimeError::new_err("the call ended without an answer"))
+        wait::to_the_end(py, Some(&self.runtime), call)
     }
 
     /// Gives records that go as one batch; what tells the index of the first.
@@ -61,7 +66,13 @@ impl Producer {
 
 #[pymethods]
 impl Producer {
-    /// Buffers a record; waits while there is no room. Whether it is in the log, `flush` or `close` tells.
+    /// Buffers a record. Returns None. Whether it is in the log, `flush` or `close` tells.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
+    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `TooLargeError`, `ClosedError`, `TypeError`, or what ended the producer:
+    /// the record was not taken.
     fn send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
         let (producer, record) = (self.producer()?, record.as_slice());
         match py.detach(|| producer.try_send(record)) {
@@ -72,13 +83,24 @@ impl Producer {
         }
     }
 
-    /// Buffers a record if there is room; else `BusyError`.
+    /// As `send`, with `record`, but raises `BusyError` where there is no room.
+    ///
+    /// Does not block. Raises what `send` does: the record was not taken.
     fn try_send(&self, py: Python<'_>, record: Input<'_>) -> PyResult<()> {
         let (producer, record) = (self.producer()?, record.as_slice());
         py.detach(|| producer.try_send(record)).map_err(raise)
     }
 
-    /// Appends a record and waits until it is in the log: its index.
+    /// Appends a record and waits until it is in the log. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. `timeout`: seconds, from 0; None: no limit.
+    /// Room is waited for for at most `ProducerOptions.block_max` seconds, the record for
+    /// `ProducerOptions.delivery_timeout`. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `ClosedError`: the record MAY STILL BE APPENDED (after this `timeout`, or
+    /// Ctrl-C, the producer goes on sending it): appended again it can be there twice. `SequenceForgottenError`: it IS in
+    /// the log. `BusyError`, `FullError`, `TooManySessionsError`, `TooLargeError`, `TypeError`, `InvalidArgumentError` (an
+    /// argument): it is surely not.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let (producer, record) = (self.producer()?, record.as_slice());
@@ -91,41 +113,67 @@ impl Producer {
         got.ok_or_else(late)?.map(Index::get).map_err(raise)
     }
 
-    /// Buffers a record; the ticket tells its index.
+    /// Buffers a record. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Blocks while there is no room, for at most
+    /// `ProducerOptions.block_max` seconds, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `send` does: the record was not taken. The ticket can raise the rest of what `append` does.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (producer, record) = (self.producer()?, record.as_slice());
         let delivery = self.wait(py, producer.append(record))?.map_err(raise)?;
         Ticket::remote(delivery, self.runtime.clone())
     }
 
-    /// As `submit`, but never waits for room: `BusyError`.
+    /// As `submit`, with `record`, but raises `BusyError` where there is no room.
+    ///
+    /// Does not block. Raises what `send` does: the record was not taken.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         let (producer, record) = (self.producer()?, record.as_slice());
         Ticket::remote(py.detach(|| producer.try_append(record)).map_err(raise)?, self.runtime.clone())
     }
 
-    /// Buffers records that go as one batch, all or none; the ticket tells the index of the first.
+    /// Buffers records that go as one batch, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `ProducerOptions.batch_bytes`
+    /// bytes and what the servers take. Blocks as `submit` does.
+    ///
+    /// Raises what `send` does, and `InvalidArgumentError`: there are none. None of them was taken.
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Ticket> {
         Ticket::remote(self.batch(py, records)?, self.runtime.clone())
     }
 
-    /// Appends a record, to be awaited: gives its index.
+    /// Appends a record; what is awaited gives its index, from 1, once it is in the log.
+    ///
+    /// `record`: bytes or anything with a buffer, as large as the servers take. Does not block: room is awaited, for at
+    /// most `ProducerOptions.block_max` seconds. Who is cancelled does not know whether it is appended.
+    ///
+    /// Raises what `append` does, and when: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
+    /// `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
         let (producer, record) = (self.producer()?.clone(), record.as_slice().to_vec());
         drive_index(py, Some(self.runtime.clone()), async move { producer.append(&record).await?.await })
     }
 
-    /// Waits until all records given before the call are settled; raises why one failed.
+    /// Waits until all records given before the call are settled. Returns None. From any thread.
+    ///
+    /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises why a record failed since the last flush; `TimeoutError`: not all in time; they go on being sent;
+    /// `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let deadline = wait::timeout(timeout)?;
         self.wait(py, self.producer()?.flush(deadline))?.map_err(raise)
     }
 
-    /// `flush`, to be awaited.
+    /// `flush`, to be awaited: gives None once all records given before the call are settled.
+    ///
+    /// `timeout`: seconds, from 0. Does not block. Raises what `flush` does; `RuntimeError`: no event loop runs on this
+    /// thread.
     #[pyo3(signature = (timeout=30.0))]
     fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
-        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let deadline = wait::timeout(timeout)?;
         let producer = self.producer()?.clone();
         drive(py, Some(self.runtime.clone()), async move {
             let flushed = producer.flush(deadline).await;
@@ -140,15 +188,24 @@ impl Producer {
         Ok(self.producer()?.buffered_bytes())
     }
 
-    /// Takes no more, waits for what is under way, and tells what is left.
+    /// Takes no more records, and waits until all are settled. Returns `Closed`: what is left, and why.
+    ///
+    /// `timeout`: seconds, from 0: with it the producer ends, and what is left by then is told. Blocks, without the GIL;
+    /// Ctrl-C ends the wait. From any thread, and more than once: each is told the same records.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: `timeout`. That records failed it does not raise: see
+    /// `Closed.all_acknowledged`.
     #[pyo3(signature = (timeout=30.0))]
     fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
-        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let deadline = wait::timeout(timeout)?;
         let closed = self.wait(py, self.producer()?.close(deadline))?;
         values::closed(py, &closed)
     }
 
-    /// `close`, to be awaited.
+    /// `close`, to be awaited: gives `Closed`, what is left and why.
+    ///
+    /// `timeout`: seconds, from 0. Does not block. Raises what `close` does; `RuntimeError`: no event loop runs on this
+    /// thread.
     #[pyo3(signature = (timeout=30.0))]
     fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
         self.closing(py, timeout, |py, closed| Ok(values::closed(py, &closed)?.unbind()))
@@ -165,7 +222,7 @@ impl Producer {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let deadline = wait::timeout(Some(CLOSE))?.unwrap_or(Duration::MAX);
+        let deadline = wait::timeout(CLOSE)?;
         let closed = self.wait(py, self.producer()?.close(deadline))?;
         // What went wrong inside is told rather than what it left behind.
         if kind.is_none() { complete(closed) } else { Ok(()) }
@@ -193,7 +250,7 @@ impl Producer {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("producer", "options, with a session in them,"))
+        Err(not_pickled("producer", "options, with a session in them"))
     }
 }
 
@@ -204,7 +261,7 @@ impl Producer {
         timeout: f64,
         tell: impl FnOnce(Python<'_>, Closed) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
-        let deadline = wait::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
+        let deadline = wait::timeout(timeout)?;
         let producer = self.producer()?.clone();
         drive(py, Some(self.runtime.clone()), async move {
             let closed = producer.close(deadline).await;

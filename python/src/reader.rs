@@ -9,8 +9,8 @@ use crate::batch::{Batch, Record};
 use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
-use crate::options;
 use crate::wait::{self, Limit};
+use crate::{input, options};
 use chiplog::{ErrorKind, Index, RecordBatch};
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::prelude::*;
@@ -20,7 +20,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// Records in order, from a log, a copy of one, or servers. Iterating gives [`Record`]s.
+/// Records in order, from a log, a copy of one, or servers: an iterator of `Record`, also for `async for`.
+///
+/// Made by `read`, `tail` and `reader` of a handle, which it keeps open until it is closed or dropped. Each step blocks
+/// for the disk or the network, and where the reader follows for the next record, without the GIL; Ctrl-C ends the
+/// wait. Threads may share it: each record is given to one of them. Of tasks of asyncio, one at a time waits; who is
+/// cancelled has taken nothing.
+///
+/// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such record;
+/// `CorruptError`, `IoError`: the files; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
+/// `PermissionDeniedError`: the servers; `ClosedError`: the reader was closed, or the end came of a log that was;
+/// `ForkedError`: in a forked child. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Reader {
     /// The log, viewer or follower that it reads: it stays open for as long.
@@ -219,22 +229,28 @@ impl Reader {
         Self::next_async(slf, Kind::Records)
     }
 
-    /// Goes on with read-only views of the records' bytes.
+    /// Goes on with read-only views of the records' bytes. Returns a `Stream` of memoryview.
+    ///
+    /// Each view holds its segment of the log. The stream shares this reader's place. Does not block.
     fn views(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Views }
     }
 
-    /// Goes on with copies of the records' bytes.
+    /// Goes on with copies of the records' bytes, which hold nothing. Returns a `Stream` of bytes.
+    ///
+    /// The stream shares this reader's place. Does not block.
     fn copies(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Copies }
     }
 
-    /// Goes on with batches.
+    /// Goes on with batches. Returns a `Stream` of `Batch`.
+    ///
+    /// The stream shares this reader's place; the first batch is what is left of the one in hand. Does not block.
     fn batches(slf: Bound<'_, Self>) -> Stream {
         Stream { reader: slf.unbind(), kind: Kind::Batches }
     }
 
-    /// Index of the record that comes next; None: no server has settled it yet.
+    /// Index of the record that comes next, from 1; None: no server has settled it yet.
     #[getter]
     fn position(&self) -> Option<u64> {
         if let Some(current) = self.current().as_ref() {
@@ -243,14 +259,19 @@ impl Reader {
         Some(self.next.load(Ordering::Relaxed)).filter(|next| *next > 0)
     }
 
-    /// Which server it reads from; None: none now, files here, or somebody waits for a record just now.
+    /// Which server it reads from, "host:port"; None: none now, files here, or somebody waits for a record just now.
     #[getter]
     fn server(&self) -> Option<String> {
         self.desk.server()
     }
 
-    /// Goes on at another record.
-    fn seek(&self, py: Python<'_>, index: u64) -> PyResult<()> {
+    /// Goes on at the record `index`, from 1, which may be the next one to come. Returns None.
+    ///
+    /// Blocks while another thread waits for a record, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises, of files here, `OutOfRangeError`, `DiscardedError`: there is no such record (of servers the next step does);
+    /// `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`, `ForkedError`.
+    fn seek(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
         let busy = || PyRuntimeError::new_err("another thread reads");
         let mut lease = self.lease(py, &Limit::none())?.ok_or_else(busy)?;
         let source = lease.source().map_err(raise)?;
@@ -261,7 +282,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits until there is a record to read: True; False: not within `timeout` seconds, or the end.
+    /// Waits until there is a record to read. Returns True; False: not in time, or the end of a reader that does not follow.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what a step of the reader does; `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let limit = Limit::new(timeout)?;
@@ -279,7 +304,9 @@ impl Reader {
         }
     }
 
-    /// Ends reading; whoever waits is woken with `ClosedError`. From any thread.
+    /// Ends reading; whoever waits is woken with `ClosedError`. Returns None. Lets go of what it reads from.
+    ///
+    /// Does not block. From any thread, and more than once.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.desk.close());
         let before = self.current().take();
@@ -324,10 +351,13 @@ impl Reader {
 
 /// Why a handle is not pickled.
 pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
-    PyTypeError::new_err(format!("a {what} is a handle and is not pickled; its {instead} is"))
+    PyTypeError::new_err(format!("a {what} is a handle and is not pickled; pickle its {instead}"))
 }
 
-/// A reader's records in another form: views, copies, batches.
+/// A reader's records in another form, views, copies or batches: an iterator, also for `async for`.
+///
+/// Made by `batches` of a handle, and by `Reader.views`, `copies`, `batches`. Blocks, raises and is shared as its
+/// `Reader`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Stream {
     pub(crate) reader: Py<Reader>,
@@ -336,7 +366,7 @@ pub(crate) struct Stream {
 
 #[pymethods]
 impl Stream {
-    /// What it reads from.
+    /// The `Reader` it reads from, with its position.
     #[getter]
     fn reader(&self, py: Python<'_>) -> Py<Reader> {
         self.reader.clone_ref(py)
@@ -358,7 +388,9 @@ impl Stream {
         Reader::next_async(self.reader.bind(py), self.kind)
     }
 
-    /// Closes the reader.
+    /// Closes its reader; whoever waits is woken with `ClosedError`. Returns None.
+    ///
+    /// Does not block. From any thread, and more than once.
     fn close(&self, py: Python<'_>) {
         self.reader.get().close(py);
     }

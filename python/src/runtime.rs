@@ -3,7 +3,7 @@
 //!
 //! Invariant: a forked child starts its own, and leaves its parent's alone.
 
-use crate::fork;
+use crate::{fork, threads};
 use chiplog::{Error, ErrorKind, ForkGuard, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -28,6 +28,7 @@ pub(crate) fn handle() -> Result<Handle> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("chiplog-python")
+        .thread_stack_size(threads::STACK_BYTES)
         .enable_all()
         .build()
         .map_err(failed)?;

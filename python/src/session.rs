@@ -14,7 +14,13 @@ use pyo3::prelude::*;
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-/// Appends that happen once each, in order, however often they are tried.
+/// Appends that happen once each, in order, however often they are tried. Made by `Log.session`, `Log.resume_session`.
+///
+/// Each append has a number. To try one again after a `TimeoutError`, or in another process, keep `id` and the
+/// `next_sequence` from before it, and append the same records to `log.resume_session(id, that number)`: they get the
+/// indexes that they have. Appended again to the session as it is, they get the next number, and can be stored twice.
+///
+/// To be used from any thread, by one after the other. In a forked child every call raises `ForkedError`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Session {
     /// None: it was closed.
@@ -110,19 +116,28 @@ fn open(session: &mut Option<chiplog::Session>) -> Result<&mut chiplog::Session>
 
 #[pymethods]
 impl Session {
-    /// The session's name for ever.
+    /// The session's name for ever, an integer. Raises `ClosedError` after `close()`.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(open(session)?.id().get()))
     }
 
-    /// The number that the next append gets.
+    /// The number that the next append gets, from 1. Raises `ClosedError` after `close()`.
     #[getter]
     fn next_sequence(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(open(session)?.next_sequence().get()))
     }
 
-    /// Appends a record, once, and waits until it is durable.
+    /// Appends a record, once, and waits until it is on stable storage. Returns its index, from 1.
+    ///
+    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. `timeout`: seconds,
+    /// from 0; None: no limit. Room, in the session's window and in the log's queue, is waited for at most
+    /// `Options.queue_timeout` seconds. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`: the record MAY STILL BE APPENDED; to append it again
+    /// without storing it twice, resume the session at its number. So it is after Ctrl-C. `SequenceForgottenError`: it IS
+    /// in the log; go on with the next. `BusyError`, `FullError`, `TooLargeError`, `SessionExpiredError`,
+    /// `SequenceGapError`, `ClosedError`, `TypeError`, `InvalidArgumentError` (an argument): it is surely not.
     #[pyo3(signature = (record, timeout=None))]
     fn append(&self, py: Python<'_>, record: Input<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let limit = Limit::new(timeout)?;
@@ -130,7 +145,14 @@ impl Session {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, once, and waits until they are durable.
+    /// Appends records as one batch, once, all or none, and waits until they are on stable storage. Returns the range of their indexes.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0;
+    /// None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what `append` does, of all the records: after `TimeoutError` they MAY STILL BE APPENDED.
+    /// `InvalidArgumentError` also where there are none.
     #[pyo3(signature = (records, codec="none", timeout=None))]
     fn append_batch(
         &self,
@@ -146,35 +168,55 @@ impl Session {
         Ok(range.call1((first, first + count))?.unbind())
     }
 
-    /// Begins to append a record; the ticket tells its index.
+    /// Begins to append a record, once. Returns a `Ticket` that tells its index.
+    ///
+    /// `record`: bytes or anything with a buffer, up to the log's `Options.record_bytes_max` bytes. Blocks while the
+    /// session's window or the log's queue is full, at most `Options.queue_timeout` seconds, without the GIL; Ctrl-C ends
+    /// the wait.
+    ///
+    /// Raises `BusyError` (no room in that time), `FullError`, `TooLargeError`, `PoisonedError`, `ClosedError`,
+    /// `TypeError`: the record was not taken, and its number goes to the next append. The ticket can raise the rest of what
+    /// `append` does.
     fn submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::none())?)
     }
 
-    /// Begins to append records as one batch; the ticket tells the index of the first.
+    /// Begins to append records as one batch, once, all or none. Returns a `Ticket` that tells the index of the first.
+    ///
+    /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
+    /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Blocks as `submit` does.
+    ///
+    /// Raises what `submit` does, and `InvalidArgumentError`: no records, or no codec. None of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::none())?.0)
     }
 
-    /// As `submit`, but never waits for room: `BusyError`.
+    /// As `submit`, with `record`, but raises `BusyError` where there is no room, or another thread uses the session.
+    ///
+    /// Does not block. Raises what `submit` does: the record was not taken.
     fn try_submit(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Ticket> {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::now())?)
     }
 
-    /// As `submit_batch`, but never waits for room: `BusyError`.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room, or another thread uses it.
+    ///
+    /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         Ticket::local(self.batch_ticket(py, records, codec, &Limit::now())?.0)
     }
 
-    /// Ends the session once all of it is answered: the log forgets it. Without that it can be resumed.
+    /// Ends the session once all of it is answered: the log forgets it. Without that it can be resumed. Returns None.
+    ///
+    /// Blocks, without the GIL; Ctrl-C ends the wait. Raises `PoisonedError`, `FullError`, `ClosedError` (of the log).
+    /// Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.with(py, |session| Ok(session.take()))?;
         session.map_or(Ok(()), |session| wait::on_thread(py, move || session.close()))
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(not_pickled("session", "id with its next_sequence"))
+        Err(not_pickled("session", "id and next_sequence"))
     }
 }

@@ -14,7 +14,10 @@ use pyo3::prelude::*;
 use std::future::Future;
 use tokio::runtime::Handle;
 
-/// An append that is under way: tells the index of its first record, to as many as ask.
+/// An append that is under way: tells the index of its first record, to as many as ask, also by `await`.
+///
+/// Made by `submit` and its like. From any thread. `await ticket` gives the index, and raises what `wait` does; who is
+/// cancelled leaves the append alone.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Ticket {
     way: Own<Way>,
@@ -85,7 +88,15 @@ pub(crate) fn drive_index(
 
 #[pymethods]
 impl Ticket {
-    /// Waits until the append is in the log, and gives the index of its first record.
+    /// Waits until the append is in the log. Returns the index of its first record, from 1.
+    ///
+    /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait. The append goes on, and
+    /// can be waited for again.
+    ///
+    /// Raises `TimeoutError`, `UnavailableError`, `PoisonedError`, `ClosedError`: the append MAY STILL COME ABOUT, or be in
+    /// the log: appended again it can be there twice. `SequenceForgottenError`: it IS in the log. `FullError`, `BusyError`,
+    /// `TooLargeError`, `TooManySessionsError`, `SessionExpiredError`, `SequenceGapError`: it is surely not.
+    /// `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let limit = Limit::new(timeout)?;
@@ -102,7 +113,9 @@ impl Ticket {
         }
     }
 
-    /// Whether it is settled, well or not.
+    /// Returns whether it is settled, well or not.
+    ///
+    /// Does not block.
     fn done(&self) -> PyResult<bool> {
         Ok(match self.way()? {
             Way::Local(ticket) => ticket.poll().is_some(),
@@ -111,11 +124,15 @@ impl Ticket {
         })
     }
 
-    /// Calls `fn(ticket)` once it is settled, well or not: at once on this thread if it is settled already, else on a thread
-    /// of the package's own, one for all callbacks of the process, which calls them one after the other. A callback may
-    /// append and wait; one that takes long holds up other callbacks, never the log. `close()` of the log settles its
-    /// tickets; their callbacks may still be running when it returns. What a callback raises goes to `sys.unraisablehook`.
-    /// At the end of the program those that are due are called, and no others. A forked child calls none of its parent's.
+    /// Calls `fn(ticket)` once it is settled, well or not. Returns None.
+    ///
+    /// At once on this thread if it is settled already, else on a thread of the package's own, one for all callbacks of the
+    /// process, which calls them one after the other. A callback may append and wait; one that takes long holds up other
+    /// callbacks, never the log. `close()` of the log settles its tickets; their callbacks may still be running when it
+    /// returns. What a callback raises goes to `sys.unraisablehook`. At the end of the program those that are due are
+    /// called, and no others. A forked child calls none of its parent's.
+    ///
+    /// Does not block, but for what `fn` does. Raises `TypeError`: `fn` is not to be called.
     fn add_done_callback(slf: Bound<'_, Self>, r#fn: Bound<'_, PyAny>) -> PyResult<()> {
         let (ticket, function) = (slf.get(), r#fn);
         if !function.is_callable() {

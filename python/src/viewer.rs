@@ -6,7 +6,7 @@ use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::get;
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
-use crate::{values, wait};
+use crate::{input, values, wait};
 use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -14,6 +14,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A log in a directory, read-only, also while another process appends to it.
+///
+/// `Viewer(dir)` opens the log in `dir`, a str or path. Blocks until its files are read, without the GIL; Ctrl-C ends
+/// the wait. Raises `NotFoundError`: there is none; `CorruptError`, `UnsupportedError`, `IoError`: the files.
+///
+/// To be used from any number of threads; in a forked child every call raises `ForkedError`. `with` and `async with`
+/// close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Viewer {
     /// None: it was closed.
@@ -44,51 +50,81 @@ impl Viewer {
         Ok(Self { viewer: Kept::new(Mutex::new(Some(viewer))).map_err(raise)? })
     }
 
-    /// The record at `index`.
-    fn get(&self, py: Python<'_>, index: u64) -> PyResult<Record> {
+    /// Returns the `Record` at `index`, from 1.
+    ///
+    /// Blocks for the disk at most, without the GIL. Raises `OutOfRangeError`: there is no such record yet;
+    /// `DiscardedError`: not any more; `InvalidArgumentError`, `TypeError`: `index`; `CorruptError`, `IoError`: the files;
+    /// `ClosedError`.
+    fn get(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<Record> {
         let viewer = self.viewer()?;
         get(py, index, |start| viewer.reader(start))
     }
 
-    /// Reads from `start`, the first record if not given, to the end there is when it comes there.
+    /// Reads from `start` on. Returns a `Reader` that ends where the log ends when it comes there.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn read(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::First)?, false)
     }
 
-    /// Reads from `start`, the next record to come if not given, and waits at the end for more.
+    /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None))]
     fn tail(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>) -> PyResult<Reader> {
         Self::open_reader(slf, self::start(start, Start::Next)?, true)
     }
 
-    /// Reads in batches from `start`, the first record if not given; waits at the end if it follows.
+    /// Reads in batches from `start` on. Returns a `Stream` of `Batch`.
+    ///
+    /// `start`: an index from 1, a `Start`, or None: the first record. `follow`: whether it waits at the end for more; if
+    /// not, it ends where the log ends when it comes there. Blocks for the disk at most, without the GIL.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `InvalidArgumentError`, `TypeError`: what is no
+    /// start; `CorruptError`, `IoError`: the files; `ClosedError`.
     #[pyo3(signature = (start=None, *, follow=false))]
     fn batches(slf: &Bound<'_, Self>, start: Option<&Bound<'_, PyAny>>, follow: bool) -> PyResult<Stream> {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
-    /// How the log stands, as far as it is proven durable.
+    /// Returns `Info`: how the log stands, as far as it is proven durable.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::info(py, &self.viewer()?.info())
     }
 
-    /// How many records stand behind the last one shown and are not proven durable.
+    /// Returns how many records stand behind the last one shown and are not proven durable.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn unproven(&self) -> PyResult<u64> {
         Ok(self.viewer()?.unproven())
     }
 
-    /// Who belongs to the cluster, as far as the files here say; None: it is a log on its own.
+    /// Returns who belongs to the cluster as far as the files here say, a list of `Member`; None: it is a log on its own.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         values::members(py, self.viewer()?.members())
     }
 
-    /// Why the view does not go on, if it met damage.
+    /// Returns why the view does not go on, an `Error`, if it met damage; None: it goes on.
+    ///
+    /// Does not block. Raises `ClosedError`.
     fn failure<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.viewer()?.failure().map(|error| crate::errors::value(py, &error)).transpose()
     }
 
-    /// Ends the view. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
+    /// Ends the view. Returns None. From any thread, and more than once.
+    ///
+    /// Does not block. Readers go on to the end of what it showed; whoever waits there is woken with `ClosedError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let viewer = self.cell()?.take();
         py.detach(|| drop(viewer));

@@ -3,14 +3,14 @@
 //! Must not know: what is waited for.
 
 use crate::errors::raise;
+use crate::threads;
 use chiplog::{Error, ErrorKind, Result};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -19,22 +19,30 @@ use tokio::runtime::Handle;
 /// So long at most until Ctrl-C, or a close from elsewhere, is noticed.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// A time-out as Python gives it: seconds; None, or more than a clock can express, is none.
-pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    match seconds {
+/// A time as Python gives it, by its argument's name: seconds; None, or more than a clock can express, is no limit.
+pub(crate) fn seconds(name: &str, given: Option<f64>) -> PyResult<Option<Duration>> {
+    match given {
         None => Ok(None),
-        Some(s) if s.is_nan() || s < 0.0 => Err(PyValueError::new_err("a time-out is at least 0 seconds")),
+        Some(s) if s.is_nan() || s < 0.0 => Err(raise(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{name} is {s}; it has to be at least 0 seconds"),
+        ))),
         Some(s) => Ok(Duration::try_from_secs_f64(s).ok()),
     }
+}
+
+/// A time-out that always is one: with more than a clock can express, the longest.
+pub(crate) fn timeout(given: f64) -> PyResult<Duration> {
+    Ok(seconds("timeout", Some(given))?.unwrap_or(Duration::MAX))
 }
 
 /// One time-out over several waits.
 pub(crate) struct Limit(Option<Instant>);
 
 impl Limit {
-    /// Seconds from now, as [`timeout`].
-    pub(crate) fn new(seconds: Option<f64>) -> PyResult<Self> {
-        Ok(Self::of(timeout(seconds)?))
+    /// From now on, as [`seconds`].
+    pub(crate) fn new(timeout: Option<f64>) -> PyResult<Self> {
+        Ok(Self::of(seconds("timeout", timeout)?))
     }
 
     pub(crate) fn of(timeout: Option<Duration>) -> Self {
@@ -181,28 +189,21 @@ fn poll_for<F: Future>(
     }
 }
 
-/// Runs what cannot be interrupted on a thread of its own, and waits for that. When a signal's handler raises, the
-/// work goes on, and what it makes is dropped.
+/// As [`block_on`], for as long as it takes.
+pub(crate) fn to_the_end<F: Future<Output: Send> + Send>(
+    py: Python<'_>,
+    runtime: Option<&Handle>,
+    future: F,
+) -> PyResult<F::Output> {
+    let done = block_on(py, &Limit::none(), runtime, future)?;
+    done.ok_or_else(|| PyRuntimeError::new_err("a wait without a time-out ended"))
+}
+
+/// Does what cannot be interrupted on a thread of its own, and waits for that: see [`threads::begin`].
 pub(crate) fn on_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let (tell, told) = mpsc::sync_channel(1);
-    let run = move || drop(tell.send(work()));
-    let spawned = std::thread::Builder::new().name("chiplog-python".into()).spawn(run);
-    spawned.map_err(|e| raise(Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"))))?;
-    let mut told = Some(told);
-    loop {
-        // A receiver is not Sync: it goes along and comes back.
-        let Some(receiver) = told.take() else { return Err(PyRuntimeError::new_err("nothing to wait for")) };
-        let (got, receiver) = py.detach(move || (receiver.recv_timeout(SLICE), receiver));
-        match got {
-            Ok(done) => return done.map_err(raise),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("the thread panicked"));
-            }
-        }
-        told = Some(receiver);
-    }
+    let done = threads::begin(work).map_err(raise)?;
+    to_the_end(py, None, done)?.map_err(raise)
 }

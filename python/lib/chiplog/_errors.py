@@ -5,23 +5,26 @@ from typing import ClassVar
 
 
 class Error(Exception):
-    """An error of the log. Which kind it is, its class tells; more, where it is known, the attributes."""
+    """An error of the log. Which kind it is, its class tells; the rest stands in attributes.
+
+    kind: the kind's name, as servers, metrics and the command line say it.
+    code: the kind's number, the same in every language and version.
+    retryable: whether the same call can succeed later without anybody mending anything but room or load. Of an append that
+        does NOT say that the record is not stored: after `TimeoutError`, `UnavailableError`, `ClosedError` and
+        `PoisonedError` of an append it may be in the log, and appended again it can be there twice. A session
+        (`Log.session`), or a producer (`Client.producer`), tries an append again without storing it twice.
+    fatal: whether the handle is of no more use for appending.
+    os_error: the operating system's error number, when it was one that failed; else None.
+    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None."""
 
     kind: ClassVar[str] = "other"
-    """The kind's name, as servers, metrics and the command line say it."""
     code: ClassVar[int] = 0
-    """The kind's number, the same in every language and version."""
     retryable: ClassVar[bool] = False
-    """Whether the same call can succeed later without anybody mending anything but room or load."""
     fatal: ClassVar[bool] = False
-    """Whether the handle is of no more use for appending."""
 
     os_error: int | None = None
-    """The operating system's error number, when it was one that failed."""
     path: str | None = None
-    """Of corruption in a file here: the file."""
     offset: int | None = None
-    """Of corruption in a file here: where in it."""
 
 
 class IoError(Error):
@@ -50,13 +53,14 @@ class FullError(Error):
 
 
 class BusyError(Error):
-    """The queue of waiting appends stayed at its limit for as long as the caller would wait."""
+    """The queue of waiting appends stayed at its limit for as long as the caller would wait. Of an append: it is surely
+    not in the log."""
 
     kind, code, retryable = "busy", 5, True
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The time-out passed. A submitted append may still become durable."""
+    """The time-out passed. Of an append: the record MAY STILL BE APPENDED, and appended again it can be there twice."""
 
     kind, code, retryable = "timeout", 6, True
 
@@ -74,7 +78,7 @@ class OutOfRangeError(Error, LookupError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument or option is out of its bounds."""
+    """An argument or option is out of its bounds. One of a wrong type is a `TypeError`."""
 
     kind, code = "invalid_argument", 9
 
@@ -92,7 +96,8 @@ class LockedError(Error):
 
 
 class ClosedError(Error):
-    """The handle was closed."""
+    """The handle was closed. Of an append: the handle's own call did not take it; what was under way, as a producer's ticket
+    tells, may be in the log."""
 
     kind, code, fatal = "closed", 12, True
 
@@ -147,7 +152,8 @@ class NotLeaderError(Error):
 
 
 class UnavailableError(Error):
-    """No answer could be had from a majority in time. Of an append: it may or may not be in the log."""
+    """No answer could be had from a majority in time. Of an append: it MAY BE in the log, and appended again it can be there
+    twice."""
 
     kind, code, retryable = "unavailable", 21, True
 

@@ -1,125 +1,115 @@
 """What the log tells of itself: plain values, to be pickled and compared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ._errors import Error
+from ._fields import documented, told
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """How a log stands."""
+    """How a log stands, at the moment it was asked."""
 
-    log_id: int
-    """The log's name for ever."""
-    directory: int
-    """This copy of it."""
-    follows: bool
-    """Whether this copy follows the log from outside."""
-    first: int
-    """The first record that is not discarded; of an empty log, the first one to come."""
-    last: int
-    """The last committed record; of an empty log `first - 1`."""
-    durable: int
-    """The last record durable here."""
-    bytes_used: int
-    """Bytes from the first record on."""
-    bytes_capacity: int | None
-    """The configured limit of `bytes_used`."""
-    segments: int
-    """Files that hold them."""
-    sessions: int
-    """Exactly-once sessions that are open."""
-    last_timestamp: int
-    """When the newest record was written, in milliseconds since 1970."""
+    log_id: int = field(metadata=told("The log's name for ever."))
+    directory: int = field(metadata=told("This copy of it."))
+    follows: bool = field(metadata=told("Whether this copy follows the log from outside."))
+    first: int = field(
+        metadata=told("Index of the first record that is not discarded; of an empty log, of the first one to come.")
+    )
+    last: int = field(metadata=told("Index of the last committed record; of an empty log `first - 1`."))
+    durable: int = field(metadata=told("Index of the last record durable here."))
+    bytes_used: int = field(metadata=told("Bytes from the first record on."))
+    bytes_capacity: int | None = field(metadata=told("The configured limit of `bytes_used`; None: there is none."))
+    segments: int = field(metadata=told("Files that hold them."))
+    sessions: int = field(metadata=told("Exactly-once sessions that are open."))
+    last_timestamp: int = field(metadata=told("When the newest record was written, in milliseconds since 1970; 0: none was."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Stats:
     """What a log did since it was opened."""
 
-    appends: int
-    records: int
-    blocks: int
-    bytes: int
-    syncs: int
-    sync_seconds_total: float
-    sync_seconds_max: float
-    sync_seconds_p50: float
-    """Half of all syncs took less, to the next power of two of a microsecond."""
-    sync_seconds_p99: float
-    rolls: int
-    """Files begun."""
-    scrubbed_bytes: int
-    """Bytes that the scrub has read and checked: of a replica of a cluster; else 0."""
-    damaged: int
-    """Places found where blocks are damaged."""
-    repaired: int
-    """Such places that were repaired with what other replicas have."""
-    syncing_seconds: float
-    """How long the sync has run that is running now; none: 0."""
+    appends: int = field(metadata=told("Records and batches that were taken, those that a session repeated included."))
+    records: int = field(metadata=told("Records that were written."))
+    blocks: int = field(metadata=told("Blocks that were written; each gathers the appends of a moment."))
+    bytes: int = field(metadata=told("Bytes of blocks that were written, headers and padding included."))
+    syncs: int = field(metadata=told("Syncs that succeeded."))
+    sync_seconds_total: float = field(metadata=told("Time spent in them, in seconds."))
+    sync_seconds_max: float = field(metadata=told("The longest of them, in seconds."))
+    sync_seconds_p50: float = field(
+        metadata=told("Half of all syncs took less, in seconds, to the next power of two of a microsecond.")
+    )
+    sync_seconds_p99: float = field(metadata=told("99 of 100 syncs took less, in the same way."))
+    rolls: int = field(metadata=told("Files begun."))
+    scrubbed_bytes: int = field(
+        metadata=told("Bytes that the scrub has read and checked: of a replica of a cluster; else 0.")
+    )
+    damaged: int = field(metadata=told("Places found where blocks are damaged; one that cannot be repaired counts each time."))
+    repaired: int = field(metadata=told("Such places that were repaired with what other replicas have."))
+    syncing_seconds: float = field(metadata=told("How long the sync has run that is running now, in seconds; none: 0."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
     """What waits in a log."""
 
-    queue_appends: int
-    queue_bytes: int
-    taken_bytes: int
-    uncommitted_bytes: int
+    queue_appends: int = field(metadata=told("Appends that wait to be written."))
+    queue_bytes: int = field(metadata=told("Their bytes."))
+    taken_bytes: int = field(metadata=told("Bytes of appends that the writer has taken and that are not written yet."))
+    uncommitted_bytes: int = field(metadata=told("Bytes that are written and not committed yet."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """A replica that belongs to a cluster."""
 
-    node: int
-    """Its number."""
-    directory: int
-    """The directory it has to come with; 0: not known."""
-    address: str
-    """Where it is reached."""
-    is_voter: bool
-    is_leaving: bool
-    """It is about to leave, or to vote no more."""
+    node: int = field(metadata=told("Its number."))
+    directory: int = field(metadata=told("The directory it has to come with; 0: not known."))
+    address: str = field(metadata=told("Where it is reached."))
+    is_voter: bool = field(metadata=told("Whether it votes; else it is learning."))
+    is_leaving: bool = field(metadata=told("It is about to leave, or to vote no more."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class RemoteInfo:
     """How a log stands, as a server tells."""
 
-    log_id: int
-    """The log's name for ever; 0: not told."""
-    first: int
-    last: int
-    bytes_used: int
-    bytes_capacity: int | None
-    node: int
-    """The replica that tells."""
-    leader: int | None
-    """Who leads, if that is known."""
-    leader_address: str | None
-    """Where it serves clients, if that is known."""
+    log_id: int = field(metadata=told("The log's name for ever; 0: not told."))
+    first: int = field(
+        metadata=told("Index of the first record that is not discarded; of an empty log, of the first one to come.")
+    )
+    last: int = field(metadata=told("Index of the last committed record; of an empty log `first - 1`."))
+    bytes_used: int = field(metadata=told("Bytes from the first record on."))
+    bytes_capacity: int | None = field(metadata=told("The configured limit of `bytes_used`; None: there is none."))
+    node: int = field(metadata=told("The replica that tells."))
+    leader: int | None = field(metadata=told("Who leads; None: not known."))
+    leader_address: str | None = field(metadata=told("Where it serves clients; None: not known."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Unacknowledged:
     """A record that a producer was given and that was not acknowledged before it ended."""
 
-    record: bytes
-    in_doubt: bool
-    """It was sent, and can be in the log. False: it surely is not."""
+    record: bytes = field(metadata=told("Its bytes."))
+    in_doubt: bool = field(metadata=told("It was sent, and can be in the log. False: it surely is not."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Closed:
     """How a producer ended."""
 
-    left: tuple[Unacknowledged, ...]
-    """The records that were not acknowledged by then, in their order."""
-    failed: Error | None
-    """Why records failed, these or earlier ones, since the last `flush`."""
+    left: tuple[Unacknowledged, ...] = field(
+        metadata=told("The records that were not acknowledged by then, in their order.")
+    )
+    failed: Error | None = field(metadata=told("Why records failed, these or earlier ones, since the last `flush`."))
 
     @property
     def all_acknowledged(self) -> bool:
@@ -127,47 +117,39 @@ class Closed:
         return not self.left and self.failed is None
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class FollowerStatus:
     """How a follower stands."""
 
-    server: str | None
-    """The server that feeds it; None: it looks for one."""
-    connected_seconds: float | None
-    """For how long that server has."""
-    first: int
-    last: int
-    source_last: int
-    """The last record that a server was known to have."""
-    fed: bool
-    """Whether that server is kept up to date itself."""
-    last_error: Error | None
-    """What went wrong last, and was or will be tried again."""
-    stopped: Error | None
-    """Why it has ended by itself. None: it has not."""
-    connects: int
-    jumps: int
-    """Times that it jumped over what all servers had discarded."""
-    received_bytes: int
-    received_records: int
-    lag: int
-    """Records that the server is known to have and that are not here yet."""
+    server: str | None = field(metadata=told("The server that feeds it; None: it looks for one."))
+    connected_seconds: float | None = field(metadata=told("For how long that server has, in seconds."))
+    first: int = field(metadata=told("Index of the first record that is here; of an empty copy, of the first one to come."))
+    last: int = field(metadata=told("Index of the last record that is here; of an empty copy `first - 1`."))
+    source_last: int = field(metadata=told("Index of the last record that a server was known to have."))
+    fed: bool = field(metadata=told("Whether that server is kept up to date itself."))
+    last_error: Error | None = field(metadata=told("What went wrong last, and was or will be tried again."))
+    stopped: Error | None = field(metadata=told("Why it has ended by itself. None: it has not."))
+    connects: int = field(metadata=told("Times that it began with a server."))
+    jumps: int = field(metadata=told("Times that it jumped over what all servers had discarded."))
+    received_bytes: int = field(metadata=told("Bytes that servers have sent."))
+    received_records: int = field(metadata=told("Records that servers have sent."))
+    lag: int = field(metadata=told("Records that the server is known to have and that are not here yet."))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class FollowerEvent:
     """Something that happened to a follower."""
 
-    kind: Literal["connected", "switched", "jumped", "discarded", "failed", "stopped", "missed", "other"]
-    server: str | None = None
-    """Connected, switched: who sends now. Failed: who it was, if it was a server."""
-    server_before: str | None = None
-    """Switched: who sent before."""
-    first: int | None = None
-    """Jumped, discarded: the first record that is left."""
-    due: int | None = None
-    """Jumped: the record that was due, and is not to be had."""
-    error: Error | None = None
-    """Failed, stopped: why."""
-    missed: int | None = None
-    """Missed: so many events were not taken in time."""
+    kind: Literal["connected", "switched", "jumped", "discarded", "failed", "stopped", "missed", "other"] = field(
+        metadata=told("What happened; of the fields below those have a value that belong to it.")
+    )
+    server: str | None = field(
+        default=None, metadata=told("Connected, switched: who sends now. Failed: who it was, if it was a server.")
+    )
+    server_before: str | None = field(default=None, metadata=told("Switched: who sent before."))
+    first: int | None = field(default=None, metadata=told("Jumped, discarded: index of the first record that is left."))
+    due: int | None = field(default=None, metadata=told("Jumped: index of the record that was due, and is not to be had."))
+    error: Error | None = field(default=None, metadata=told("Failed, stopped: why."))
+    missed: int | None = field(default=None, metadata=told("Missed: so many events were not taken in time."))
