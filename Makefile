@@ -77,13 +77,15 @@ wheel: $(MATURIN) ## the Python wheel, for any Linux of this kind with Python 3.
 sdist: $(MATURIN) ## the sources as a package: pip makes a wheel of it, where there is a Rust: target/wheels/
 	cd python && $(MATURIN) sdist --out ../target/wheels
 
-# Third-party crates are those that are built already; what builds the wheel, pip gets by itself.
+# Third-party crates are those that are built already; what builds the wheel, pip gets by itself. The package's files have
+# times of long ago, with which cargo would take what an earlier package was built into: -m gives them those of today.
 SDIST_VENV := $(CURDIR)/target/venv-sdist
+SDIST_FILES := $(CURDIR)/target/sdist
 test-sdist: sdist ## a wheel is built of the package and installed into an empty environment, and used there
-	rm -rf $(SDIST_VENV) && $(PYTHON) -m venv $(SDIST_VENV)
+	rm -rf $(SDIST_VENV) $(SDIST_FILES) && $(PYTHON) -m venv $(SDIST_VENV) && mkdir $(SDIST_FILES)
+	tar -xmzf "$$(ls -t target/wheels/chiplog-*.tar.gz | head -n 1)" -C $(SDIST_FILES) --strip-components=1
 	CARGO_TARGET_DIR=$(CURDIR)/target MATURIN_PEP517_ARGS="--profile $(WHEEL_PROFILE)" \
-	  $(SDIST_VENV)/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
-	  "$$(ls -t target/wheels/chiplog-*.tar.gz | head -n 1)"
+	  $(SDIST_VENV)/bin/pip install --quiet --disable-pip-version-check --no-cache-dir $(SDIST_FILES)
 	cd target && $(SDIST_VENV)/bin/python -c 'import chiplog, tempfile; \
 	  log = chiplog.Log(tempfile.mkdtemp()); assert log.append(b"x") == 1; log.close(); print(chiplog.__version__, chiplog.__file__)'
 

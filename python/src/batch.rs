@@ -98,7 +98,7 @@ impl Batch {
         self.records().timestamp().get()
     }
 
-    /// The bytes of all records, one after the other: a read-only view, not a copy. It holds the segment until it is dropped.
+    /// The bytes of all records, one after the other: a read-only view, no copy. It holds the segment until it is dropped.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         // One of its own: whoever releases it leaves the records' views alone.

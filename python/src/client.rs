@@ -326,10 +326,10 @@ impl Client {
     }
 }
 
-/// How a log stands, now and whenever that changes: an iterator of `RemoteInfo`, also for `async for`. Made by `Client.watch`.
+/// How a log stands, now and whenever that changes: an iterator of `RemoteInfo`, also for `async for`.
 ///
-/// It never ends by itself; with the watch or its client closed it raises `ClosedError`. From any thread, one after the
-/// other. `with` and `async with` close it.
+/// Made by `Client.watch`. It never ends by itself; with the watch or its client closed it raises `ClosedError`. From
+/// any thread, one after the other. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Watch {
     watching: Kept<Arc<Watching>>,

@@ -114,7 +114,7 @@ impl Follower {
     }
 
     /// The follower, to be closed: it counts as that from now on.
-    fn ending(&self) -> PyResult<follower::Follower> {
+    fn to_be_closed(&self) -> PyResult<follower::Follower> {
         let follower = self.handle()?.clone();
         self.ending.close();
         Ok(follower)
@@ -303,7 +303,9 @@ impl Follower {
         cause.map(|error| crate::errors::value(py, &error)).transpose()
     }
 
-    /// The `Options` of the copy's files in force, each with its value: what was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    /// The `Options` of the copy's files that are in force, each with its value.
+    ///
+    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::options(py, self.handle()?.log().options())
@@ -323,7 +325,7 @@ impl Follower {
     ///
     /// Raises `PoisonedError`: a write had failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let follower = self.ending()?;
+        let follower = self.to_be_closed()?;
         wait::on_thread(py, move || follower.close())
     }
 
@@ -353,7 +355,7 @@ impl Follower {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let follower = self.ending()?;
+        let follower = self.to_be_closed()?;
         drive_on_thread(py, move || follower.close(), |py, ()| Ok(py.None()))
     }
 

@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// A durable log in a directory: the one handle that appends to it.
 ///
 /// `Log(dir, options=None)` opens the log in `dir`, a str or path, or makes one there. `options`: `Options`, None: the
-/// defaults. Blocks until its files are recovered, without the GIL; Ctrl-C ends the wait.
+/// defaults. Blocks until its files are recovered, without the GIL; Ctrl-C ends the wait, and what is opened then is
+/// closed.
 ///
 /// Raises `LockedError`: another handle or process has it open; `NotFoundError`: there is none, and `create` is False;
 /// `CorruptError`, `UnsupportedError`, `IoError`: the files; `InvalidArgumentError`, `TypeError`: an option.
@@ -80,7 +81,7 @@ impl Log {
     }
 
     /// The log, to be closed: it counts as that from now on.
-    fn ending(&self) -> PyResult<chiplog::Log> {
+    fn to_be_closed(&self) -> PyResult<chiplog::Log> {
         let log = self.handle()?.clone();
         self.ending.close();
         Ok(log)
@@ -119,7 +120,7 @@ impl Log {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, all or none, and waits until they are on stable storage. Returns the range of their indexes.
+    /// Appends records as one batch, all or none, and waits for stable storage. Returns the range of their indexes.
     ///
     /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
     /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0; None: no limit. Blocks,
@@ -220,7 +221,7 @@ impl Log {
         }
     }
 
-    /// Appends records as one batch, all or none; what is awaited gives the index of the first, once all are on stable storage.
+    /// Appends records as one batch, all or none; what is awaited gives the index of the first once they are stored.
     ///
     /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to `options.batch_bytes_max`
     /// bytes. `codec`, how they are stored: "none", "lz4" or "zstd". Does not block, but for the packing, without the GIL.
@@ -319,7 +320,7 @@ impl Log {
         Ticket::answer(self.log()?.submit_barrier(timeout).map_err(raise)?)
     }
 
-    /// Waits until all that was appended before the call can be read here. Returns the index of the last record then; 0: none.
+    /// Waits until all that was appended before the call can be read here. Returns the last index then; 0: none.
     ///
     /// `timeout`: seconds, from 0. Blocks, without the GIL; Ctrl-C ends the wait.
     ///
@@ -424,7 +425,9 @@ impl Log {
         self.handle()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
     }
 
-    /// The `Options` in force, each with its value: what was given, defaults, and limits that came down with the segments' size. Also after `close()`.
+    /// The `Options` in force, each with its value.
+    ///
+    /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::options(py, self.handle()?.options())
@@ -443,7 +446,7 @@ impl Log {
     ///
     /// Raises `PoisonedError`: a write or sync had failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let log = self.ending()?;
+        let log = self.to_be_closed()?;
         wait::on_thread(py, move || log.close())
     }
 
@@ -473,7 +476,7 @@ impl Log {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let log = self.ending()?;
+        let log = self.to_be_closed()?;
         drive_on_thread(py, move || log.close(), |py, ()| Ok(py.None()))
     }
 

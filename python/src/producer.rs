@@ -94,8 +94,8 @@ impl Producer {
     /// Appends a record and waits until it is in the log. Returns its index, from 1.
     ///
     /// `record`: bytes or anything with a buffer, as large as the servers take. `timeout`: seconds, from 0; None: no limit.
-    /// Room is waited for for at most `ProducerOptions.block_max` seconds, the record for
-    /// `ProducerOptions.delivery_timeout`. Blocks, without the GIL; Ctrl-C ends the wait.
+    /// Room is waited for at most `ProducerOptions.block_max` seconds, the record for `ProducerOptions.delivery_timeout`.
+    /// Blocks, without the GIL; Ctrl-C ends the wait.
     ///
     /// Raises `TimeoutError`, `UnavailableError`, `ClosedError`: the record MAY STILL BE APPENDED (after this `timeout`, or
     /// Ctrl-C, the producer goes on sending it): appended again it can be there twice. `SequenceForgottenError`: it IS in

@@ -282,7 +282,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits until there is a record to read. Returns True; False: not in time, or the end of a reader that does not follow.
+    /// Waits until there is a record to read. Returns True; False: not in time, or at the end where it does not follow.
     ///
     /// `timeout`: seconds, from 0; None: no limit. Blocks, without the GIL; Ctrl-C ends the wait.
     ///

@@ -145,7 +145,7 @@ impl Session {
         settle(py, &ticket, &limit)
     }
 
-    /// Appends records as one batch, once, all or none, and waits until they are on stable storage. Returns the range of their indexes.
+    /// Appends records as one batch, once, all or none, and waits for stable storage. Returns the range of their indexes.
     ///
     /// `records`: an iterable of bytes or whatever has a buffer, at least one, together up to the log's
     /// `Options.batch_bytes_max` bytes. `codec`, how they are stored: "none", "lz4" or "zstd". `timeout`: seconds, from 0;
@@ -199,7 +199,7 @@ impl Session {
         Ticket::local(self.ticket(py, record.as_slice(), &Limit::now())?)
     }
 
-    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room, or another thread uses it.
+    /// As `submit_batch`, with `records` and `codec`, but raises `BusyError` where there is no room or another thread is at it.
     ///
     /// Does not block, but for the packing, without the GIL. Raises what `submit_batch` does: none of them was taken.
     #[pyo3(signature = (records, codec="none"))]

@@ -11,8 +11,9 @@ class Error(Exception):
     code: the kind's number, the same in every language and version.
     retryable: whether the same call can succeed later without anybody mending anything but room or load. Of an append that
         does NOT say that the record is not stored: after `TimeoutError`, `UnavailableError`, `ClosedError` and
-        `PoisonedError` of an append it may be in the log, and appended again it can be there twice. A session
-        (`Log.session`), or a producer (`Client.producer`), tries an append again without storing it twice.
+        `PoisonedError` of an append it may be in the log, and appended again it can be there twice. What a
+        session is given again under its number (`Log.resume_session`), and what a producer sends again by itself
+        (`Client.producer`), is stored once.
     fatal: whether the handle is of no more use for appending.
     os_error: the operating system's error number, when it was one that failed; else None.
     path, offset: of corruption in a file here, the file, and where in it, in bytes; else None."""
