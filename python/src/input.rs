@@ -3,10 +3,10 @@
 
 use crate::errors::raise;
 use chiplog::{Error, ErrorKind};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyMemoryView};
+use pyo3::types::{PyBytes, PyMemoryView};
 
 /// A record to be appended.
 pub(crate) struct Input<'py>(Bound<'py, PyBytes>);
@@ -45,7 +45,7 @@ pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
 pub(crate) fn whole(given: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<u64> {
     given.extract().map_err(|error: PyErr| {
         let wanted = format!("it has to be {what} to {}", u64::MAX);
-        if given.is_instance_of::<PyInt>() {
+        if error.is_instance_of::<PyOverflowError>(given.py()) {
             let what = format!("{name} is {given}; {wanted}");
             return raise(Error::new(ErrorKind::InvalidArgument, what));
         }

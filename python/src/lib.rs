@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait (threads)   courier (asyncio)   ending   fork   runtime   threads ┘
+//!         └── wait   courier (asyncio)   threads   ending   fork   runtime ┘
 //! ```
 //!
 //! Invariants:

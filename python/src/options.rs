@@ -10,7 +10,6 @@ use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, R
 use chiplog_net::follower::FollowerOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -45,8 +44,11 @@ where
             return PyTypeError::new_err(format!("option {name} is of type {got}; it takes {takes}"));
         }
         // Of nothing else, which may be a secret.
-        let is_number = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>();
-        if is_number { refused(options, name, &value) } else { refused(options, name, &"not usable") }
+        if value.extract::<f64>().is_ok() {
+            refused(options, name, &value)
+        } else {
+            refused(options, name, &"not usable")
+        }
     })
 }
 
@@ -208,8 +210,9 @@ pub(crate) fn follower(given: Given<'_, '_>) -> PyResult<FollowerOptions> {
 
 /// Where to begin: an index, or a `chiplog.Start`.
 pub(crate) fn start(from: &Bound<'_, PyAny>) -> PyResult<Start> {
-    if from.is_instance_of::<PyInt>() {
-        return input::whole(from, "start", input::INDEX).map(|index| Start::Index(Index(index)));
+    match input::whole(from, "start", input::INDEX) {
+        Err(error) if error.is_instance_of::<PyTypeError>(from.py()) => {}
+        index => return index.map(|index| Start::Index(Index(index))),
     }
     let unknown = |_| {
         let got = input::type_name(from);

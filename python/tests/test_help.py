@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import chiplog
+import numpy
 import pytest
 from conftest import SMALL
 
@@ -133,8 +134,11 @@ def test_numbers_out_of_bounds_are_told_by_name(log: chiplog.Log) -> None:
         for number in (-1, 1 << 64):
             with pytest.raises(chiplog.InvalidArgumentError, match=rf"^{name} is {number}; it has to be .*, from [01] to \d+"):
                 call(number)
+        with pytest.raises(chiplog.InvalidArgumentError, match=f"{name} is -1; it has"):
+            call(numpy.int64(-1))
         with pytest.raises(TypeError):
             call("one")
+    assert next(log.read(numpy.int64(1))).index == log.get(numpy.uint8(1)).index == 1  # type: ignore[arg-type]
     assert isinstance(chiplog.InvalidArgumentError("x"), ValueError)
     with pytest.raises(chiplog.InvalidArgumentError, match="timeout is -1; it has to be at least 0 seconds"):
         log.append(b"y", timeout=-1)

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import chiplog
@@ -88,6 +89,11 @@ def test_a_follower_has_what_servers_have(servers: Servers, client: chiplog.Clie
         assert next(tail).index == index
     with pytest.raises(chiplog.ClosedError):
         next(tail)
+    closed: list[Callable[[], object]] = [copy.read, copy.info, copy.stats, lambda: copy.get(index)]
+    for call in closed:
+        with pytest.raises(chiplog.ClosedError, match="the follower was closed"):
+            call()
+    assert copy.status().last >= index and copy.path == tmp_path and copy.poison_cause() is None
     # It goes on where it was, from files, without a server.
     with chiplog.Follower(tmp_path, cluster=["127.0.0.1:1"]) as copy:
         assert copy.get(index).copy() == b"came later"
