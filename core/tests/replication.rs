@@ -312,11 +312,9 @@ fn the_status_shows_a_change_to_whoever_was_answered() {
         let log = trio.log(leader);
         let other = NodeId(leader % 3 + 1);
         let address = format!("memory:{other}-{round}");
-        for change in [
-            Change::Demote(other),
-            Change::SetAddress { node: other, address },
-            Change::Promote(other),
-        ] {
+        for change in
+            [Change::Demote(other), Change::SetAddress { node: other, address }, Change::Promote(other)]
+        {
             log.change_members(std::slice::from_ref(&change), PATIENCE).unwrap();
             assert_shown(log, &change);
         }
