@@ -50,7 +50,7 @@ pub(crate) fn whole(given: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResul
             return raise(Error::new(ErrorKind::InvalidArgument, what));
         }
         if error.is_instance_of::<PyTypeError>(given.py()) {
-            return PyTypeError::new_err(format!("of type {}; {wanted}", type_name(given)));
+            return PyTypeError::new_err(format!("{name} is of type {}; {wanted}", type_name(given)));
         }
         error // what its own __index__ raised
     })

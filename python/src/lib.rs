@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - Nobody waits, and nothing large is copied, with the interpreter held.
-//! - A thread that waits looks for signals every [`wait::SLICE`], so that Ctrl-C works.
+//! - A thread that waits looks for signals every `wait::SLICE`, so that Ctrl-C works.
 //! - No thread of the log or of the network ever waits for the interpreter: what it has to tell an event loop goes
 //!   through an eventfd, what it has to tell a callback goes to the callbacks' thread.
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.

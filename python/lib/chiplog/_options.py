@@ -48,7 +48,7 @@ class Start:
         return cls("since", time)
 
 
-_TIME = "seconds, from 0"
+_TIME = "finite seconds, from 0"
 _BACKOFF = "Twice as long after each further failure, up to backoff_max."
 _WINDOW = "bytes, up to 2,147,483,647"
 _TOKEN = "text, printable ASCII"
@@ -170,7 +170,7 @@ class ProducerOptions:
     A value out of its bounds is an `InvalidArgumentError` when the producer is made, one of another type a `TypeError`."""
 
     linger: float | None = option(
-        "seconds, from 0, less than delivery_timeout", "0", "How long a batch that is not full waits for more records."
+        "finite seconds, from 0, less than delivery_timeout", "0", "How long a batch that is not full waits for more records."
     )
     batch_bytes: int | None = option(
         "bytes, 45 to 268,435,456 (256 MiB)",
@@ -204,10 +204,10 @@ class ProducerOptions:
         "Client.open_session.",
     )
     request_timeout: float | None = option(
-        "seconds, more than 0", "10", "Without an answer for so long the connection is given up, and batches are sent again."
+        "finite seconds, more than 0", "10", "Without an answer for so long the connection is given up, and batches are sent again."
     )
     delivery_timeout: float | None = option(
-        "seconds, more than 0",
+        "finite seconds, more than 0",
         "120",
         "A record that is not acknowledged for so long fails: as FullError, BusyError or TooManySessionsError if it was refused "
         "as such, and it surely is not in the log; else as TimeoutError, and it may be.",
@@ -234,7 +234,7 @@ class ReaderOptions:
         "an index, from 0", "0", "A replica that has not come to this record is waited for: for reading what was just written."
     )
     keep_alive: float | None = option(
-        "seconds, from 0.01",
+        "finite seconds, from 0.01",
         "3",
         "How often an idle server says that it is there. One that is silent for three times as long is left.",
     )
