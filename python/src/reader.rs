@@ -28,6 +28,8 @@ use tokio::runtime::Handle;
 /// wait. Threads may share it: each record is given to one of them. Of tasks of asyncio, one at a time waits; who is
 /// cancelled has taken nothing.
 ///
+/// Of files here, what is read on and on is read up to 6 MiB ahead on another thread.
+///
 /// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such record;
 /// `CorruptError`, `IoError`: the files; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
 /// `PermissionDeniedError`: the servers; `ClosedError`: the reader was closed, or the end came of a log that was;
