@@ -39,7 +39,24 @@ fn a_file_is_checked_and_shown() {
     let ran = run(&["config", "check", path]);
     assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
     let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
-    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert_eq!(ran.code, 2, "it is no log that is missing: {}", ran.err);
+}
+
+/// One of the two took the file by itself, the other one behind a flag.
+#[test]
+fn the_file_goes_by_itself_or_behind_its_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chiplog.toml");
+    fs::write(&file, "node = 3\n").unwrap();
+    let path = file.to_str().unwrap();
+    for what in ["check", "show"] {
+        let by_itself = run(&["config", what, path]).ok().out;
+        assert_eq!(by_itself, run(&["config", what, "--config", path]).ok().out);
+        assert_eq!(run(&["config", what, path, "--config", path]).code, 2);
+    }
+    assert_eq!(run(&["config", "check"]).code, 2);
+    let output = chiplog().args(["config", "show", path]).env("CHIPLOG_CONFIG", "/nowhere").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("node = 3"), "the command line wins");
 }
 
 /// The file, then variables, then flags: the later win. What is wrong in the environment is said to be there.
