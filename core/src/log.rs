@@ -538,7 +538,8 @@ impl Log {
         }
     }
 
-    /// How this replica stands in its cluster, as of its last turn. Once the log is closed or poisoned: as it stood then, but
+    /// How this replica stands in its cluster: who leads and who is a member as of its last turn, positions at most 20 ms
+    /// older. Once the log is closed or poisoned: as it stood then, but
     /// it leads no more and knows no leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
@@ -585,8 +586,8 @@ impl Log {
     }
 
     /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
-    /// joint configuration. Waits until the change is in force; a promotion first waits until its learner has
-    /// caught up.
+    /// joint configuration. Waits until the change is in force and [`Log::status`] shows it; a promotion first waits until
+    /// its learner has caught up.
     ///
     /// # Errors
     /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may

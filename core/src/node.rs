@@ -25,6 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Item, Queue, Work};
 use crate::limping::Limping;
 use crate::mail::Mail;
+use crate::membership::Membership;
 use crate::moment::Moment;
 use crate::open::Opened;
 use crate::plan::Room;
@@ -113,14 +114,19 @@ pub(crate) struct Node {
     retain_at: Moment,
     sync_began: Moment,
     limping: Limping,
-    shown: Option<(Shown, Upto, Moment)>,
+    shown: Option<Shown>,
     tending: Tending,
 }
 
-/// What a status is made anew for at once when it has changed: role, term, leader, and the number of members.
-type Shown = (Role, Term, Option<NodeId>, usize);
-/// The last committed entry and the last one.
-type Upto = (RaftIndex, RaftIndex);
+/// What the status was made of. It is made anew at once when who leads or who is a member has changed.
+struct Shown {
+    lead: (Role, Term, Option<NodeId>),
+    membership: Membership,
+    /// The last committed entry and the last one.
+    upto: (RaftIndex, RaftIndex),
+    at: Moment,
+}
+
 /// Positions in the status are at most this old while the node turns.
 const STATUS_AGE: Duration = Duration::from_millis(20);
 
@@ -492,20 +498,18 @@ impl Node {
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
         let replica = &self.replica;
-        let shown = (
-            replica.role(),
-            replica.term(),
-            replica.live_leader(now),
-            replica.membership().members().count(),
-        );
+        let lead = (replica.role(), replica.term(), replica.live_leader(now));
         let upto = (sequencer.committed().raft, sequencer.end().raft);
         // Once nothing more is to be expected, what is shown has to stand.
         let quiet = self.prove_at.is_none();
-        let stale = |(before, upto_before, at): (Shown, Upto, Moment)| {
-            before != shown || now >= at.plus(STATUS_AGE) || (quiet && upto_before != upto)
+        let stale = |shown: &Shown| {
+            shown.lead != lead
+                || shown.membership != *replica.membership()
+                || now >= shown.at.plus(STATUS_AGE)
+                || (quiet && shown.upto != upto)
         };
-        if self.shown.is_none_or(stale) {
-            self.shown = Some((shown, upto, now));
+        if self.shown.as_ref().is_none_or(stale) {
+            self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
             let status = self.status(now);
             self.published.show(status);
         }

@@ -24,6 +24,20 @@ fn options(node: u64, bootstrap: Bootstrap, network: &MemoryNetwork) -> Options 
     Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) }
 }
 
+/// Who was told that a change is in force finds it in the status, at once.
+#[track_caller]
+fn assert_shown(log: &Log, change: &Change) {
+    let status = log.status();
+    let member = |node: &NodeId| status.members.iter().find(|m| m.node == *node);
+    let is_shown = match change {
+        Change::Promote(node) => member(node).is_some_and(chiplog::Member::is_voter),
+        Change::Demote(node) => member(node).is_some_and(chiplog::Member::is_learner),
+        Change::SetAddress { node, address } => member(node).is_some_and(|m| m.address == *address),
+        other => panic!("not asked of {other:?}"),
+    };
+    assert!(is_shown, "{change:?}: {status:?}");
+}
+
 impl Trio {
     fn new(nodes: u64) -> Self {
         let network = MemoryNetwork::new();
@@ -44,7 +58,9 @@ impl Trio {
                 }
             }
             r.unwrap();
-            leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
+            let change = Change::Promote(NodeId(node));
+            leader.change_members(std::slice::from_ref(&change), PATIENCE).unwrap();
+            assert_shown(leader, &change);
             logs.push(Some(log));
         }
         Self { network, dirs, logs, id }
@@ -285,6 +301,27 @@ fn a_change_waits_while_the_lead_is_handed_over() {
         assert_eq!(handed.join().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
         promoted.join().unwrap().unwrap();
     });
+}
+
+/// The number of members told the status that it was stale: so a change that leaves it as it was showed late.
+#[test]
+fn the_status_shows_a_change_to_whoever_was_answered() {
+    let trio = Trio::new(3);
+    for round in 0..10 {
+        let leader = trio.leader(0);
+        let log = trio.log(leader);
+        let other = NodeId(leader % 3 + 1);
+        let address = format!("memory:{other}-{round}");
+        for change in
+            [Change::Demote(other), Change::SetAddress { node: other, address }, Change::Promote(other)]
+        {
+            log.change_members(std::slice::from_ref(&change), PATIENCE).unwrap();
+            assert_shown(log, &change);
+        }
+        log.transfer_leader(other, PATIENCE).unwrap();
+        let status = log.status();
+        assert!(status.role != Role::Leader && status.leader == Some(other), "{status:?}");
+    }
 }
 
 /// An idle log that was on its own showed for ever what it was like before its last append.

@@ -35,6 +35,8 @@ struct State {
     signal: Option<Signal>,
     /// Whether it is what is called when there is more, and no callback is.
     is_watched: bool,
+    /// It is lowered, and its hook set: a call that reads over the network takes that away.
+    is_armed: bool,
     /// The callback of the moment.
     gate: Option<Gate>,
     /// What the last run came to: room for the next one.
@@ -65,7 +67,15 @@ impl Reading {
 
     fn new(source: Source) -> Self {
         let (last, signal, gate) = (None, None, None);
-        Self(Mutex::new(State { source, last, signal, is_watched: false, gate, room: (1, 1) }))
+        Self(Mutex::new(State {
+            source,
+            last,
+            signal,
+            is_watched: false,
+            is_armed: false,
+            gate,
+            room: (1, 1),
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -202,8 +212,8 @@ impl State {
     fn after<T>(&mut self, next: Result<T>) -> Result<T> {
         if next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout) {
             self.arm()?;
-        } else if let (Source::Remote { .. }, Some(signal)) = (&self.source, self.watched()) {
-            signal.raise(); // the call took the hook away
+        } else if matches!(self.source, Source::Remote { .. }) && std::mem::take(&mut self.is_armed) {
+            self.watched().iter().for_each(|signal| signal.raise());
         }
         next
     }
@@ -218,8 +228,10 @@ impl State {
         let Some(signal) = self.watched().cloned() else { return Ok(()) };
         signal.lower();
         let more = signal.clone();
+        let armed = self.on_more(move || more.raise());
+        self.is_armed = armed.is_ok();
         // The next call that reads tells what is the matter.
-        self.on_more(move || more.raise()).inspect_err(|_| signal.raise())
+        armed.inspect_err(|_| signal.raise())
     }
 }
 

@@ -8,14 +8,13 @@ use crate::values::{Context, appended, chiplog_appended_t, chiplog_outcome_fn, o
 use chiplog::{Answer, Error, ErrorKind, Result, Ticket};
 use chiplog_net::client::blocking::Delivery;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{PoisonError, RwLock};
 
 /// What was asked for.
 enum What {
     Append(Ticket),
     Answer(Answer),
-    Delivery(Mutex<Delivery>),
+    Delivery(Delivery),
 }
 
 /// A ticket as C holds it; None once a callback has it.
@@ -40,7 +39,7 @@ impl Asked {
     }
 
     pub(crate) fn delivery(delivery: Delivery) -> Self {
-        Self(RwLock::new(Some(What::Delivery(Mutex::new(delivery)))))
+        Self(RwLock::new(Some(What::Delivery(delivery))))
     }
 
     fn with<T>(&self, ask: impl FnOnce(&What) -> Result<T>) -> Result<T> {
@@ -56,10 +55,7 @@ impl What {
         match self {
             Self::Append(ticket) => Some(ticket.poll()?.map(appended)),
             Self::Answer(answer) => Some(answer.poll()?.map(one)),
-            Self::Delivery(delivery) => match delivery.try_lock() {
-                Ok(delivery) => Some(delivery.poll()?.map(one)),
-                Err(_) => None, // somebody waits for it
-            },
+            Self::Delivery(delivery) => Some(delivery.poll()?.map(one)),
         }
     }
 
@@ -69,34 +65,11 @@ impl What {
             (Self::Append(ticket), Some(limit)) => ticket.wait_timeout(limit).map(appended),
             (Self::Answer(answer), None) => answer.wait().map(one),
             (Self::Answer(answer), Some(limit)) => answer.wait_timeout(limit).map(one),
-            (Self::Delivery(delivery), limit) => {
-                let begun = Instant::now();
-                let mut delivery = turn(delivery, limit)?;
-                let limit = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-                without_sigpipe(|| match limit {
-                    None => delivery.wait().map(one),
-                    Some(limit) => delivery.wait_timeout(limit).map(one),
-                })
-            }
+            (Self::Delivery(delivery), limit) => without_sigpipe(|| match limit {
+                None => delivery.wait().map(one),
+                Some(limit) => delivery.wait_timeout(limit).map(one),
+            }),
         }
-    }
-}
-
-/// The turn to wait for it. Whoever waits has it to the end of that wait: others take their own time-outs meanwhile.
-fn turn(delivery: &Mutex<Delivery>, limit: Option<Duration>) -> Result<MutexGuard<'_, Delivery>> {
-    const LOOK: Duration = Duration::from_millis(1);
-    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-    loop {
-        match delivery.try_lock() {
-            Ok(turn) => return Ok(turn),
-            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
-        if left.is_zero() {
-            return Err(Error::new(ErrorKind::Timeout, "still under way"));
-        }
-        std::thread::sleep(left.min(LOOK));
     }
 }
 

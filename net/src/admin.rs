@@ -20,16 +20,13 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// The longest time-out that a caller gets.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// How long a change that is in force is waited for in what the replica tells of itself, and how often that is looked at.
-const SHOWN_MAX: Duration = Duration::from_secs(5);
-const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// Findings of a scrub that are told in words; all are counted.
 const FINDINGS_MAX: u64 = 10_000;
 /// How much a scrub reads between two responses.
@@ -173,14 +170,7 @@ impl Admin for AdminService {
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
         self.answered(log.submit_change_members(&changes, timeout)).await?;
-        // It is in force; how the replica stands is told a moment after.
-        let begun = Instant::now();
-        let mut status = log.status();
-        while !shows(&status, &changes) && begun.elapsed() < SHOWN_MAX {
-            tokio::time::sleep(LOOK_INTERVAL).await;
-            status = log.status();
-        }
-        Ok(Response::new(ChangeMembersResponse { members: members(&status) }))
+        Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
     }
 
     async fn transfer_leader(
@@ -327,20 +317,6 @@ fn members(status: &chiplog::Status) -> Vec<Member> {
         }
     };
     status.members.iter().map(member).collect()
-}
-
-/// Whether all of this has come about.
-fn shows(status: &chiplog::Status, changes: &[Change]) -> bool {
-    let member = |node: &NodeId| status.members.iter().find(|m| m.node == *node);
-    let has_come = |change: &Change| match change {
-        Change::AddLearner { node, .. } => member(node).is_some(),
-        Change::Promote(node) => member(node).is_some_and(chiplog::Member::is_voter),
-        Change::Demote(node) => member(node).is_some_and(chiplog::Member::is_learner),
-        Change::Remove(node) => member(node).is_none(),
-        Change::SetAddress { node, address } => member(node).is_some_and(|m| m.address == *address),
-        _ => true,
-    };
-    changes.iter().all(has_come) && !status.members.iter().any(chiplog::Member::is_leaving)
 }
 
 /// A change as the log takes it.

@@ -4,6 +4,7 @@
 //! - One at a time reads; nobody holds a lock while waiting for records.
 //! - Closing wakes whoever waits, and what was taken is dropped when it comes back.
 
+use crate::ahead::Ahead;
 use crate::ending::Ending;
 use crate::fork;
 use chiplog::{Error, ErrorKind, ForkGuard, Index, RecordBatch, Result};
@@ -16,7 +17,7 @@ use tokio::runtime::Handle;
 /// What is read from.
 pub(crate) enum Source {
     /// Files here, and whether a reader waits at the end.
-    Local(Box<chiplog::Reader>, bool),
+    Local(Box<Ahead>, bool),
     /// Servers.
     Remote(Box<RemoteReader>),
 }
@@ -25,7 +26,7 @@ impl Source {
     /// Index of the next record, if it is known.
     pub(crate) fn position(&self) -> Option<Index> {
         match self {
-            Self::Local(reader, _) => Some(reader.position()),
+            Self::Local(reader, _) => reader.position(),
             Self::Remote(reader) => reader.position(),
         }
     }

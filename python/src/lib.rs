@@ -16,6 +16,7 @@
 //!   through an eventfd, what it has to tell a callback goes to the callbacks' thread.
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
+mod ahead;
 mod batch;
 mod callbacks;
 mod client;

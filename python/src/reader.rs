@@ -5,6 +5,7 @@
 //! - A batch is taken from the source only while none is in hand, and put in hand before the source goes back: no record
 //!   is lost or given twice, however many threads read.
 
+use crate::ahead::Ahead;
 use crate::batch::{Batch, Record};
 use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
@@ -379,7 +380,7 @@ pub(crate) fn local(
     reader: chiplog::Result<chiplog::Reader>,
     follow: bool,
 ) -> PyResult<Reader> {
-    let source = Source::Local(Box::new(reader.map_err(raise)?), follow);
+    let source = Source::Local(Box::new(Ahead::new(reader.map_err(raise)?)), follow);
     Reader::new(source, None, Some(of.clone().unbind()))
 }
 

@@ -7,6 +7,8 @@
 //! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
 //!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning.
 //! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
+//!
+//! Invariant: who hears that something came about finds it in the status.
 
 use super::Replica;
 use crate::completion::Outcome;
@@ -39,6 +41,8 @@ pub(super) struct Asks {
     attempts: u64,
     changes: Vec<Pending>,
     transfer: Option<(NodeId, Moment, Promise)>,
+    /// What came about, for who asked for it: answered when the status shows it.
+    done: Vec<(Promise, Outcome)>,
 }
 
 struct Barrier {
@@ -74,6 +78,7 @@ impl Asks {
             attempts: first_attempt,
             changes: Vec::new(),
             transfer: None,
+            done: Vec::new(),
         }
     }
 
@@ -105,8 +110,9 @@ impl Asks {
         }
     }
 
-    /// This replica's log is committed up to `raft`: barriers at or below are passed.
+    /// This replica's log is committed up to `raft`: barriers at or below are passed. `due`: to be answered once that shows.
     pub(super) fn committed(&mut self, raft: RaftIndex, next: Index, due: &mut Vec<(Promise, Outcome)>) {
+        due.append(&mut self.done);
         if self.landed.is_empty() {
             return;
         }
@@ -146,7 +152,7 @@ impl Asks {
         for pending in std::mem::take(&mut self.changes) {
             let ours = pending.at.is_some_and(|at| at == index || (pending.joint && at < index));
             if ours && !joint {
-                pending.promise.answer(Outcome::Placed { first: Index(index.0) });
+                self.done.push((pending.promise, Outcome::Placed { first: Index(index.0) }));
             } else {
                 self.changes.push(Pending { joint: pending.joint || ours, ..pending });
             }
@@ -155,6 +161,9 @@ impl Asks {
 
     /// Nothing more will come of any of them.
     pub(super) fn fail_all(&mut self, error: &Error) {
+        for (promise, outcome) in self.done.drain(..) {
+            promise.answer(outcome);
+        }
         let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
         let landed = self.landed.drain(..).map(|(_, b)| b);
         let barriers = flying.chain(landed).chain(self.next.drain(..)).map(|b| b.promise);
@@ -261,7 +270,7 @@ impl Replica {
             return;
         }
         let Some((to, _, promise)) = self.asks.transfer.take() else { return };
-        promise.answer(match leader {
+        let outcome = match leader {
             Some(leader) if leader == to => Outcome::Placed { first: Index(0) },
             Some(leader) => {
                 let what = format!("node {leader} leads now, not node {to}");
@@ -271,7 +280,8 @@ impl Replica {
                 let what = format!("node {to} did not take the lead in time");
                 Outcome::Failed(Error::new(ErrorKind::Timeout, what))
             }
-        });
+        };
+        self.asks.done.push((promise, outcome));
     }
 
     /// Sends barriers that were not sent, or not heard of.
@@ -329,7 +339,9 @@ impl Replica {
             }
         }
         let proposed = self.asks.changes.iter().any(|c| c.at.is_some());
-        let under_way = proposed || self.membership.is_joint() || !self.unapplied.is_empty();
+        let here = proposed || self.membership.is_joint() || !self.unapplied.is_empty();
+        // A new leader takes all that came before it for a change, and raft refuses one until that is applied.
+        let under_way = here || self.raw.raft.has_pending_conf();
         let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
         // The first configuration in the log has to be one with a voter: this one.
         if under_way || !in_step || !self.can_propose() || !self.knows_itself() {

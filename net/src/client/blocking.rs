@@ -304,8 +304,8 @@ impl Producer {
     }
 }
 
-/// As [`super::Delivery`], for threads: tells what became of a record. May be dropped: the record is appended all the
-/// same.
+/// As [`super::Delivery`], for threads: tells what became of a record, to as many threads as ask. May be dropped: the
+/// record is appended all the same.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -314,8 +314,8 @@ impl Producer {
 /// # let (_dir, address) = runtime.block_on(serve())?;
 /// # let client = chiplog_net::client::blocking::Client::connect([address], Default::default())?;
 /// let producer = client.producer(Default::default())?;
-/// let mut one = producer.submit(b"one")?;
-/// let mut two = producer.submit(b"two")?; // both are under way
+/// let one = producer.submit(b"one")?;
+/// let two = producer.submit(b"two")?; // both are under way
 /// assert_eq!(one.wait()?.next(), two.wait()?);
 /// # Ok(())
 /// # }
@@ -332,10 +332,10 @@ impl Delivery {
     ///
     /// # Errors
     /// Those of [`super::Delivery`].
-    pub fn wait(&mut self) -> Result<Index> {
+    pub fn wait(&self) -> Result<Index> {
         match self.poll() {
             Some(result) => result,
-            None => self.runtime.wait(&mut self.delivery),
+            None => self.runtime.wait(self.delivery.twin()),
         }
     }
 
@@ -343,11 +343,11 @@ impl Delivery {
     ///
     /// # Errors
     /// As [`wait`](Self::wait); `Timeout` also: it is still under way. [`poll`](Self::poll) tells which.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Index> {
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Index> {
         if let Some(result) = self.poll() {
             return result;
         }
-        let delivery = &mut self.delivery;
+        let delivery = self.delivery.twin();
         self.runtime.wait(async {
             let late = |_| {
                 let what = format!("the record was not settled within {timeout:?}; it may still be appended");

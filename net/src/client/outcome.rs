@@ -5,6 +5,7 @@
 //! - No foreign code runs while the lock is held.
 
 use chiplog::{Index, Result};
+use slab::Slab;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,8 @@ pub(super) struct Outcome(Mutex<State>);
 struct State {
     /// Index of the batch's first record.
     result: Option<Result<Index>>,
-    /// One place for each delivery that was polled; None once it was dropped.
-    wakers: Vec<Option<Waker>>,
+    /// Of each delivery that was polled and is not dropped.
+    wakers: Slab<Waker>,
 }
 
 impl Outcome {
@@ -33,7 +34,7 @@ impl Outcome {
             state.result.get_or_insert(result);
             std::mem::take(&mut state.wakers)
         };
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -68,6 +69,11 @@ impl Delivery {
         Self { outcome, offset, slot: None }
     }
 
+    /// Another one of the same record.
+    pub(super) fn twin(&self) -> Self {
+        Self::new(self.outcome.clone(), self.offset)
+    }
+
     /// The result, if there is one yet. Never waits.
     pub fn try_result(&self) -> Option<Result<Index>> {
         let result = self.outcome.state().result.clone()?;
@@ -86,10 +92,9 @@ impl Future for Delivery {
             return Poll::Ready(result.clone().map(|first| first.plus(delivery.offset.into())));
         }
         let replaced = match delivery.slot {
-            Some(slot) => state.wakers[slot].replace(waker),
+            Some(slot) => Some(std::mem::replace(&mut state.wakers[slot], waker)),
             None => {
-                delivery.slot = Some(state.wakers.len());
-                state.wakers.push(Some(waker));
+                delivery.slot = Some(state.wakers.insert(waker));
                 None
             }
         };
@@ -102,7 +107,8 @@ impl Future for Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let waker = self.outcome.state().wakers.get_mut(slot).and_then(Option::take);
+            // None: it was woken.
+            let waker = self.outcome.state().wakers.try_remove(slot);
             drop(waker);
         }
     }
