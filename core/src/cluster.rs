@@ -101,10 +101,16 @@ impl Cluster {
             return refuse("option cluster.node is 0; nodes are numbered from 1");
         }
         if self.heartbeat < Duration::from_millis(1) || self.heartbeat > Duration::from_secs(60) {
-            return refuse("option cluster.heartbeat has to be from 1 ms to 60 s");
+            let what =
+                format!("option cluster.heartbeat is {:?}; it has to be from 1 ms to 60 s", self.heartbeat);
+            return refuse(&what);
         }
         if self.election_timeout < 3 * self.heartbeat {
-            return refuse("option cluster.election_timeout has to be at least three heartbeats");
+            let what = format!(
+                "option cluster.election_timeout is {:?}; it has to be at least three times cluster.heartbeat, which is {:?}",
+                self.election_timeout, self.heartbeat
+            );
+            return refuse(&what);
         }
         if self.messages_inflight_max == 0 || self.message_bytes_max == 0 {
             return refuse(

@@ -57,9 +57,11 @@ impl Clock for SystemClock {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Make a new log when the directory holds none. Default true.
+    /// Make a new log when the directory holds none; the directory is made if it is missing, and so are those above it.
+    /// Default true.
     pub create: bool,
-    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk.
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
+    /// other limits have to go down with it: [`Self::with_segment_bytes`].
     pub segment_bytes: u32,
     /// The most bytes of retained blocks; an append beyond it is refused as `Full`. None (the default) means
     /// until the disk is full. At least two segments. The files can take five segments more.
@@ -173,8 +175,14 @@ impl Options {
         )?;
         let room = u64::from(batch_room(self.segment_bytes));
         let frame = u64::from(FRAME_BYTES);
+        self.fits_segment("batch_bytes_max", self.batch_bytes_max, room)?;
         within("batch_bytes_max", self.batch_bytes_max.into(), 1024, room.min(BATCH_BYTES_MAX as u64))?;
-        within("record_bytes_max", self.record_bytes_max.into(), 1, u64::from(self.batch_bytes_max) - frame)?;
+        let record_bytes_max = u64::from(self.batch_bytes_max) - frame;
+        within("record_bytes_max", self.record_bytes_max.into(), 1, record_bytes_max).map_err(|e| {
+            let why = format!("batch_bytes_max is {}", self.batch_bytes_max);
+            Error::new(e.kind(), format!("{e}, for {why}"))
+        })?;
+        self.fits_segment("block_bytes_max", self.block_bytes_max, room)?;
         within("block_bytes_max", self.block_bytes_max.into(), 4096, room)?;
         within("queue_bytes_max", self.queue_bytes_max as u64, self.batch_bytes_max.into(), 1 << 40)?;
         within("queue_appends_max", self.queue_appends_max as u64, 1, 1 << 24)?;
@@ -198,6 +206,18 @@ impl Options {
             within("retention_bytes", bytes, segments, u64::MAX)?;
         }
         self.cluster.as_ref().map_or(Ok(()), Cluster::check)
+    }
+
+    /// Whether a segment has room for so much. If not, it is `segment_bytes` that is told: most likely the one that was set.
+    fn fits_segment(&self, name: &str, value: u32, room: u64) -> Result<()> {
+        if u64::from(value) <= room {
+            return Ok(());
+        }
+        let what = format!(
+            "option segment_bytes is {}: a segment has room for {room} bytes at a time, and {name} is {value}; lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max with it, or begin with options that fit (`Options::with_segment_bytes`, in C chiplog_log_options_for_segments)",
+            self.segment_bytes
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, what))
     }
 }
 
@@ -241,5 +261,26 @@ mod tests {
         let error = Options { segment_bytes: 1, ..Options::default() }.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("segment_bytes is 1"), "{error}");
+    }
+
+    /// Who set nothing but the segments' size was told of a limit they had never heard of.
+    #[test]
+    fn small_segments_are_named_with_all_that_has_to_go_down_with_them() {
+        let d = || Options { segment_bytes: 1 << 20, ..Options::default() };
+        let batch = d();
+        let block = Options { batch_bytes_max: 1024, record_bytes_max: 100, ..d() };
+        for (options, limit) in
+            [(batch, "batch_bytes_max is 33554432"), (block, "block_bytes_max is 4194304")]
+        {
+            let error = options.check().unwrap_err().to_string();
+            for named in
+                ["option segment_bytes is 1048576", limit, "sessions_max", "chiplog_log_options_for_segments"]
+            {
+                assert!(error.contains(named), "{named}: {error}");
+            }
+        }
+        let record = Options { batch_bytes_max: 1024, ..d() }.check().unwrap_err().to_string();
+        assert!(record.contains("record_bytes_max is 16777216; it has to be from 1 to"), "{record}");
+        assert!(record.contains("batch_bytes_max is 1024"), "{record}");
     }
 }

@@ -19,7 +19,7 @@
 use crate::disk::real::RealDisk;
 use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
-use crate::open::cannot_open;
+use crate::open::{cannot_open, check_name};
 use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogId};
@@ -71,6 +71,7 @@ impl Inspector {
     /// `NotFound` when there is no such directory, `Io` when it cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
+        check_name(dir)?;
         let disk = RealDisk::open(dir, false).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
                 Error::new(ErrorKind::NotFound, format!("there is no {}", dir.display()))

@@ -26,7 +26,7 @@ use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::{ALONE, Change};
 use crate::node::{Node, Published};
-use crate::open::{Directory, cannot_open, open_or_find_damage};
+use crate::open::{Directory, cannot_open, check_name, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::reader::{Reader, Shelf, Start};
@@ -671,8 +671,11 @@ impl Log {
 
 /// The disk of the log in `dir`; makes the directory if `create` says so.
 pub(crate) fn disk_at(dir: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    check_name(dir)?;
     match RealDisk::open(dir, create) {
         Ok(disk) => Ok(Arc::new(disk)),
+        // Something of that name is no directory, or it could not be made.
+        Err(e) if create && !dir.exists() => Err(Error::io("make directory", dir, e)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let what = format!("there is no log at {}: the directory does not exist", dir.display());
             Err(Error::new(ErrorKind::NotFound, what))

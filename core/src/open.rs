@@ -248,7 +248,10 @@ fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
     let path = disk.path().join(IDENTITY_FILE);
     disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
-            let what = format!("{} is open already, in this process or another one", disk.path().display());
+            let what = format!(
+                "{} is open for writing already, in this process or another one: close it there, or read it meanwhile through a Viewer",
+                disk.path().display()
+            );
             Error::new(ErrorKind::Locked, what)
         }
         _ => Error::io("lock", &path, e),
@@ -322,6 +325,16 @@ fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
     let what =
         format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
     Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// # Errors
+/// `InvalidArgument`: the name of a log's directory is empty.
+pub(crate) fn check_name(dir: &Path) -> Result<()> {
+    if !dir.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let what = "the name of the log's directory is empty: \".\" is the one the process is in";
+    Err(Error::new(ErrorKind::InvalidArgument, what))
 }
 
 /// Why a log's directory cannot be opened, though something of that name is there.

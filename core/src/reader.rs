@@ -417,7 +417,10 @@ fn find_block(cursor: &mut Cursor, next: Index, lookup: bool) -> Result<Block> {
 }
 
 fn discarded(index: Index, first: Index) -> Error {
-    let what = format!("record {index} was discarded; the first record is {first}");
+    let what = match index {
+        Index(0) => format!("there is no record 0, indexes begin at 1; the first record is {first}"),
+        _ => format!("record {index} was discarded; the first record is {first}"),
+    };
     Error::new(ErrorKind::Discarded, what)
 }
 

@@ -12,7 +12,7 @@ use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
 use crate::membership::{Member, Membership};
-use crate::open::{cannot_open, no_log};
+use crate::open::{cannot_open, check_name, no_log};
 use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
@@ -77,9 +77,10 @@ impl Viewer {
     /// Opens the log in `dir` for reading.
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt`, `Unsupported`, `Io`.
+    /// `NotFound`, `InvalidArgument` (no directory), `Corrupt`, `Unsupported`, `Io`.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
+        check_name(dir)?;
         let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => not_found(),

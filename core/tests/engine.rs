@@ -173,6 +173,28 @@ fn a_second_opener_is_refused_until_the_first_closes() {
     Log::open(dir.path(), small()).unwrap();
 }
 
+/// What a name is that holds no log, and why none could be made there, was told as a directory that does not exist.
+#[test]
+fn a_directory_that_cannot_be_is_told_for_what_it_is() {
+    for error in [Log::open("", small()).unwrap_err(), Viewer::open("").unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("is empty"), "{error}");
+    }
+    let made = Log::open("/proc/nowhere/log", small()).unwrap_err();
+    assert_eq!(made.kind(), ErrorKind::Io);
+    assert!(made.to_string().starts_with("cannot make directory /proc/nowhere/log: "), "{made}");
+    let missing = Options { create: false, ..small() };
+    assert_eq!(Log::open("/proc/nowhere/log", missing).unwrap_err().kind(), ErrorKind::NotFound);
+
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path().join("a/b/c"), small()).unwrap();
+    log.append(b"x").unwrap();
+    let again = Log::open(dir.path().join("a/b/c"), small()).unwrap_err();
+    assert!(again.to_string().contains("Viewer"), "{again}");
+    let zero = log.read(Index(0)).unwrap_err();
+    assert!(zero.to_string().contains("indexes begin at 1"), "{zero}");
+}
+
 #[test]
 fn capacity_refuses_cleanly_and_discard_makes_room() {
     let dir = tempfile::tempdir().unwrap();

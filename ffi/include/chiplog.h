@@ -195,12 +195,12 @@
 #define CHIPLOG_PERMISSION_DENIED 26
 
 /**
- * Where a reader begins: at the first record that is not discarded.
+ * Where a reader begins: at the first record that is not discarded. The value has to be 0.
  */
 #define CHIPLOG_START_FIRST 0
 
 /**
- * At the next record to come.
+ * At the next record to come. The value has to be 0.
  */
 #define CHIPLOG_START_NEXT 1
 
@@ -210,7 +210,7 @@
 #define CHIPLOG_START_INDEX 2
 
 /**
- * So many records before the end as the value says.
+ * So many records before the end as the value says; at the first one, if there are not so many.
  */
 #define CHIPLOG_START_LAST 3
 
@@ -385,7 +385,8 @@ typedef struct {
    */
   size_t size;
   /**
-   * Make a new log when the directory holds none: 1 or 0. Default 1.
+   * Make a new log when the directory holds none: 1 or 0. Default 1. The directory is made if it is missing, and so are
+   * those above it.
    */
   uint8_t create;
   /**
@@ -398,7 +399,8 @@ typedef struct {
    */
   uint16_t session_window;
   /**
-   * Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk.
+   * Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
+   * other limits have to go down with it: chiplog_log_options_for_segments fills options that fit.
    */
   uint32_t segment_bytes;
   /**
@@ -406,7 +408,7 @@ typedef struct {
    */
   uint32_t record_bytes_max;
   /**
-   * The largest encoded batch, default 32 MiB. Must fit a segment.
+   * The largest encoded batch, default 32 MiB. Must fit a segment, of which an eighth goes to other things.
    */
   uint32_t batch_bytes_max;
   /**

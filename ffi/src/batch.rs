@@ -144,7 +144,7 @@ pub unsafe extern "C" fn chiplog_builder_push_pieces(
     // SAFETY: the caller's word.
     unsafe {
         entry(error, || {
-            let pieces = slices(pieces, count)?;
+            let pieces = slices(pieces, count, "pieces")?;
             let length = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()));
             if length.is_none_or(|length| length > chiplog::BATCH_BYTES_MAX) {
                 let what = "these pieces are more than a batch can hold";

@@ -8,7 +8,8 @@ use crate::producer::{self, Producing, chiplog_producer_options_t, chiplog_produ
 use crate::reader::{Reading, chiplog_reader_t};
 use crate::threads::{without_signals, without_sigpipe};
 use crate::values::{
-    Sized0, bytes, duration, fill, fixed, init, millis, options, out, put, start, text, text_or_none, timeout,
+    Sized0, bytes_of, duration, fill, fixed, init, millis, options, out, put, start, text, text_or_none,
+    timeout,
 };
 use chiplog::Result;
 use chiplog_net::client::blocking::{Client, Watch};
@@ -215,20 +216,24 @@ type Pem = (*const c_void, usize);
 /// Each as [`bytes`] wants it.
 pub(crate) unsafe fn tls(authority: Pem, certificate: Pem, key: Pem) -> Result<Option<ClientTls>> {
     if authority.0.is_null() {
-        return if certificate.0.is_null() && key.0.is_null() {
-            Ok(None)
-        } else {
-            Err(invalid("a certificate or key without tls_authority"))
+        return match (certificate.0.is_null(), key.0.is_null()) {
+            (true, true) => Ok(None),
+            (false, _) => Err(invalid("tls_certificate is given without tls_authority")),
+            _ => Err(invalid("tls_key is given without tls_authority")),
         };
     }
-    if certificate.0.is_null() != key.0.is_null() {
-        return Err(invalid("tls_certificate and tls_key belong together"));
+    match (certificate.0.is_null(), key.0.is_null()) {
+        (false, true) => return Err(invalid("tls_certificate is given without tls_key")),
+        (true, false) => return Err(invalid("tls_key is given without tls_certificate")),
+        _ => {}
     }
     let given_certificate = certificate.0;
     // SAFETY: this function's condition.
     let [authority, certificate, key] = unsafe {
-        [bytes(authority.0, authority.1)?, bytes(certificate.0, certificate.1)?, bytes(key.0, key.1)?]
-            .map(<[u8]>::to_vec)
+        let pem = |(data, length): Pem, name: &str| {
+            bytes_of(data, length, || (name.to_owned(), format!("{name}_length"))).map(<[u8]>::to_vec)
+        };
+        [pem(authority, "tls_authority")?, pem(certificate, "tls_certificate")?, pem(key, "tls_key")?]
     };
     let has_identity = !given_certificate.is_null();
     if authority.is_empty() || has_identity && (certificate.is_empty() || key.is_empty()) {

@@ -186,7 +186,7 @@ fn get(log: *const chiplog_log_t) -> Result<handle::Pinned<Opened>> {
 pub(crate) unsafe fn batch_of(records: *const chiplog_slice_t, count: usize) -> Result<BatchBuilder> {
     let mut builder = BatchBuilder::new();
     // SAFETY: this function's condition.
-    for record in unsafe { slices(records, count) }? {
+    for record in unsafe { slices(records, count, "records") }? {
         builder.push(record)?;
     }
     Ok(builder)

@@ -20,18 +20,20 @@ pub type chiplog_clock_fn = Option<unsafe extern "C" fn(context: *mut c_void) ->
 pub struct chiplog_log_options_t {
     /// sizeof(chiplog_log_options_t), as the caller knows it.
     pub size: usize,
-    /// Make a new log when the directory holds none: 1 or 0. Default 1.
+    /// Make a new log when the directory holds none: 1 or 0. Default 1. The directory is made if it is missing, and so are
+    /// those above it.
     pub create: u8,
     /// Read by pread into buffers instead of through mappings: 1 or 0. Default 0. With mappings the process gets SIGBUS when
     /// the device cannot read a page, or another program shortens a file.
     pub read_by_copy: u8,
     /// How many of a session's latest batches the log remembers the indexes of: 1 to 1,024, default 128.
     pub session_window: u16,
-    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk.
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
+    /// other limits have to go down with it: chiplog_log_options_for_segments fills options that fit.
     pub segment_bytes: u32,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB. Must fit a segment.
+    /// The largest encoded batch, default 32 MiB. Must fit a segment, of which an eighth goes to other things.
     pub batch_bytes_max: u32,
     /// How much one block gathers, default 4 MiB.
     pub block_bytes_max: u32,

@@ -307,7 +307,7 @@ pub unsafe extern "C" fn chiplog_producer_send_batch(
             if callback.is_none() {
                 return Err(invalid("callback is NULL"));
             }
-            let (producer, records) = (get(producer)?, slices(records, count)?);
+            let (producer, records) = (get(producer)?, slices(records, count, "records")?);
             let count = records.len() as u64;
             producer.0.send_batch(&records, move |result| {
                 tell(

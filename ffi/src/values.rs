@@ -11,13 +11,13 @@ use std::ptr;
 use std::slice;
 use std::time::Duration;
 
-/// Where a reader begins: at the first record that is not discarded.
+/// Where a reader begins: at the first record that is not discarded. The value has to be 0.
 pub const CHIPLOG_START_FIRST: u32 = 0;
-/// At the next record to come.
+/// At the next record to come. The value has to be 0.
 pub const CHIPLOG_START_NEXT: u32 = 1;
 /// At the record whose index is the value; it may be the next one to come.
 pub const CHIPLOG_START_INDEX: u32 = 2;
-/// So many records before the end as the value says.
+/// So many records before the end as the value says; at the first one, if there are not so many.
 pub const CHIPLOG_START_LAST: u32 = 3;
 /// At the first record that was written at this time or later: milliseconds since 1970.
 pub const CHIPLOG_START_TIMESTAMP: u32 = 4;
@@ -115,33 +115,69 @@ pub(crate) unsafe fn text_or_none(pointer: *const c_char, name: &str) -> Result<
     unsafe { text(pointer, name) }.map(str::to_owned)
 }
 
+/// The bytes of a pair of arguments that are called `data` and `length`.
+///
 /// # Safety
 /// `data` is NULL, or `length` bytes stand there that nobody changes during the call.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8]> {
+    // SAFETY: this function's condition.
+    unsafe { bytes_of(data, length, || ("data".to_owned(), "length".to_owned())) }
+}
+
+/// Those of a pair with other names, which are asked for when something is wrong with it.
+///
+/// # Safety
+/// As [`bytes`].
+pub(crate) unsafe fn bytes_of<'a>(
+    data: *const c_void,
+    length: usize,
+    names: impl Fn() -> (String, String),
+) -> Result<&'a [u8]> {
     if length == 0 {
         return Ok(&[]);
     }
-    if data.is_null() || length > isize::MAX as usize {
-        return Err(invalid(format!("{length} bytes at {data:?}")));
+    if data.is_null() {
+        let (data, its_length) = names();
+        return Err(invalid(format!("{data} is NULL, and {its_length} is {length}, not 0")));
+    }
+    if length > isize::MAX as usize {
+        return Err(invalid(format!("{} is {length}: no memory has so many bytes", names().1)));
     }
     // SAFETY: not NULL and not too long, so by this function's condition so many bytes.
     Ok(unsafe { slice::from_raw_parts(data.cast(), length) })
 }
 
+/// `name` is the argument's that holds the slices; that of their number is `count`.
+///
 /// # Safety
 /// `slices` is NULL, or `count` slices stand there, each as [`bytes`] wants it.
-pub(crate) unsafe fn slices<'a>(slices: *const chiplog_slice_t, count: usize) -> Result<Vec<&'a [u8]>> {
+pub(crate) unsafe fn slices<'a>(
+    slices: *const chiplog_slice_t,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a [u8]>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    if slices.is_null() || !slices.is_aligned() || count > isize::MAX as usize / size_of::<chiplog_slice_t>()
-    {
-        return Err(invalid(format!("{count} slices at {slices:?}")));
+    if slices.is_null() {
+        return Err(invalid(format!("{name} is NULL, and count is {count}, not 0")));
+    }
+    if !slices.is_aligned() {
+        return Err(invalid(format!(
+            "{name} is {slices:?}, where no chiplog_slice_t can stand: it is not aligned"
+        )));
+    }
+    if count > isize::MAX as usize / size_of::<chiplog_slice_t>() {
+        return Err(invalid(format!("count is {count}: no memory has so many slices")));
     }
     // SAFETY: not NULL and aligned, so by this function's condition so many slices.
     let slices = unsafe { slice::from_raw_parts(slices, count) };
-    // SAFETY: this function's condition.
-    slices.iter().map(|one| unsafe { bytes(one.data, one.length) }).collect()
+    let each = slices.iter().enumerate().map(|(n, one)| {
+        let names = || (format!("{name}[{n}].data"), format!("{name}[{n}].length"));
+        // SAFETY: this function's condition.
+        unsafe { bytes_of(one.data, one.length, names) }
+    });
+    each.collect()
 }
 
 /// Writes a result out, if that is wanted.
@@ -256,6 +292,13 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 }
 
 pub(crate) fn start(kind: u32, value: u64) -> Result<Start> {
+    if matches!(kind, CHIPLOG_START_FIRST | CHIPLOG_START_NEXT) && value != 0 {
+        let name = if kind == CHIPLOG_START_FIRST { "CHIPLOG_START_FIRST" } else { "CHIPLOG_START_NEXT" };
+        let what = format!(
+            "{name} goes without a value, and it is {value}: it has to be 0; CHIPLOG_START_INDEX and CHIPLOG_START_LAST have one"
+        );
+        return Err(invalid(what));
+    }
     match kind {
         CHIPLOG_START_FIRST => Ok(Start::First),
         CHIPLOG_START_NEXT => Ok(Start::Next),
@@ -313,4 +356,52 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
         *to = from as c_char;
     }
     place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said<T: std::fmt::Debug>(result: Result<T>) -> String {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), chiplog::ErrorKind::InvalidArgument);
+        error.to_string()
+    }
+
+    /// "5 bytes at 0x0" and "3 slices at 0x0" named neither the argument nor what is wrong with it.
+    #[test]
+    fn what_is_wrong_with_bytes_and_slices_is_said_of_the_argument() {
+        let nothing: *const c_void = ptr::null();
+        let text = c"text".as_ptr().cast();
+        let slice = |data, length| chiplog_slice_t { data, length };
+        let given = [slice(text, 4), slice(nothing, 0), slice(nothing, 5)];
+        // SAFETY: what is not NULL is as long as is said, and what is not so is looked at only.
+        unsafe {
+            assert_eq!(bytes(nothing, 0).unwrap(), b"");
+            assert_eq!(bytes(text, 4).unwrap(), b"text");
+            assert_eq!(slices(given.as_ptr(), 2, "records").unwrap(), [&b"text"[..], b""]);
+            assert_eq!(said(bytes(nothing, 5)), "data is NULL, and length is 5, not 0");
+            assert!(said(bytes(text, usize::MAX)).starts_with("length is 18446744073709551615:"));
+            assert_eq!(said(slices(ptr::null(), 3, "pieces")), "pieces is NULL, and count is 3, not 0");
+            let last = said(slices(given.as_ptr(), 3, "records"));
+            assert_eq!(last, "records[2].data is NULL, and records[2].length is 5, not 0");
+            assert!(said(slices(given.as_ptr(), usize::MAX, "records")).starts_with("count is "));
+            let odd = given.as_ptr().cast::<u8>().add(1).cast();
+            assert!(said(slices(odd, 1, "records")).contains("aligned"));
+        }
+    }
+
+    /// A value was passed over in silence where it means nothing.
+    #[test]
+    fn a_start_that_has_no_value_is_given_none() {
+        assert_eq!(start(CHIPLOG_START_FIRST, 0).unwrap(), Start::First);
+        assert_eq!(start(CHIPLOG_START_NEXT, 0).unwrap(), Start::Next);
+        assert_eq!(start(CHIPLOG_START_LAST, 0).unwrap(), Start::Last(0));
+        assert!(
+            said(start(CHIPLOG_START_FIRST, 7))
+                .contains("CHIPLOG_START_FIRST goes without a value, and it is 7")
+        );
+        assert!(said(start(CHIPLOG_START_NEXT, 1)).contains("CHIPLOG_START_NEXT"));
+        assert!(said(start(99, 0)).contains("99"));
+    }
 }

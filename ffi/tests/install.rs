@@ -90,14 +90,32 @@ fn one_line_of_cc_with_pkg_config_is_enough() {
     run(compiler("cc").arg(&source).arg("-o").arg(&program).args(ask(&["--cflags", "--libs"])));
     let mut shared = Command::new(program);
     run(shared.arg(dir.path().join("log")).env("LD_LIBRARY_PATH", installed.prefix.join("lib")));
-    // Without the shared library.
+    // Without the shared library: the compiler knows by itself where what unwinds is, which -static has elsewhere.
     let program = dir.path().join("static");
     let mut link = compiler("cc");
     link.arg(&source).arg("-o").arg(&program).args(ask(&["--cflags"]));
-    link.arg(installed.prefix.join("lib/libchiplog.a")).args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
+    let libs = ask(&["--static", "--libs"]);
+    link.arg(installed.prefix.join("lib/libchiplog.a")).args(libs.iter().filter(|lib| *lib != "-lchiplog"));
     run(&mut link);
     run(Command::new(program).arg(dir.path().join("log-2")));
     assert!(archive().exists());
+    // Without any, where there is a static libc.
+    let program = dir.path().join("wholly-static");
+    fs::write(dir.path().join("empty.c"), "int main(void) { return 0; }\n").unwrap();
+    let mut empty = compiler("cc");
+    empty.arg(dir.path().join("empty.c")).arg("-o").arg(&program).arg("-static");
+    if !empty.output().unwrap().status.success() {
+        eprintln!("SKIPPED: no static libc here");
+        return;
+    }
+    run(compiler("cc")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .args(ask(&["--cflags"]))
+        .arg("-static")
+        .args(libs));
+    run(Command::new(program).arg(dir.path().join("log-3")));
 }
 
 #[test]

@@ -117,7 +117,10 @@ pub fn ffi(input: &[u8]) {
             }
             5 => {
                 let mut new = ptr::null_mut();
-                call!(log_open, chiplog_log_reader(log, u32::from(which % 6), which.into(), &raw mut new));
+                // The first two kinds go without a value.
+                let kind = u32::from(which % 6);
+                let value = if kind < 2 { 0 } else { which.into() };
+                call!(log_open, chiplog_log_reader(log, kind, value, &raw mut new));
                 readers.took(new);
             }
             6 => {

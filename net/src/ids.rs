@@ -3,6 +3,9 @@
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind};
 
+/// Of an id as people see it.
+const DIGITS: usize = 32;
+
 /// As the peers' messages hold it: 16 bytes, big-endian; none for 0.
 pub(crate) fn to_bytes(id: u128) -> Bytes {
     if id == 0 { Bytes::new() } else { Bytes::copy_from_slice(&id.to_be_bytes()) }
@@ -17,21 +20,23 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Option<u128> {
 ///
 /// ```
 /// assert_eq!(chiplog_net::ids::to_hex(10), "0000000000000000000000000000000a");
-/// assert_eq!(chiplog_net::ids::from_hex("a").unwrap(), 10);
+/// assert_eq!(chiplog_net::ids::from_hex("0000000000000000000000000000000a").unwrap(), 10);
 /// ```
 pub fn to_hex(id: u128) -> String {
     if id == 0 { String::new() } else { format!("{id:032x}") }
 }
 
-/// The id of up to 32 hexadecimal digits.
+/// The id of 32 hexadecimal digits: a piece of one is none.
 ///
 /// # Errors
 /// `InvalidArgument`: it is something else, or 0.
 pub fn from_hex(text: &str) -> chiplog::Result<u128> {
     match u128::from_str_radix(text, 16) {
-        Ok(id) if id != 0 && !text.starts_with('+') => Ok(id),
+        Ok(id) if id != 0 && text.len() == DIGITS && !text.starts_with('+') => Ok(id),
         _ => {
-            let what = format!("{text:?} is no id: 32 hexadecimal digits, as `chiplog status` shows them");
+            let what = format!(
+                "{text:?} is no id, which has {DIGITS} hexadecimal digits: all that `chiplog status` and `chiplog info` show"
+            );
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }
     }
@@ -48,7 +53,10 @@ mod tests {
         }
         assert_eq!(from_bytes(&[1; 15]), None);
         assert_eq!(from_hex(&to_hex(u128::MAX)).ok(), Some(u128::MAX));
-        for bad in ["", "0", "x", "+1", "-1", "100000000000000000000000000000000"] {
+        let zeros = |n| "0".repeat(n);
+        let short = format!("{}1", zeros(30));
+        let (long, signed, nothing) = (format!("{}1", zeros(32)), format!("+{short}"), zeros(32));
+        for bad in ["", "0", "x", "abc", "-1", &short, &long, &signed, &nothing] {
             assert!(from_hex(bad).is_err(), "{bad}");
         }
     }

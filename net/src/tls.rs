@@ -16,7 +16,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The only protocol that is spoken inside of TLS.
 const HTTP2: &[u8] = b"h2";
@@ -121,6 +121,30 @@ fn config(identity: &Identity) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
+/// Whether a client can use these, all PEM: whom it trusts, and its own certificate with its private key.
+///
+/// # Errors
+/// `InvalidArgument`: says which of them is none.
+pub(crate) fn check_client(authority: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<()> {
+    let mut roots = RootCertStore::empty();
+    // Of many, such as a system's, some may be of a kind that is not understood. All of them may not.
+    let (usable, _) = roots.add_parsable_certificates(certificates("tls_authority", authority)?);
+    if usable == 0 {
+        return Err(wrong("tls_authority: there is no certificate in it that can be understood"));
+    }
+    let Some((certificate, key)) = identity else { return Ok(()) };
+    let chain = certificates("tls_certificate", certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|e| wrong(format!("tls_key: there is no private key in PEM: {e}")))?;
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(format!("TLS cannot be used: {e}")))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|e| wrong(format!("tls_certificate and tls_key cannot be used together: {e}")))?;
+    Ok(())
+}
+
 fn certificates(of: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
@@ -182,6 +206,32 @@ mod tests {
         let (certificate, _) = leaf(&["*.example", "node-*", "2"]);
         assert!(!names_node(certificate.der(), NodeId(2)));
         assert!(!names_node(&CertificateDer::from(vec![1, 2, 3]), NodeId(2)));
+    }
+
+    /// A file that was no certificate was not refused: it got as far as the connection, whose error was another one.
+    #[test]
+    fn what_a_client_is_given_is_refused_by_its_name() {
+        let (certificate, key) = leaf(&["a"]);
+        let (authority, key) = (authority().0.into_bytes(), key.serialize_pem().into_bytes());
+        let certificate = certificate.pem().into_bytes();
+        check_client(&authority, None).unwrap();
+        check_client(&authority, Some((&certificate, &key))).unwrap();
+        let garbled = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let with_garbled = [&garbled[..], &authority].concat();
+        check_client(&with_garbled, None).unwrap();
+        let other_key = leaf(&["a"]).1.serialize_pem().into_bytes();
+        for (authority, identity, word) in [
+            (&b"rubbish"[..], None, "tls_authority"),
+            (&garbled[..], None, "tls_authority"),
+            (&b""[..], None, "tls_authority"),
+            (&authority[..], Some((&b"x"[..], &key[..])), "tls_certificate:"),
+            (&authority[..], Some((&certificate[..], &b"x"[..])), "tls_key:"),
+            (&authority[..], Some((&certificate[..], &other_key[..])), "together"),
+        ] {
+            let error = check_client(authority, identity).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
+use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
 use chiplog_net::causes::TlsMismatch;
@@ -27,6 +28,11 @@ use tonic::{Code, Status};
 const CONNECT: Duration = Duration::from_secs(3);
 /// How long a leader is looked for.
 const LEADER: Duration = Duration::from_secs(15);
+/// After so long it is said what is waited for.
+pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
+/// What to do when nothing takes a connection.
+const NO_SERVER: &str =
+    "; does a chiplog server run there, and is this its address for clients (listen.client)?";
 
 /// TLS towards servers.
 #[derive(Args, Clone, Debug, Default)]
@@ -63,7 +69,7 @@ impl Connect {
     /// The options of a client: what the files hold, and defaults.
     ///
     /// # Errors
-    /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: there is no token in it.
+    /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: there is no token, no certificate, no key in it.
     pub(crate) fn options(&self) -> Result<ClientOptions> {
         let mut options = ClientOptions::default();
         options.tls = self.tls()?;
@@ -75,7 +81,8 @@ impl Connect {
     fn token(&self) -> Result<Option<String>> {
         let (text, from) = match &self.token_file {
             Some(file) => {
-                let text = fs::read_to_string(file).map_err(|e| Failure::io("read", file, &e))?;
+                let text =
+                    fs::read_to_string(file).map_err(|e| Failure::option_file("--token-file", file, &e))?;
                 (text, file.display().to_string())
             }
             None => match std::env::var(TOKEN_VARIABLE) {
@@ -90,13 +97,18 @@ impl Connect {
     }
 
     fn tls(&self) -> Result<Option<ClientTls>> {
-        let read = |path: &PathBuf| fs::read(path).map_err(|e| Failure::io("read", path, &e));
-        let Some(authority) = &self.tls_authority else { return Ok(None) };
-        let identity = match (&self.tls_certificate, &self.tls_key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-            _ => None,
-        };
-        Ok(Some(ClientTls { authority: read(authority)?, identity }))
+        let read =
+            |flag: &str, path: &PathBuf| fs::read(path).map_err(|e| Failure::option_file(flag, path, &e));
+        let Some(file) = &self.tls_authority else { return Ok(None) };
+        let mut tls = ClientTls { authority: read("--tls-authority", file)?, identity: None };
+        let wrong = |files: String| move |e: chiplog::Error| Failure::usage(format!("{files}: {e}"));
+        tls.check().map_err(wrong(format!("--tls-authority {}", file.display())))?;
+        if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
+            tls.identity = Some((read("--tls-certificate", certificate)?, read("--tls-key", key)?));
+            let files = format!("--tls-certificate {}, --tls-key {}", certificate.display(), key.display());
+            tls.check().map_err(wrong(files))?;
+        }
+        Ok(Some(tls))
     }
 }
 
@@ -116,6 +128,22 @@ pub(crate) struct Dialler {
 pub(crate) type Dialled = InterceptedService<Channel, Bearer>;
 
 impl Dialler {
+    /// Why a server cannot be used now, in words, and what to do. None: it can.
+    pub(crate) async fn complaint(&self, server: &str) -> Option<String> {
+        let asked = async {
+            let mut admin = AdminClient::new(self.dial(server).await?);
+            admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
+        };
+        match tokio::time::timeout(CONNECT, asked).await {
+            Ok(Ok(status)) if status.log_id.is_empty() => {
+                Some(format!("{server} is not part of a cluster yet"))
+            }
+            Ok(Ok(_)) => None,
+            Ok(Err(status)) => Some(failure(server, &status).to_string()),
+            Err(_) => Some(format!("{server}: no answer within {CONNECT:?}")),
+        }
+    }
+
     /// A connection, within [`CONNECT`].
     pub(crate) async fn dial(&self, server: &str) -> Result<Dialled, Status> {
         let bearer = Bearer::new(&self.options, server).map_err(|e| to_status(&e, None))?;
@@ -141,13 +169,15 @@ impl Dialler {
 pub(crate) struct Asker {
     runtime: Runtime,
     dialler: Dialler,
+    ui: Ui,
 }
 
 /// The service at a server, with our token.
 pub(crate) type Admin = AdminClient<Dialled>;
 
 impl Asker {
-    pub(crate) fn new(connect: &Connect) -> Result<Self> {
+    /// `ui` is told what is waited for.
+    pub(crate) fn new(connect: &Connect, ui: &Ui) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -160,7 +190,7 @@ impl Asker {
                 None => config,
             }
         });
-        Ok(Self { runtime, dialler: Dialler { tls, options } })
+        Ok(Self { runtime, dialler: Dialler { tls, options }, ui: *ui })
     }
 
     /// Waits for what goes on over connections.
@@ -209,17 +239,18 @@ impl Asker {
         })
     }
 
-    /// Which flag mends that a server is not reached, if it is one about TLS; else nothing.
-    pub(crate) fn tls_advice(&self, server: &str) -> &'static str {
+    /// What mends that a server is not reached; nothing, if something answers there.
+    pub(crate) fn advice(&self, server: &str) -> &'static str {
         let asked = self.try_ask(server, CONNECT, |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(drop)
         });
-        asked.map_or_else(|status| tls_advice(&status), |()| "")
+        asked.map_or_else(|status| advice(&status), |()| "")
     }
 
     /// The leader's address and status, found from any of `servers`.
     pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
         let begun = Instant::now();
+        let mut told = false;
         loop {
             let mut last = Failure::new(ErrorKind::Unavailable, "the servers know no leader");
             let mut asked: Vec<String> = Vec::new();
@@ -254,6 +285,9 @@ impl Asker {
             }
             if begun.elapsed() > LEADER {
                 return Err(last);
+            }
+            if begun.elapsed() > TELL_AFTER && !std::mem::replace(&mut told, true) {
+                self.ui.say(&format!("waits up to {} s for a leader: {last}", LEADER.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -299,9 +333,18 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
             "; is there a chiplog server at this address? Peers and probes have ports of their own"
         }
         Code::Unauthenticated => TOKEN_ADVICE,
-        _ => tls_advice(status),
+        _ => advice(status),
     };
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))
+}
+
+/// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server.
+pub(crate) fn advice(status: &Status) -> &'static str {
+    let source = std::error::Error::source(status);
+    match tls_advice(status) {
+        "" if source.is_some_and(|e| e.is::<tonic::transport::Error>()) => NO_SERVER,
+        advice => advice,
+    }
 }
 
 /// Which flag mends that a server and its client do not mean the same by TLS, if that is what the status is about.

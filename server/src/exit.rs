@@ -10,11 +10,11 @@ pub(crate) enum Exit {
     Ok = 0,
     /// The system, or the disk, refused something.
     Failure = 1,
-    /// The command line, the input or the token is wrong: trying again changes nothing.
+    /// The command line, a file that it names for its options, the input or the token is wrong: trying again changes nothing.
     Usage = 2,
     /// Stored bytes are wrong.
     Corrupt = 3,
-    /// There is no such log, segment or record.
+    /// There is no such log, segment or record; or no such file to read from.
     NotFound = 4,
     /// Locked, full, busy or out of time: the same command can work later.
     Retry = 5,
@@ -57,9 +57,9 @@ pub(crate) const TABLE: &str = "\
 Exit status:
     0  success
     1  the system or the disk refused something
-    2  the command line, the input or the token is wrong
+    2  the command line, a file of options, the input or the token is wrong
     3  corruption was found
-    4  there is no such log, segment or record
+    4  there is no such log, segment or record, or no such input
     5  locked, full, busy or out of time: the same command can work later
     6  a write failed under way: what was not confirmed may or may not be in the log
     7  needs another version of chiplog

@@ -44,6 +44,17 @@ impl Failure {
         Self::new(kind, format!("cannot {doing} {}: {error}", path.display()))
     }
 
+    /// A file cannot be read that an option or a key of the configuration, `by`, names. That there is none is a mistake
+    /// there, not the absence of a log.
+    pub(crate) fn option_file(by: &str, path: &Path, error: &io::Error) -> Self {
+        let mut failure = Self::io("read", path, error);
+        failure.message = format!("{by}: {}", failure.message);
+        if failure.exit == Exit::NotFound {
+            failure.exit = Exit::Usage;
+        }
+        failure
+    }
+
     /// Standard output cannot be written to. A closed pipe is no failure.
     pub(crate) fn output(error: &io::Error) -> Self {
         let quiet = error.kind() == io::ErrorKind::BrokenPipe;
@@ -99,14 +110,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What to do when another program has the log open for writing.
+/// What to do when another program that is known has the log open for writing.
 pub(crate) const LOCKED_ADVICE: &str = "; stop that one, or use `read` and `info`, which work beside it";
 
 impl From<chiplog::Error> for Failure {
     /// The library says what and where; the command line adds what to do.
     fn from(error: chiplog::Error) -> Self {
         let advice = match error.kind() {
-            ErrorKind::Locked => LOCKED_ADVICE,
+            ErrorKind::Locked => " (`read` and `info` do that)",
             ErrorKind::Corrupt => {
                 "; `chiplog verify` lists all that is wrong, `chiplog read --salvage` gives all that is sound"
             }

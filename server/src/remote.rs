@@ -2,11 +2,12 @@
 //!
 //! The runtime works on while the command waits for something else, such as a slow pipe.
 
-use crate::cluster::{Asker, Connect, TOKEN_ADVICE};
+use crate::cluster::{Asker, Connect, Dialler, TELL_AFTER, TOKEN_ADVICE};
 use crate::failure::{Failure, Result};
+use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -21,26 +22,32 @@ const TRIED_AGAIN: usize = 2;
 pub(crate) struct Remote {
     runtime: Runtime,
     pub(crate) client: Client,
+    ui: Ui,
 }
 
 impl Remote {
-    /// Finds the cluster.
+    /// Finds the cluster. If that takes long, `ui` is told why.
     ///
     /// # Errors
     /// `Unavailable`: no server answered in time; the files of the options.
-    pub(crate) fn connect(servers: &[String], connect: &Connect) -> Result<Self> {
+    pub(crate) fn connect(servers: &[String], connect: &Connect, ui: &Ui) -> Result<Self> {
         let mut options = connect.options()?;
         options.timeout = PATIENCE;
+        let asker = Asker::new(connect, ui)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .thread_name("chiplog-client")
             .build()
             .map_err(|e| Failure::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
-        let client = runtime
-            .block_on(Client::connect(servers, options))
-            .map_err(|error| unreachable(error, servers, connect))?;
-        Ok(Self { runtime, client })
+        let client = runtime.block_on(async {
+            tokio::select! {
+                client = Client::connect(servers, options) => client,
+                never = tell_why(asker.dialler(), servers, ui) => never,
+            }
+        });
+        let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
+        Ok(Self { runtime, client, ui: *ui })
     }
 
     /// How the log stands: with everything that was acknowledged before; or, stale, as the replicas know that answer.
@@ -51,7 +58,19 @@ impl Remote {
         if stale {
             return self.wait(self.client.info_stale()).map_err(failure);
         }
-        self.wait(self.client.info()).map_err(|error| {
+        let telling = async {
+            tokio::time::sleep(TELL_AFTER).await;
+            let seconds = PATIENCE.as_secs();
+            self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
+            pending().await
+        };
+        let info = self.wait(async {
+            tokio::select! {
+                info = self.client.info() => info,
+                never = telling => never,
+            }
+        });
+        info.map_err(|error| {
             let advice = match error.kind() {
                 ErrorKind::Unavailable | ErrorKind::Timeout => {
                     "; `--stale` shows what the replicas that answer have"
@@ -68,15 +87,26 @@ impl Remote {
     }
 }
 
-/// That no server was there; with what to do, if it is TLS that is not as it should be: one more try tells.
-pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &Connect) -> Failure {
+/// Says, once that has taken a while, what keeps the first of these servers from being used. Never returns.
+async fn tell_why<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
+    tokio::time::sleep(TELL_AFTER).await;
+    if let Some(server) = servers.first()
+        && let Some(why) = dialler.complaint(server).await
+    {
+        ui.say(&format!("waits up to {} s for a server: {why}", PATIENCE.as_secs()));
+    }
+    pending().await
+}
+
+/// That no server was there; with what to do: one more try tells.
+pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &Connect, ui: &Ui) -> Failure {
     let kind = error.kind();
     let failure = failure(error);
     if !matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout) {
         return failure;
     }
-    let Ok(asker) = Asker::new(connect) else { return failure };
-    let advice = servers.iter().take(TRIED_AGAIN).map(|server| asker.tls_advice(server));
+    let Ok(asker) = Asker::new(connect, ui) else { return failure };
+    let advice = servers.iter().take(TRIED_AGAIN).map(|server| asker.advice(server));
     match advice.into_iter().find(|advice| !advice.is_empty()) {
         Some(advice) => Failure::new(kind, format!("{failure}{advice}")),
         None => failure,

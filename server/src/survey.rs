@@ -6,7 +6,7 @@
 //!
 //! Must not know: how anything is shown.
 
-use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, tls_advice};
+use crate::cluster::{Dialled, Dialler, TOKEN_ADVICE, advice, tls_advice};
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::admin_client::AdminClient;
@@ -139,7 +139,9 @@ impl Survey {
             // It answered elsewhere.
             if !member.as_ref().is_some_and(|m| found.answers.iter().any(|(_, a)| a.node == m.node)) {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
-                let why = format!("{}{}", from_status(&status), tls_advice(&status));
+                // Where others answer, one that does not is most likely down, which is what is to be shown.
+                let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
+                let why = format!("{}{mends}", from_status(&status));
                 found.silent.push(Silent { server, member, why, refuses });
             }
         }

@@ -3,7 +3,7 @@
 use chiplog::{Log, Options, Start};
 
 fn main() -> Result<(), chiplog::Error> {
-    let log = Log::open("orders", Options::default())?; // a directory, made if it is missing
+    let log = Log::open("orders", Options::default())?; // a directory, made with those above it if it is missing
     let index = log.append(b"3 lenses to Cambridge")?; // returns once the record is on stable storage
     println!("record {index} is durable");
 

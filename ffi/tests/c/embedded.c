@@ -88,6 +88,7 @@ static void append_and_read(void) {
     FINE(chiplog_log_read(log, 3, &one, &error));
     GIVES(CHIPLOG_OUT_OF_RANGE, chiplog_log_read(log, 6, &batch, &error));
     GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_reader(log, 99, 0, &reader, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_reader(log, CHIPLOG_START_FIRST, 7, &reader, &error));
     CHECK(reader == NULL);
 
     chiplog_info_t info;

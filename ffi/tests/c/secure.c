@@ -152,6 +152,10 @@ int main(int argc, char **argv) {
     options.tls_authority_length = 0;
     both_give(CHIPLOG_INVALID_ARGUMENT, &options);
     options = good;
+    options.tls_authority = "rubbish";
+    options.tls_authority_length = 7;
+    both_give(CHIPLOG_INVALID_ARGUMENT, &options);
+    options = good;
     options.token_in_plain_text = 2;
     both_give(CHIPLOG_INVALID_ARGUMENT, &options);
     free(authority);

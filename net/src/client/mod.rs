@@ -149,7 +149,8 @@ impl Client {
     /// leader or not; the others are learnt from it.
     ///
     /// # Errors
-    /// `InvalidArgument`: no address, or not one; or the servers are of different logs. `Unauthenticated`,
+    /// `InvalidArgument`: no address, or not one; no certificates or no key in `options.tls`; or the servers are of different
+    /// logs. `Unauthenticated`,
     /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`. `NotFound`: they
     /// have no log of that name. `Unsupported`: they speak another revision.
     pub async fn connect<S: Into<String>>(
@@ -163,6 +164,7 @@ impl Client {
         for seed in &seeds {
             check_host_port(seed).map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
         }
+        options.tls.as_ref().map_or(Ok(()), ClientTls::check)?;
         let servers = Servers::new(seeds, options.clone());
         let client = Self { inner: Arc::new(Inner { options, servers }) };
         client.servers().found(client.deadline()).await?;

@@ -21,6 +21,15 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
+    /// Whether these are certificates and a key. Whoever connects or follows looks by itself.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the authority holds no certificate; the identity none, no key, or one that does not fit.
+    pub fn check(&self) -> Result<()> {
+        let identity = self.identity.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
+        crate::tls::check_client(&self.authority, identity)
+    }
+
     /// # Errors
     /// `InvalidArgument`: these are no certificates, or no key.
     pub(super) fn apply(&self, endpoint: Endpoint) -> Result<Endpoint> {

@@ -77,7 +77,7 @@ impl Default for FollowerOptions {
 
 impl FollowerOptions {
     /// # Errors
-    /// `InvalidArgument`: a time is out of its bounds.
+    /// `InvalidArgument`: a time is out of its bounds; no certificates or no key in `tls`.
     pub(super) fn check(&self) -> Result<()> {
         for (name, time) in [
             ("keep_alive", self.keep_alive),
@@ -93,7 +93,7 @@ impl FollowerOptions {
                 return Err(Error::new(ErrorKind::InvalidArgument, what));
             }
         }
-        Ok(())
+        self.tls.as_ref().map_or(Ok(()), ClientTls::check)
     }
 
     /// How its servers are reached.

@@ -199,7 +199,7 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             if let Some(option) = args.log.given() {
                 return Err(Failure::usage(format!("{option} is for directories: servers have their own")));
             }
-            let remote = Remote::connect(servers, &args.connect)?;
+            let remote = Remote::connect(servers, &args.connect, ui)?;
             let sink: Arc<dyn Sink> = match &args.session_file {
                 None => Arc::new(Servers::new(remote, &plan)),
                 Some(_) if args.threads > 1 => {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   chiplog config show > chiplog.toml       a file with all keys and their defaults
-  chiplog config show --config chiplog.toml --set zone=west
+  chiplog config show chiplog.toml --set zone=west
   chiplog config check chiplog.toml        before a server is started again";
 
 /// Check or show a server's configuration.
@@ -31,10 +31,18 @@ enum What {
     /// What only the machine that it runs on can tell is left to `chiplog serve`: names, ports that are taken, the data.
     Check {
         /// The file.
-        file: PathBuf,
+        #[arg(required_unless_present = "config")]
+        file: Option<PathBuf>,
+
+        /// The same, as `config show` and `serve` take it.
+        #[arg(long, value_name = "FILE", conflicts_with = "file")]
+        config: Option<PathBuf>,
     },
     /// Print the configuration that file, environment and flags come to, with all defaults, as a file.
     Show {
+        /// The file; as --config, which then is left out.
+        file: Option<PathBuf>,
+
         #[command(flatten)]
         settings: Box<Settings>,
     },
@@ -42,13 +50,16 @@ enum What {
 
 pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
     match &args.what {
-        What::Check { file } => {
+        What::Check { file, config } => {
+            let Some(file) = file.as_deref().or(config.as_deref()) else {
+                return Err(Failure::usage("give the file to check"));
+            };
             let config = Config::load(Some(file), &[])?;
             crate::serve::check(&config)?;
             ui.result(&json!({ "ok": true }), |_| format!("{} is in order", file.display()))?;
         }
-        What::Show { settings } => {
-            let config = settings.load()?.filled()?;
+        What::Show { file, settings } => {
+            let config = settings.load_of(file.as_deref())?.filled()?;
             if ui.json {
                 ui.json(&config)?;
             } else {

@@ -109,8 +109,8 @@ fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
     Ok([before, after])
 }
 
-fn remote(args: &Discard, servers: &[String]) -> Result<[Extent; 2]> {
-    let remote = Remote::connect(servers, &args.connect)?;
+fn remote(args: &Discard, servers: &[String], ui: &Ui) -> Result<[Extent; 2]> {
+    let remote = Remote::connect(servers, &args.connect, ui)?;
     let extent = || {
         let info = remote.wait(remote.client.info()).map_err(failure)?;
         Ok::<_, Failure>(Extent { first: info.first, last: info.last, bytes_used: info.bytes_used })
@@ -124,7 +124,7 @@ fn remote(args: &Discard, servers: &[String]) -> Result<[Extent; 2]> {
 pub(crate) fn run(args: &Discard, ui: &Ui) -> Result<Exit> {
     let [before, after] = match &args.target {
         Some(Target::Directory(dir)) => local(args, dir)?,
-        Some(Target::Servers(servers)) => remote(args, servers)?,
+        Some(Target::Servers(servers)) => remote(args, servers, ui)?,
         None => return Err(Failure::usage("give a directory or host:port before the index")),
     };
     let gone = after.first.min(before.last.next()).get().saturating_sub(before.first.get());

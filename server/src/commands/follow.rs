@@ -24,7 +24,7 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  chiplog follow ./copy --cluster log1:7411,log2:7411      a copy of the log, for as long as this runs
+  chiplog follow ./copy log1:7411,log2:7411                a copy of the log, for as long as this runs
   chiplog follow ./copy --cluster log1:7411 --from newest  only what is still to come
   chiplog follow ./copy --cluster log1:7411 --since 2h     what the last two hours brought, and what is still to come
   chiplog follow ./copy --cluster log1:7411 --listen 127.0.0.1:7421
@@ -53,7 +53,11 @@ pub(crate) struct Follow {
     dir: PathBuf,
 
     /// Servers of the cluster, by the address for clients, or others that follow; one is enough.
-    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
+    #[arg(value_name = "HOST:PORT", value_delimiter = ',', value_parser = host_port)]
+    servers: Vec<String>,
+
+    /// The same, as the other commands that change something take it.
+    #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required_unless_present = "servers", value_parser = host_port)]
     cluster: Vec<String>,
 
     /// Where a new copy begins: oldest, newest, or the index of a record.
@@ -133,6 +137,20 @@ fn place(text: &str) -> Result<Start, String> {
 }
 
 impl Follow {
+    /// Those of the command line; they win over the environment's.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: they are given twice.
+    fn servers(&self) -> Result<&[String]> {
+        if self.servers.is_empty() {
+            return Ok(&self.cluster);
+        }
+        if !self.cluster.is_empty() && std::env::var_os("CHIPLOG_SERVERS").is_none() {
+            return Err(Failure::usage("give the servers behind the directory or with --cluster, not both"));
+        }
+        Ok(&self.servers)
+    }
+
     fn start(&self) -> Start {
         let since = self.since.map(Start::Timestamp);
         self.last.map(Start::Last).or(since).unwrap_or(self.from)
@@ -165,7 +183,7 @@ impl Follow {
 }
 
 pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
-    let options = args.options()?;
+    let (options, servers) = (args.options()?, args.servers()?);
     let open: Arc<OnceLock<Follower>> = Arc::default();
     let at_signal = open.clone();
     signals::on_stop(move || match at_signal.get() {
@@ -178,7 +196,7 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
     }
-    let follower = begin(args, &options, ui)?;
+    let follower = begin(args, servers, &options, ui)?;
     let _ = open.set(follower.clone());
     let server = args.server(&follower)?;
     tell(ui, &opened(&follower, server.as_ref()))?;
@@ -194,18 +212,18 @@ pub(crate) fn run(args: &Follow, ui: &Ui) -> Result<Exit> {
 
 /// Opens the copy. For a new one a server is needed: waits for one, for `options.open_timeout` in all, and tells why there
 /// is none, once for each reason.
-fn begin(args: &Follow, options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
+fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) -> Result<Follower> {
     let (begun, patience) = (Instant::now(), options.open_timeout);
     let (mut told, mut each) = (BTreeSet::new(), FIRST_PATIENCE);
     loop {
         let mut options = options.clone();
         options.open_timeout = each;
         each *= 2; // a slow source has to get through
-        let opened = Follower::open(&args.dir, args.cluster.iter().cloned(), args.start(), options);
+        let opened = Follower::open(&args.dir, servers.iter().cloned(), args.start(), options);
         let error = match opened {
             Ok(follower) => return Ok(follower),
             Err(error) if passes(&error) && begun.elapsed() < patience => error,
-            Err(error) => return Err(remote::unreachable(error, &args.cluster, &args.connect)),
+            Err(error) => return Err(remote::unreachable(error, servers, &args.connect, ui)),
         };
         if told.insert(error.to_string()) {
             let event = FollowerEvent::Failed { server: None, error };
@@ -281,7 +299,12 @@ fn words(told: &Value) -> String {
     match told["event"].as_str().unwrap_or_default() {
         "opened" => {
             let listen = told["listen"].as_str().map_or(String::new(), |at| format!("; serves at {at}"));
-            format!("log {}, records {} to {}{listen}", text("log_id"), number("first"), number("last"))
+            let (first, last) = (told["first"].as_u64().unwrap_or(1), told["last"].as_u64().unwrap_or(0));
+            let records = match first <= last {
+                true => format!("records {} to {}", number("first"), number("last")),
+                false => format!("no records yet, the next one is {}", number("first")),
+            };
+            format!("log {}, {records}{listen}", text("log_id"))
         }
         "connected" => format!("fed by {}", text("server")),
         "switched" => format!("fed by {} instead of {}", text("to"), text("from")),
@@ -302,6 +325,17 @@ fn words(told: &Value) -> String {
 mod tests {
     use super::*;
     use chiplog::Error;
+
+    /// "records 1 to 0" was said of a log without any.
+    #[test]
+    fn a_log_without_records_has_none_from_to() {
+        let opened = |first: u64, last: u64| {
+            words(&json!({ "event": "opened", "log_id": "ab", "first": first, "last": last, "listen": null }))
+        };
+        assert_eq!(opened(1, 0), "log ab, no records yet, the next one is 1");
+        assert_eq!(opened(5, 4), "log ab, no records yet, the next one is 5");
+        assert_eq!(opened(5, 5), "log ab, records 5 to 5");
+    }
 
     #[test]
     fn every_event_has_words() {

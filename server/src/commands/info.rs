@@ -212,8 +212,8 @@ fn local(dir: &Path) -> Result<Shown> {
     })
 }
 
-fn remote(servers: &[String], connect: &Connect, stale: bool) -> Result<Shown> {
-    let remote = Remote::connect(servers, connect)?;
+fn remote(servers: &[String], connect: &Connect, stale: bool, ui: &Ui) -> Result<Shown> {
+    let remote = Remote::connect(servers, connect, ui)?;
     let info = remote.info(stale)?;
     let records = info.last.next().get().saturating_sub(info.first.get());
     let mut newest = None;
@@ -249,7 +249,7 @@ pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
     let shown = match &args.target {
         Target::Directory(_) if args.stale => return Err(Failure::usage(STALE_DIRECTORY)),
         Target::Directory(dir) => local(dir)?,
-        Target::Servers(servers) => remote(servers, &args.connect, args.stale)?,
+        Target::Servers(servers) => remote(servers, &args.connect, args.stale, ui)?,
     };
     // What was asked for is shown even when quiet.
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;

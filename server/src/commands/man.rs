@@ -74,7 +74,7 @@ fn render(command: &clap::Command) -> Result<Vec<u8>> {
     let mut sections = || -> io::Result<()> {
         man.render_title(&mut page)?;
         man.render_name_section(&mut page)?;
-        man.render_synopsis_section(&mut page)?;
+        page.extend_from_slice(synopsis(command).as_bytes());
         man.render_description_section(&mut page)?;
         man.render_options_section(&mut page)?;
         if command.has_subcommands() {
@@ -86,6 +86,12 @@ fn render(command: &clap::Command) -> Result<Vec<u8>> {
     };
     sections().map_err(|e| Failure::output(&e))?;
     Ok(page)
+}
+
+/// As `--help` has it. The crate's own lists all options, and leaves out what they take.
+fn synopsis(command: &clap::Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    sections_of(&format!("Synopsis:\n{}", usage.trim_start_matches("Usage:").trim()))
 }
 
 /// Turns `Title:` lines and the indented text below them into sections of plain, unfilled text.
@@ -113,6 +119,16 @@ fn sections_of(help: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It said "[--log]" of an option that takes a value.
+    #[test]
+    fn the_synopsis_is_the_usage() {
+        let mut root = args::command();
+        root.build();
+        let append = synopsis(root.find_subcommand("append").unwrap());
+        assert_eq!(append, ".SH SYNOPSIS\n.nf\nchiplog append [OPTIONS] <DIR|HOST:PORT>\n.fi\n");
+        assert!(synopsis(&root).contains("chiplog [OPTIONS] <COMMAND>"), "{}", synopsis(&root));
+    }
 
     #[test]
     fn our_sections_become_the_page_s() {

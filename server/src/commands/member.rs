@@ -142,7 +142,7 @@ pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
 }
 
 fn init(server: &str, connect: &Connect, ui: &Ui) -> Result<()> {
-    let asker = Asker::new(connect)?;
+    let asker = Asker::new(connect, ui)?;
     let made = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
         admin.init(InitRequest {}).await.map(tonic::Response::into_inner)
     })?;
@@ -151,7 +151,7 @@ fn init(server: &str, connect: &Connect, ui: &Ui) -> Result<()> {
 }
 
 fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
-    let asker = Asker::new(&of.connect)?;
+    let asker = Asker::new(&of.connect, ui)?;
     let (_, leader) = asker.leader(&of.cluster)?;
     let waiting = asker.status(server)?;
     if waiting.role() == Role::Waiting && leader.members.iter().any(|m| m.node == waiting.node) {
@@ -194,7 +194,7 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
 
 /// `peer`, `client` and `zone`, where they change.
 fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: &Ui) -> Result<()> {
-    let asker = Asker::new(&of.connect)?;
+    let asker = Asker::new(&of.connect, ui)?;
     let (_, leader) = asker.leader(&of.cluster)?;
     let Some(member) = leader.members.iter().find(|m| m.node == node) else {
         return Err(Failure::new(ErrorKind::Membership, format!("node {node} is no member of the cluster")));
@@ -213,7 +213,7 @@ fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: 
 }
 
 fn one(of: &Of, node: u64, what: Change, words: &str, ui: &Ui) -> Result<()> {
-    change(&Asker::new(&of.connect)?, of, what)?;
+    change(&Asker::new(&of.connect, ui)?, of, what)?;
     ui.result(&json!({ "node": node }), |_| format!("node {node} {words}"))
 }
 
@@ -230,7 +230,7 @@ fn change(asker: &Asker, of: &Of, change: Change) -> Result<()> {
 
 pub(crate) fn transfer(args: &TransferLeader, ui: &Ui) -> Result<Exit> {
     let of = &args.of;
-    let asker = Asker::new(&of.connect)?;
+    let asker = Asker::new(&of.connect, ui)?;
     let begun = Instant::now();
     let (leader, to) = loop {
         let (_, leader) = asker.leader(&of.cluster)?;

@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
             Target::Directory(dir) => view(args, dir, start, &form, ui)?,
             Target::Servers(servers) => {
                 let mut source =
-                    remote::Servers::open(servers, &args.connect, start, args.follow, args.stale)?;
+                    remote::Servers::open(servers, &args.connect, start, args.follow, args.stale, ui)?;
                 copy(args, &mut source, &form, &*stop_flag(args)?)?
             }
         };

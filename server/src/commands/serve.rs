@@ -5,14 +5,14 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::runtime::runtime;
 use crate::serve::config::Over;
-use crate::serve::{Config, First, Server};
+use crate::serve::{Config, First, Server, awaits_its_leader};
 use crate::signals;
 use crate::ui::Ui;
 use chiplog::{Log, LogId};
 use chiplog_net::host::Host;
 use clap::Args;
 use sd_notify::NotifyState;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -47,10 +47,14 @@ pub(crate) struct Serve {
     settings: Settings,
 
     /// If the directory is empty, make a new cluster with this server as its only voter. Once, on one server.
+    ///
+    /// Where there is a replica of a cluster it changes nothing, so it can stay where a service's command is written down.
+    /// A replica that was to join another log, and was never added to it, is refused.
     #[arg(long, conflicts_with = "join")]
     init: bool,
 
-    /// If the directory is empty, make an empty replica of this log; `chiplog member add` has to add it.
+    /// If the directory is empty, make an empty replica of this log; `chiplog member add` has to add it. All 32 digits of its
+    /// id, as `chiplog status` shows them. A directory with another log is refused.
     #[arg(long, value_name = "LOG-ID", value_parser = log_id)]
     join: Option<LogId>,
 }
@@ -122,6 +126,17 @@ pub(crate) struct Settings {
 impl Settings {
     /// The configuration that they come to.
     pub(crate) fn load(&self) -> Result<Config> {
+        self.load_of(None)
+    }
+
+    /// The same, with a file that was named otherwise than by --config. It wins over the environment's.
+    ///
+    /// # Errors
+    /// Also where there are two.
+    pub(crate) fn load_of(&self, file: Option<&Path>) -> Result<Config> {
+        if file.is_some() && self.config.is_some() && std::env::var_os("CHIPLOG_CONFIG").is_none() {
+            return Err(Failure::usage("give one file: by itself, or with --config"));
+        }
         // Text, whatever it looks like; but a number where there is to be one.
         let text = |text: &String| format!("{text:?}");
         let mut over = environment::keys(std::env::vars_os())?;
@@ -148,7 +163,7 @@ impl Settings {
             let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
             over.push(Over { key, value, by });
         }
-        Config::load(self.config.as_deref(), &over)
+        Config::load(file.or(self.config.as_deref()), &over)
     }
 }
 
@@ -197,6 +212,11 @@ fn log_name(log: &Log) -> String {
 fn announce(server: &Server, ui: &Ui) {
     let address = &server.address;
     let what = match server.host.opened() {
+        Some(log) if awaits_its_leader(log) => format!(
+            "waits to be added to {}: `chiplog member add {} --cluster HOST:PORT` of a server of that log",
+            log_name(log),
+            address.client
+        ),
         Some(log) => log_name(log),
         None => format!(
             "waits: `chiplog member init {0}` makes a cluster, `chiplog member add {0}` takes it into one",

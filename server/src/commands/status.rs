@@ -157,7 +157,7 @@ impl Shown {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
-    let asker = Asker::new(&args.connect)?;
+    let asker = Asker::new(&args.connect, ui)?;
     let mut found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
     if found.silent.iter().any(|s| s.refuses) {
         found = found.somebody()?; // nothing to show, and waiting does not mend it

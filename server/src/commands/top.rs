@@ -198,7 +198,7 @@ impl Drop for Output {
 }
 
 pub(crate) fn run(args: &Top, ui: &Ui) -> Result<Exit> {
-    let asker = Asker::new(&args.connect)?;
+    let asker = Asker::new(&args.connect, ui)?;
     let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
     // Before the terminal is taken: who sees nothing but an error should see it where it belongs.
     let mut began = Instant::now();

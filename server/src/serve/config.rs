@@ -230,7 +230,8 @@ impl Config {
     pub(crate) fn load(file: Option<&Path>, over: &[Over]) -> Result<Self> {
         let mut table = Table::new();
         if let Some(file) = file {
-            let text = fs::read_to_string(file).map_err(|e| Failure::io("read", file, &e))?;
+            let text =
+                fs::read_to_string(file).map_err(|e| Failure::option_file("configuration", file, &e))?;
             // As it stands first: its errors name line and column.
             let wrong = |e: &dyn std::fmt::Display| Failure::usage(format!("{}: {e}", file.display()));
             toml::from_str::<Self>(&text).map_err(|e| wrong(&e))?;
@@ -269,11 +270,8 @@ impl Config {
         Address::new("a:1", "a:1", self.zone.as_str()).map_err(|e| Failure::usage(e.to_string()))?;
         let Tls { certificate, key, client_authority, peer_certificate, peer_key, peer_authority } =
             &self.tls;
-        if certificate.is_some() != key.is_some() || (client_authority.is_some() && key.is_none()) {
-            return Err(Failure::usage(
-                "tls.certificate and tls.key go together; tls.client_authority needs both",
-            ));
-        }
+        let client = [("tls.certificate", certificate), ("tls.key", key)];
+        together(&client, client_authority.as_ref().map(|_| "tls.client_authority"))?;
         for (key, file) in [
             ("tls.certificate", certificate),
             ("tls.key", key),
@@ -287,12 +285,12 @@ impl Config {
                 return Err(Failure::usage(format!("{key} is empty: give a file, or leave it out")));
             }
         }
-        let peers = [peer_certificate, peer_key, peer_authority].map(Option::is_some);
-        if peers.contains(&true) && peers.contains(&false) {
-            return Err(Failure::usage(
-                "tls.peer_certificate, tls.peer_key and tls.peer_authority go together",
-            ));
-        }
+        let peers = [
+            ("tls.peer_certificate", peer_certificate),
+            ("tls.peer_key", peer_key),
+            ("tls.peer_authority", peer_authority),
+        ];
+        together(&peers, None)?;
         for (key, value, max) in [
             ("shutdown_millis", self.shutdown_millis, 3_600_000),
             ("reload_seconds", self.reload_seconds, 86_400),
@@ -300,6 +298,12 @@ impl Config {
             if value > max {
                 return Err(Failure::usage(format!("{key} is {value}; it has to be from 0 to {max}")));
             }
+        }
+        let ClusterConfig { heartbeat_millis, election_timeout_millis, .. } = self.cluster;
+        if election_timeout_millis / 3 < heartbeat_millis {
+            return Err(Failure::usage(format!(
+                "cluster.election_timeout_millis is {election_timeout_millis}; it has to be at least three times cluster.heartbeat_millis, which is {heartbeat_millis}"
+            )));
         }
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
         options.check().map_err(|e| {
@@ -388,6 +392,21 @@ impl Config {
     }
 }
 
+/// All of these keys, or none of them; and all, if `needed_by` says so.
+fn together(keys: &[(&str, &Option<PathBuf>)], needed_by: Option<&str>) -> Result<()> {
+    let given: Vec<&str> = keys.iter().filter(|(_, file)| file.is_some()).map(|(key, _)| *key).collect();
+    let missing: Vec<&str> = keys.iter().filter(|(_, file)| file.is_none()).map(|(key, _)| *key).collect();
+    let given = match given.is_empty() {
+        true => needed_by.into_iter().collect(),
+        false => given,
+    };
+    if given.is_empty() || missing.is_empty() {
+        return Ok(());
+    }
+    let (given, missing) = (given.join(" and "), missing.join(" and "));
+    Err(Failure::usage(format!("{given} without {missing}: they go together, set {missing} too")))
+}
+
 fn narrow(key: &str, size: Size) -> Result<u32> {
     u32::try_from(size.0)
         .map_err(|_| Failure::usage(format!("{key} is {}; it has to be below 4 GiB", size.0)))
@@ -465,9 +484,15 @@ mod tests {
             ("", Some(("node", "foo")), "--set node=foo"),
             ("", Some(("log.segment_bytes", "1")), "below [log]"),
             ("", Some(("tls.peer_authority", "")), "tls.peer_authority is empty"),
-            ("", Some(("tls.key", "k")), "tls.certificate"),
-            ("", Some(("tls.client_authority", "k")), "tls.client_authority"),
-            ("", Some(("tls.peer_key", "k")), "tls.peer_certificate"),
+            ("", Some(("tls.key", "k")), "tls.key without tls.certificate:"),
+            ("", Some(("tls.certificate", "k")), "set tls.key too"),
+            (
+                "",
+                Some(("tls.client_authority", "k")),
+                "tls.client_authority without tls.certificate and tls.key",
+            ),
+            ("[tls]\npeer_certificate = \"c\"", Some(("tls.peer_key", "k")), "set tls.peer_authority too"),
+            ("", Some(("cluster.election_timeout_millis", "299")), "cluster.election_timeout_millis is 299;"),
             ("", Some(("auth.token", "k")), "token"),
             ("", Some(("limits.connection_max", "1")), "connection_max"),
             ("", Some(("limits.message_bytes_max", "32MiB")), "message_bytes_max"),

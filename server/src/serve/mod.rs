@@ -34,6 +34,7 @@ use chiplog_net::admin::AdminService;
 use chiplog_net::budget::Budget;
 use chiplog_net::gauges;
 use chiplog_net::host::Host;
+use chiplog_net::ids::to_hex;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
 use metrics::{Figures, Metrics};
@@ -42,6 +43,7 @@ use reload::{Reloader, Reloads};
 use router::Room;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -112,7 +114,8 @@ impl Server {
     /// Starts everything. Blocks a moment for the disk: recovery reads the last segment.
     ///
     /// # Errors
-    /// A listener cannot be had, would be open to others without TLS, or the log cannot be opened.
+    /// A listener cannot be had, would be open to others without TLS; the log cannot be opened, or is another than `first`
+    /// speaks of.
     pub(crate) async fn start(config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
@@ -261,11 +264,11 @@ impl Server {
 
 /// Opens the replica that is there, or does what is to be done first.
 async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
+    let dir = founder.config.data.as_path();
     let error = match opened(founder, Bootstrap::Existing).await? {
-        Ok(log) => return Ok(Some(log)),
+        Ok(log) => return is_meant(&log, first, dir).map(|()| Some(log)),
         Err(error) => error,
     };
-    let dir = founder.config.data.as_path();
     match (error.kind(), first) {
         (ErrorKind::NotFound, First::Wait) => Ok(None),
         (ErrorKind::NotFound, First::Init) => {
@@ -276,6 +279,33 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
         }
         _ => Err(engine::refused(dir, error)),
     }
+}
+
+/// Whether this is a replica of a log whose leader has not added it yet: it knows of no member, not even of itself.
+pub(crate) fn awaits_its_leader(log: &Log) -> bool {
+    let status = log.status();
+    // One that is being repaired may not know yet what it knew.
+    status.members.is_empty() && status.role != Role::Repairing
+}
+
+/// Whether what is in the directory is what the command line says of an empty one. That it says so still is no mistake.
+///
+/// # Errors
+/// `InvalidArgument`: it speaks of another log.
+fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
+    let there = to_hex(log.info().log_id.get());
+    let dir = dir.display();
+    let what = match first {
+        First::Init if awaits_its_leader(log) => format!(
+            "--init makes a cluster in an empty directory, and {dir} holds an empty replica that is to join log {there} and was never added to it: leave out --init and add it there (`chiplog member add`), or give another directory, or remove this one, in which there is no record"
+        ),
+        First::Join(wanted) if wanted != log.info().log_id => format!(
+            "--join {}: {dir} holds log {there} already: leave out --join to go on with that one, or give another directory",
+            to_hex(wanted.get())
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(what))
 }
 
 async fn opened(founder: &Founder, bootstrap: Bootstrap) -> Result<chiplog::Result<Log>> {

@@ -133,8 +133,9 @@ impl Reloader {
         };
         let authority = tls.client_authority.clone();
         let load = move || {
-            let authority = authority.as_deref().map(read).transpose()?;
-            Ok(Identity { certificate: read(&certificate)?, key: read(&key)?, authority })
+            let authority = authority.as_ref().map(|file| read("tls.client_authority", file)).transpose()?;
+            let certificate = read("tls.certificate", &certificate)?;
+            Ok(Identity { certificate, key: read("tls.key", &key)?, authority })
         };
         let used = load()?;
         let server = ServerTls::new(&used)
@@ -179,7 +180,8 @@ impl Reloader {
     ) -> Result<Arc<Access>> {
         let Some(file) = auth.tokens.clone() else { return Ok(Arc::new(Access::new(None, refusals))) };
         let load = move || {
-            let text = fs::read_to_string(&file).map_err(|e| Failure::io("read", &file, &e))?;
+            let text =
+                fs::read_to_string(&file).map_err(|e| Failure::option_file("auth.tokens", &file, &e))?;
             text.parse::<Tokens>().map_err(|e| Failure::usage(format!("{}: {e}", file.display())))
         };
         let used = load()?;
@@ -252,14 +254,17 @@ impl Reloader {
 fn load_peers(tls: &Tls) -> Option<Result<PeerTls>> {
     let (certificate, key, authority) =
         (tls.peer_certificate.as_ref()?, tls.peer_key.as_ref()?, tls.peer_authority.as_ref()?);
-    let all =
-        || Ok(PeerTls { certificate: read(certificate)?, key: read(key)?, authority: read(authority)? });
+    let all = || {
+        let certificate = read("tls.peer_certificate", certificate)?;
+        let (key, authority) = (read("tls.peer_key", key)?, read("tls.peer_authority", authority)?);
+        Ok(PeerTls { certificate, key, authority })
+    };
     Some(all())
 }
 
-fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
-    let path = path.as_ref();
-    fs::read(path).map_err(|e| Failure::io("read", path, &e))
+/// The file that a key names.
+fn read(key: &str, path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|e| Failure::option_file(key, path, &e))
 }
 
 #[cfg(test)]

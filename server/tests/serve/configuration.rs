@@ -39,7 +39,24 @@ fn a_file_is_checked_and_shown() {
     let ran = run(&["config", "check", path]);
     assert!(ran.code == 2 && ran.err.contains("segments") && ran.err.contains("line 2"), "{}", ran.err);
     let ran = run(&["config", "check", "/nowhere/chiplog.toml"]);
-    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert_eq!(ran.code, 2, "it is no log that is missing: {}", ran.err);
+}
+
+/// One of the two took the file by itself, the other one behind a flag.
+#[test]
+fn the_file_goes_by_itself_or_behind_its_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chiplog.toml");
+    fs::write(&file, "node = 3\n").unwrap();
+    let path = file.to_str().unwrap();
+    for what in ["check", "show"] {
+        let by_itself = run(&["config", what, path]).ok().out;
+        assert_eq!(by_itself, run(&["config", what, "--config", path]).ok().out);
+        assert_eq!(run(&["config", what, path, "--config", path]).code, 2);
+    }
+    assert_eq!(run(&["config", "check"]).code, 2);
+    let output = chiplog().args(["config", "show", path]).env("CHIPLOG_CONFIG", "/nowhere").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("node = 3"), "the command line wins");
 }
 
 /// The file, then variables, then flags: the later win. What is wrong in the environment is said to be there.
@@ -110,18 +127,17 @@ fn every_key_has_a_variable() {
 fn an_open_door_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::new(1, dir.path());
-    let refused_with = |code: i32, more: &[&str], word: &str| {
+    let refused = |more: &[&str], word: &str| {
         let output = server.command().args(more).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(code) && said.contains(word), "{said}");
+        assert!(output.status.code() == Some(2) && said.contains(word), "{said}");
     };
-    let refused = |more: &[&str], word: &str| refused_with(2, more, word);
     refused(&["--listen-client", "0.0.0.0:0"], "--insecure");
     refused(&["--listen-peer", "0.0.0.0:0"], "--insecure");
     refused(&["--listen-client", "0.0.0.0:0", "--insecure"], "advertise.client");
     let tokens = dir.path().join("tokens");
     let setting = format!("auth.tokens={}", tokens.display());
-    refused_with(4, &["--set", &setting], "tokens"); // there is no such file
+    refused(&["--set", &setting], "auth.tokens: cannot read"); // there is no such file
     fs::write(&tokens, "").unwrap();
     refused(&["--set", &setting], "no token");
     fs::write(&tokens, run(&["token", "--json"]).ok().json()["line"].as_str().unwrap()).unwrap();

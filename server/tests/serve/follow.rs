@@ -194,6 +194,7 @@ fn mistakes_are_named() {
         &["follow", path, "--cluster", &other.client, "--last", "3", "--from", "newest"],
         &["follow", path, "--cluster", &other.client, "--since", "soon"],
         &["follow", path, "--cluster", &other.client, "--insecure"],
+        &["follow", path, &other.client, "--cluster", &other.client],
         &["follow", path],
     ] {
         let refused = run(args);
@@ -207,12 +208,12 @@ fn mistakes_are_named() {
     }
     assert_eq!(Viewer::open(&data).unwrap().info().first, Index(1), "a server's directory is left as it is");
     let mut words = chiplog();
-    words.args(["follow", path, "--cluster", &other.client]);
+    words.args(["follow", path, &other.client]);
     let mut child = words.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    assert!(line.starts_with("log ") && line.contains("records 1 to 0"), "{line}");
+    assert!(line.starts_with("log ") && line.contains("no records yet, the next one is 1"), "{line}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut rest = String::new();

@@ -1,6 +1,6 @@
 //! One server.
 
-use crate::harness::{Appender, PATIENCE, Server, chiplog, run, status, wait};
+use crate::harness::{Appender, PATIENCE, Server, chiplog, one, run, status, wait};
 use chiplog_net::proto::v1::ScrubRequest;
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use std::io::{BufRead, BufReader};
@@ -155,6 +155,42 @@ fn who_is_not_there_is_said_to_be_so() {
     wait("it says that it waits no more", || waits.said().contains(&now).then_some(()));
     assert_eq!(waits.stop(), Some(0));
     assert!(waits.said().contains("chiplog: node 1 has ended in order\n"), "{}", waits.said());
+}
+
+/// A piece of an id was taken for a whole one; and `--init` in a directory that was to join that log was passed over in silence,
+/// so that a server without a leader ran for ever.
+#[test]
+fn a_directory_that_is_to_join_another_log_makes_no_cluster() {
+    const LOG: &str = "0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "1123456789abcdef0123456789abcdef";
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let refused = |server: &Server, args: &[&str], words: &[&str]| {
+        let output = server.command().args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{args:?}: {word}: {said}");
+        }
+    };
+    refused(&server, &["--join", "abc"], &["abc", "32 hexadecimal digits"]);
+    assert!(!server.data.exists());
+
+    server.start(&["--join", LOG]);
+    let waits = format!("waits to be added to log {LOG}: `chiplog member add {}", server.client);
+    wait("it says what it waits for", || server.said().contains(&waits).then_some(()));
+    assert_eq!(server.stop(), Some(0));
+    refused(&server, &["--init"], &["--init", LOG, "`chiplog member add`"]);
+    refused(&server, &["--join", OTHER], &["--join", LOG, OTHER]);
+    server.start(&["--join", LOG]); // as it stands in a service's file
+    assert_eq!(server.stop(), Some(0));
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut member = one(dir.path());
+    assert_eq!(member.stop(), Some(0));
+    refused(&member, &["--join", OTHER], &["--join", OTHER]);
+    member.start(&["--init"]); // as it stands in a service's file
+    assert_eq!(status(&[&member])["leader"], 1);
 }
 
 #[test]

@@ -101,6 +101,29 @@ fn without_a_server_the_exit_code_says_that_it_can_work_later() {
     for child in children.drain(..) {
         let ran = ended(child);
         assert_eq!(ran.code, 5, "{}{}", ran.out, ran.err);
+        // Why, and what to do; both also while it waits.
+        let lines: Vec<&str> = ran.err.lines().collect();
+        assert!(lines.len() == 2 && lines[0].contains("waits up to 15 s for a server"), "{}", ran.err);
+        for line in lines {
+            assert!(line.contains(&nobody.client) && line.contains("Connection refused"), "{line}");
+            assert!(line.contains("does a chiplog server run there"), "{line}");
+        }
+    }
+}
+
+/// A file that holds no certificate was found out by the first connection, and one that is not there was "no such log".
+#[test]
+fn files_of_options_are_looked_at_before_anybody_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, none) = (dir.path().join("no.pem"), dir.path().join("missing"));
+    std::fs::write(&file, "no certificate").unwrap();
+    let (file, none) = (file.to_str().unwrap(), none.to_str().unwrap());
+    for command in ["info", "read", "append", "status", "top"] {
+        for (flag, path) in [("--tls-authority", file), ("--tls-authority", none), ("--token-file", none)] {
+            let ran = run(&[command, "127.0.0.1:1", flag, path]);
+            let named = ran.err.contains(flag) && ran.err.contains(path) && ran.err.lines().count() == 1;
+            assert!(ran.code == 2 && named, "{command}: {} {}", ran.code, ran.err);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::Source;
 use crate::cluster::Connect;
 use crate::failure::Result;
 use crate::remote::{Remote, failure};
+use crate::ui::Ui;
 use chiplog::{Record, RecordBatch, Start};
 use chiplog_net::client::{ReaderOptions, RemoteReader};
 use std::time::Duration;
@@ -24,8 +25,9 @@ impl Servers {
         start: Start,
         follow: bool,
         stale: bool,
+        ui: &Ui,
     ) -> Result<Self> {
-        let remote = Remote::connect(servers, connect)?;
+        let remote = Remote::connect(servers, connect, ui)?;
         let info = remote.info(stale)?;
         let mut options = ReaderOptions::default();
         (options.follow, options.min_index) = (follow, info.last);

@@ -68,7 +68,7 @@ struct Verified {
 type Told = (usize, Result<ScrubResponse, Failure>);
 
 pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui) -> Result<Exit> {
-    let asker = Asker::new(connect)?;
+    let asker = Asker::new(connect, ui)?;
     let started = Instant::now();
     let found = asker.wait(Survey::new(asker.dialler().clone(), servers).round(PATIENCE)).somebody()?;
     let mut verified = Verified {
@@ -83,7 +83,7 @@ pub(super) fn run(servers: &[String], connect: &Connect, records: bool, ui: &Ui)
     bar.finish_and_clear();
     if records {
         let bar = ui.progress(None, "reading");
-        verified.records = Some(read(&Remote::connect(servers, connect)?, &bar));
+        verified.records = Some(read(&Remote::connect(servers, connect, ui)?, &bar));
         bar.finish_and_clear();
     }
     verified.seconds = started.elapsed().as_secs_f64();
