@@ -14,6 +14,7 @@
 //! - What the thread meets besides batches, such as damage, it leaves to be met again here: nothing is told before its turn.
 //! - The thread ends before this does.
 
+use crate::threads;
 use chiplog::{Error, ErrorKind, Index, Reader, RecordBatch, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,8 +29,6 @@ const STRAIGHT_BYTES: usize = 2 << 20;
 const RUN_BYTES: usize = 2 << 20;
 /// So many runs wait to be taken.
 const RUNS: usize = 2;
-/// It calls nothing deep.
-const STACK_BYTES: usize = 256 << 10;
 
 /// Batches that were read one after the other.
 type Run = VecDeque<RecordBatch>;
@@ -149,8 +148,7 @@ impl Thread {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let work = move || lent.into_iter().for_each(|reader| read_on(reader, &pieces, &stopped));
-        let named = std::thread::Builder::new().name("chiplog-ahead".to_owned()).stack_size(STACK_BYTES);
-        let handle = named.spawn(work).ok()?;
+        let handle = threads::builder("chiplog-ahead").spawn(work).ok()?;
         Some(Self { there: Some(there), pieces: taken, stop, handle: Some(handle) })
     }
 

@@ -1,5 +1,4 @@
-//! Threads: how the package starts its own, their names and the size of their stacks (but for those that read ahead, which
-//! need less); and work that is done on one.
+//! Threads: how the package starts its own, their names and the size of their stacks; and work that is done on one.
 //!
 //! Must not know: what they do.
 
