@@ -58,18 +58,7 @@ impl Remote {
         if stale {
             return self.wait(self.client.info_stale()).map_err(failure);
         }
-        let telling = async {
-            tokio::time::sleep(TELL_AFTER).await;
-            let seconds = PATIENCE.as_secs();
-            self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
-            pending().await
-        };
-        let info = self.wait(async {
-            tokio::select! {
-                info = self.client.info() => info,
-                never = telling => never,
-            }
-        });
+        let info = self.wait_for_leader(self.client.info());
         info.map_err(|error| {
             let advice = match error.kind() {
                 ErrorKind::Unavailable | ErrorKind::Timeout => {
@@ -78,6 +67,22 @@ impl Remote {
                 _ => "",
             };
             Failure::new(error.kind(), format!("{error}{advice}"))
+        })
+    }
+
+    /// Waits for what a leader is needed for; if that takes long, it is said.
+    pub(crate) fn wait_for_leader<T>(&self, work: impl Future<Output = T>) -> T {
+        let telling = async {
+            tokio::time::sleep(TELL_AFTER).await;
+            let seconds = PATIENCE.as_secs();
+            self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
+            pending().await
+        };
+        self.wait(async {
+            tokio::select! {
+                done = work => done,
+                never = telling => never,
+            }
         })
     }
 

@@ -112,12 +112,12 @@ fn local(args: &Discard, dir: &Path) -> Result<[Extent; 2]> {
 fn remote(args: &Discard, servers: &[String], ui: &Ui) -> Result<[Extent; 2]> {
     let remote = Remote::connect(servers, &args.connect, ui)?;
     let extent = || {
-        let info = remote.wait(remote.client.info()).map_err(failure)?;
+        let info = remote.wait_for_leader(remote.client.info()).map_err(failure)?;
         Ok::<_, Failure>(Extent { first: info.first, last: info.last, bytes_used: info.bytes_used })
     };
     let before = extent()?;
     check(args, before.last)?;
-    remote.wait(remote.client.discard(Index(args.first))).map_err(failure)?;
+    remote.wait_for_leader(remote.client.discard(Index(args.first))).map_err(failure)?;
     Ok([before, extent()?])
 }
 
