@@ -208,10 +208,16 @@ impl Options {
         self.cluster.as_ref().map_or(Ok(()), Cluster::check)
     }
 
-    /// Whether a segment has room for so much. If not, it is `segment_bytes` that is told: most likely the one that was set.
+    /// Whether a segment has room for so much. If not, the smaller segment is told, where there is one: it is what was set.
     fn fits_segment(&self, name: &str, value: u32, room: u64) -> Result<()> {
         if u64::from(value) <= room {
             return Ok(());
+        }
+        if self.segment_bytes == Self::default().segment_bytes {
+            let what = format!(
+                "option {name} is {value}; a segment has room for {room} bytes at a time: lower it, or raise segment_bytes"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let what = format!(
             "option segment_bytes is {}: a segment has room for {room} bytes at a time, and {name} is {value}; lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max with it, or begin with options that fit (`Options::with_segment_bytes`, in C chiplog_log_options_for_segments)",

@@ -314,6 +314,9 @@ fn discarded_files_are_used_again() {
     let options = Options { retention_bytes: Some(256 << 10), ..small() };
     let log = Log::open(dir.path(), options).unwrap();
     // A file is told by its number and when it was made: numbers are given anew.
+    if std::fs::metadata(dir.path()).unwrap().created().is_err() {
+        return eprintln!("SKIPPED: this file system does not tell when a file was made");
+    }
     let files = || -> std::collections::BTreeSet<_> {
         let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap());
         let segments = names.filter(|e| e.file_name().to_string_lossy().ends_with(".seg"));

@@ -135,6 +135,13 @@ impl Admin for AdminService {
             );
             return Err(refusal(ErrorKind::Membership, what));
         }
+        if log.status().role == chiplog::Role::Removed {
+            let what = format!(
+                "node {} was removed from the cluster, and this directory takes no part in it any more: start the server in an empty one, under a number that was never used",
+                self.node
+            );
+            return Err(refusal(ErrorKind::Membership, what));
+        }
         if made {
             tracing::info!(log_id = ids::to_hex(wanted), "joins a cluster, whose leader has to add it");
         }

@@ -1,7 +1,7 @@
 //! Ahead: the log's files are read and verified on a thread of their own, while the interpreter works on what came before.
 //!
 //! ```text
-//! reader here ── so many bytes without a pause ──> lent to the thread: run, run, run … ── no more now ──> here again
+//! reader here ── so many bytes without a pause ──> lent to a thread: run, run, run … ── no more now ──> here again
 //! ```
 //!
 //! Verifying is what reading costs: with one thread for it and one for the interpreter a loop over records is as fast as the
@@ -12,23 +12,24 @@
 //! Invariants:
 //! - A reader is here or lent, never both; batches come in the log's order, whoever read them.
 //! - What the thread meets besides batches, such as damage, it leaves to be met again here: nothing is told before its turn.
-//! - The thread ends before this does.
+//! - Nobody waits for the thread's end: it ends by itself, and what it was lent with it.
+//! - What is read ahead is bounded in bytes: see [`RUN_BYTES`], [`LARGE_BYTES`].
 
 use crate::threads;
 use chiplog::{Error, ErrorKind, Index, Reader, RecordBatch, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 /// So much is read without a pause before it is worth a thread.
 const STRAIGHT_BYTES: usize = 2 << 20;
-/// A run has so much, and a batch at most.
+/// A run has so much, and less than a batch more. There are three: one is being given, one waits, one is being read.
 const RUN_BYTES: usize = 2 << 20;
-/// So many runs wait to be taken.
-const RUNS: usize = 2;
+/// Nothing is read beyond a batch of so much: one of these is enough to be ahead.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// Batches that were read one after the other.
 type Run = VecDeque<RecordBatch>;
@@ -41,6 +42,7 @@ pub(crate) struct Ahead {
     run: Run,
     /// Bytes that were read here without a pause.
     straight: usize,
+    /// Whom the reader is lent to.
     thread: Option<Thread>,
 }
 
@@ -49,15 +51,14 @@ impl Ahead {
         Self { reader: Some(Box::new(reader)), run: Run::new(), straight: 0, thread: None }
     }
 
-    /// Index of the record behind those that were given; None: it is not known just now.
+    /// As [`Reader::position`], of what is here. None: it is lent.
     pub(crate) fn position(&self) -> Option<Index> {
-        let ahead = self.run.front().map(RecordBatch::first);
-        ahead.or_else(|| self.reader.as_ref().map(|reader| reader.position()))
+        self.reader.as_ref().map(|reader| reader.position())
     }
 
     /// As [`Reader::seek`].
     pub(crate) fn seek(&mut self, index: Index) -> Result<()> {
-        if let Some(thread) = self.thread.as_ref().filter(|_| self.reader.is_none()) {
+        if let Some(thread) = &self.thread {
             thread.stop.store(true, Ordering::Relaxed);
         }
         while self.reader.is_none() {
@@ -69,7 +70,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// As [`Reader::next_batch`].
+    /// As [`Reader::next_batch`]; what was read ahead is given also if it is discarded by now.
     pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         while self.run.is_empty() && self.reader.is_none() {
             self.take_piece()?;
@@ -79,7 +80,7 @@ impl Ahead {
         }
         let next = self.here()?.next_batch();
         match &next {
-            Ok(Some(batch)) => self.straight += batch.payload().len(),
+            Ok(Some(batch)) if !is_large(batch) => self.straight += batch.payload().len(),
             _ => self.straight = 0,
         }
         if self.straight >= STRAIGHT_BYTES {
@@ -103,21 +104,35 @@ impl Ahead {
     /// Lends the reader, if there is a thread to be had.
     fn lend(&mut self) {
         self.straight = 0;
-        if self.thread.is_none() {
-            self.thread = Thread::spawn();
-        }
-        if let Some(thread) = &self.thread {
-            self.reader = self.reader.take().and_then(|reader| thread.lend(reader));
+        if let Some(reader) = self.reader.take() {
+            match Thread::begin(reader) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(reader) => self.reader = Some(reader),
+            }
         }
     }
 
-    /// Waits for what the thread gives next.
+    /// Waits for what the thread gives next. A panic there goes on here.
     fn take_piece(&mut self) -> Result<()> {
-        match self.thread.as_mut().and_then(Thread::piece).ok_or_else(lost)? {
-            Piece::Run(mut run) => self.run.append(&mut run),
-            Piece::Back(reader) => self.reader = Some(reader),
+        let Some(thread) = &self.thread else { return Err(lost()) };
+        match thread.pieces.recv() {
+            Ok(Piece::Run(mut run)) => self.run.append(&mut run),
+            Ok(Piece::Back(reader)) => (self.reader, self.thread) = (Some(reader), None),
+            Err(_) => {
+                if let Some(Err(panic)) = self.thread.take().map(|thread| thread.handle.join()) {
+                    std::panic::resume_unwind(panic);
+                }
+            }
         }
         Ok(())
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if let Some(thread) = &self.thread {
+            thread.stop.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -125,84 +140,59 @@ fn lost() -> Error {
     Error::new(ErrorKind::Closed, "the reader was lost in a panic")
 }
 
-/// What the thread gives: what it read, at last the reader.
+fn is_large(batch: &RecordBatch) -> bool {
+    batch.payload().len() > LARGE_BYTES
+}
+
+/// What a thread gives: what it read, at last the reader.
 enum Piece {
     Run(Run),
     Back(Box<Reader>),
 }
 
-/// Reads runs with a reader that is lent to it.
+/// Reads runs with a reader that is lent to it, and ends.
 struct Thread {
-    /// None: it ends.
-    there: Option<Sender<Box<Reader>>>,
     pieces: Receiver<Piece>,
     /// The reader is wanted back.
     stop: Arc<AtomicBool>,
-    handle: Option<JoinHandle<()>>,
+    handle: JoinHandle<()>,
 }
 
 impl Thread {
-    /// None: there is none to be had.
-    fn spawn() -> Option<Self> {
-        let ((there, lent), (pieces, taken)) = (channel(), sync_channel(RUNS));
+    /// Begins one; where there is none to be had, gives the reader back.
+    fn begin(reader: Box<Reader>) -> std::result::Result<Self, Box<Reader>> {
+        let ((lend, lent), (give, pieces)) = (sync_channel(1), sync_channel(1));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let work = move || lent.into_iter().for_each(|reader| read_on(reader, &pieces, &stopped));
-        let handle = threads::builder("chiplog-ahead").spawn(work).ok()?;
-        Some(Self { there: Some(there), pieces: taken, stop, handle: Some(handle) })
-    }
-
-    /// Lends it a reader; gives it back if the thread is gone.
-    fn lend(&self, reader: Box<Reader>) -> Option<Box<Reader>> {
-        self.stop.store(false, Ordering::Relaxed);
-        match &self.there {
-            Some(there) => there.send(reader).err().map(|refused| refused.0),
-            None => Some(reader),
-        }
-    }
-
-    /// Waits for the next piece. None: a panic took the reader; it goes on here.
-    fn piece(&mut self) -> Option<Piece> {
-        let piece = self.pieces.recv().ok();
-        if piece.is_none()
-            && let Some(Err(panic)) = self.handle.take().map(JoinHandle::join)
-        {
-            std::panic::resume_unwind(panic);
-        }
-        piece
+        let work = move || {
+            if let Ok(reader) = lent.recv() {
+                read_on(reader, &give, &stopped);
+            }
+        };
+        let Ok(handle) = threads::builder("chiplog-ahead").spawn(work) else { return Err(reader) };
+        lend.send(reader).map_err(|refused| refused.0)?;
+        Ok(Self { pieces, stop, handle })
     }
 }
 
-impl Drop for Thread {
-    fn drop(&mut self) {
-        self.there = None;
-        self.stop.store(true, Ordering::Relaxed);
-        for _ in &self.pieces {} // it may wait for room
-        if let Some(handle) = self.handle.take() {
-            let _ = handle.join(); // a panic took nothing that is asked for any more
-        }
-    }
-}
-
-/// Reads run after run until there is no more now, or the reader is wanted back.
+/// Reads run after run until there is no more now, a large batch, or the reader is wanted back.
 fn read_on(mut reader: Box<Reader>, pieces: &SyncSender<Piece>, stop: &AtomicBool) {
-    // Somebody takes the pieces for as long as there is a thread.
-    let give = |piece| {
-        let _ = pieces.send(piece);
-    };
     let mut more = true;
-    while more && !stop.load(Ordering::Relaxed) {
+    while more {
         let (mut run, mut bytes) = (Run::new(), 0);
-        while bytes < RUN_BYTES && more {
+        while more && bytes < RUN_BYTES {
             match reader.next_batch() {
                 Ok(Some(batch)) => {
+                    more = !is_large(&batch) && !stop.load(Ordering::Relaxed);
                     bytes += batch.payload().len();
                     run.push_back(batch);
                 }
                 _ => more = false,
             }
         }
-        give(Piece::Run(run));
+        if pieces.send(Piece::Run(run)).is_err() {
+            return; // nobody reads any more
+        }
     }
-    give(Piece::Back(reader));
+    let _ = pieces.send(Piece::Back(reader));
 }

@@ -28,7 +28,8 @@ use tokio::runtime::Handle;
 /// wait. Threads may share it: each record is given to one of them. Of tasks of asyncio, one at a time waits; who is
 /// cancelled has taken nothing.
 ///
-/// Of files here, what is read on and on is read up to 6 MiB ahead on another thread.
+/// Of files here, what is read on and on is read ahead on another thread: at most 9 MiB and a batch. What is ahead holds its
+/// segments, and is given also if it is discarded meanwhile.
 ///
 /// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such record;
 /// `CorruptError`, `IoError`: the files; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
@@ -111,6 +112,7 @@ impl Reader {
 
     /// The next batch of a source that was taken. None: the end, or not within the time.
     fn fetch(&self, py: Python<'_>, lease: &mut Lease, limit: &Limit) -> PyResult<Option<RecordBatch>> {
+        py.check_signals()?; // a loop of the interpreter's own, such as that of list(), looks for none
         let source = lease.source().map_err(raise)?;
         if let Some(known) = py.detach(|| source.next_now()) {
             return known.map_err(raise);

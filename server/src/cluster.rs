@@ -15,11 +15,14 @@ use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
 use chiplog_net::status::{from_status, leader_of, to_status};
 use clap::Args;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::fs;
+use std::error::Error;
+use std::iter::successors;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 use tokio::runtime::Runtime;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -33,6 +36,10 @@ pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
 /// What to do when nothing takes a connection.
 const NO_SERVER: &str =
     "; does a chiplog server run there, and is this its address for clients (listen.client)?";
+
+/// What to do when something answers that does not know the call.
+const NO_SERVICE: &str =
+    "; is there a chiplog server at this address? Peers and probes have ports of their own";
 
 /// TLS towards servers.
 #[derive(Args, Clone, Debug, Default)]
@@ -58,6 +65,10 @@ pub(crate) struct Connect {
     /// Show the token also to servers on other machines that are not spoken to over TLS: anybody on the way can read it.
     #[arg(long, env = "CHIPLOG_TOKEN_IN_PLAIN_TEXT", value_parser = clap::builder::FalseyValueParser::new())]
     token_in_plain_text: bool,
+
+    /// What the files hold: they are read once, for one can be a pipe.
+    #[arg(skip)]
+    read: OnceCell<ClientOptions>,
 }
 
 /// The token itself; a flag would show it to everybody on the machine.
@@ -71,11 +82,14 @@ impl Connect {
     /// # Errors
     /// `NotFound`, `Io`: a file cannot be read. `InvalidArgument`: there is no token, no certificate, no key in it.
     pub(crate) fn options(&self) -> Result<ClientOptions> {
+        if let Some(options) = self.read.get() {
+            return Ok(options.clone());
+        }
         let mut options = ClientOptions::default();
         options.tls = self.tls()?;
         options.token = self.token()?.map(Into::into);
         options.token_in_plain_text = self.token_in_plain_text;
-        Ok(options)
+        Ok(self.read.get_or_init(|| options).clone())
     }
 
     fn token(&self) -> Result<Option<String>> {
@@ -329,22 +343,25 @@ fn is(member: &chiplog_net::proto::v1::Member, node: u64) -> bool {
 pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     let error = from_status(status);
     let advice = match status.code() {
-        Code::Unimplemented => {
-            "; is there a chiplog server at this address? Peers and probes have ports of their own"
-        }
         Code::Unauthenticated => TOKEN_ADVICE,
         _ => advice(status),
     };
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))
 }
 
-/// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server.
+/// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server, one for clients.
 pub(crate) fn advice(status: &Status) -> &'static str {
-    let source = std::error::Error::source(status);
     match tls_advice(status) {
-        "" if source.is_some_and(|e| e.is::<tonic::transport::Error>()) => NO_SERVER,
+        "" if status.code() == Code::Unimplemented => NO_SERVICE,
+        "" if is_refused(status) => NO_SERVER,
         advice => advice,
     }
+}
+
+/// Whether the system made no connection.
+fn is_refused(status: &Status) -> bool {
+    let mut causes = successors(status.source(), |cause| (*cause).source());
+    causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.raw_os_error().is_some()))
 }
 
 /// Which flag mends that a server and its client do not mean the same by TLS, if that is what the status is about.
@@ -354,5 +371,24 @@ pub(crate) fn tls_advice(status: &Status) -> &'static str {
         Some(TlsMismatch::NotSpoken) => "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY",
         Some(TlsMismatch::Untrusted) => "; --tls-authority has to be the one that signed it",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+
+    #[test]
+    fn a_token_from_a_pipe_is_read_once() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"a secret\n").unwrap();
+        drop(writer);
+        let file = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        let connect = Connect { token_file: Some(file), ..Connect::default() };
+        for _ in 0..3 {
+            assert!(connect.options().unwrap().token.is_some());
+        }
     }
 }

@@ -49,8 +49,8 @@ impl Failure {
     pub(crate) fn option_file(by: &str, path: &Path, error: &io::Error) -> Self {
         let mut failure = Self::io("read", path, error);
         failure.message = format!("{by}: {}", failure.message);
-        if failure.exit == Exit::NotFound {
-            failure.exit = Exit::Usage;
+        if failure.kind == ErrorKind::NotFound {
+            return Self::usage(failure.message);
         }
         failure
     }

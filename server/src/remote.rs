@@ -107,7 +107,7 @@ async fn tell_why<T>(dialler: &Dialler, servers: &[String], ui: &Ui) -> T {
 pub(crate) fn unreachable(error: chiplog::Error, servers: &[String], connect: &Connect, ui: &Ui) -> Failure {
     let kind = error.kind();
     let failure = failure(error);
-    if !matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout) {
+    if !matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unsupported) {
         return failure;
     }
     let Ok(asker) = Asker::new(connect, ui) else { return failure };

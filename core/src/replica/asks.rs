@@ -230,7 +230,7 @@ impl Replica {
             return promise.answer(Outcome::Failed(refusal));
         }
         if to == self.node() {
-            return promise.answer(Outcome::Placed { first: Index(0) });
+            return self.asks.done.push((promise, Outcome::Placed { first: Index(0) }));
         }
         if !self.membership.get(to).is_some_and(|m| m.is_voter() && !m.is_leaving()) {
             return refuse(
@@ -330,7 +330,12 @@ impl Replica {
                     _ => match self.awaited() {
                         Some(what) if pending.at.is_some() => what,
                         Some(what) => format!("an earlier change is not in force: {what}"),
-                        None => "the change was not in force in time; it may still come".to_owned(),
+                        None if pending.at.is_some() => {
+                            "the change was not in force in time; it may still come".to_owned()
+                        }
+                        None => {
+                            "the change could not be proposed in time, and is dropped; try again".to_owned()
+                        }
                     },
                 };
                 pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));

@@ -20,6 +20,11 @@ def told(text: str) -> dict[str, str]:
     return {"text": text}
 
 
+def needed(takes: str, text: str) -> dict[str, str]:
+    """The same of an option that has no default."""
+    return {"takes": takes, "default": "none, it has to be given", "text": text}
+
+
 def documented(cls: type[_T]) -> type[_T]:
     """Adds its fields to what is told of a class."""
     parts = [inspect.cleandoc(cls.__doc__ or ""), ""]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from ._fields import documented, option, told
+from ._fields import documented, needed, option
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Options:
 class Tls:
     """Whom a client trusts, and how it proves itself, all in PEM. `repr` shows nothing of it."""
 
-    authority: bytes = field(metadata=told("Bytes, PEM. Who has to have signed the servers' certificates. Always needed."))
+    authority: bytes = field(metadata=needed("bytes, PEM", "Who has to have signed the servers' certificates."))
     certificate: bytes | None = option(
         "bytes, PEM, together with key", "None", "This client's certificate, where servers want one."
     )

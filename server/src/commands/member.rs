@@ -187,8 +187,9 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
     if promote && !known.is_some_and(|m| m.voter) {
         change(&asker, of, Change::Promote(node))?;
     }
-    let part = if promote { "votes" } else { "is a learner" };
-    let shown = json!({ "node": node, "directory": place.directory, "voter": promote });
+    let votes = promote || known.is_some_and(|m| m.voter);
+    let part = if votes { "votes" } else { "is a learner" };
+    let shown = json!({ "node": node, "directory": place.directory, "voter": votes });
     ui.result(&shown, |_| format!("node {node} at {server} {part}"))
 }
 

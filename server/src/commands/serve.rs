@@ -48,7 +48,9 @@ pub(crate) struct Serve {
 
     /// If the directory is empty, make a new cluster with this server as its only voter. Once, on one server.
     ///
-    /// Where there is a replica of a cluster it changes nothing, so it can stay where a service's command is written down.
+    /// Without it, too, node 1 takes a log that a program kept on its own for the first replica of a cluster, for good.
+    /// Where there is a replica of a cluster it changes nothing. Still, leave it out of a service's command once the cluster is
+    /// made: on a disk that was emptied, or is not mounted, it would make another cluster.
     /// A replica that was to join another log, and was never added to it, is refused.
     #[arg(long, conflicts_with = "join")]
     init: bool,
@@ -227,16 +229,21 @@ fn announce(server: &Server, ui: &Ui) {
     ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
 }
 
-/// Says of a server that waits when it does not any more.
+/// Says of a server that waits when it does not any more: it has a replica, and that hears from its leader.
 async fn announce_founding(host: Arc<Host>, node: u64, ui: Ui) {
-    if host.opened().is_some() {
-        return;
+    if host.opened().is_none() {
+        let log = loop {
+            match host.opened() {
+                Some(log) => break log_name(log),
+                None => tokio::time::sleep(LOOK_INTERVAL).await,
+            }
+        };
+        ui.say(&format!("node {node} has a replica of {log} now"));
     }
-    let log = loop {
-        match host.opened() {
-            Some(log) => break log_name(log),
-            None => tokio::time::sleep(LOOK_INTERVAL).await,
+    if let Some(log) = host.opened().filter(|log| awaits_its_leader(log)) {
+        while awaits_its_leader(log) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
-    };
-    ui.say(&format!("node {node} has a replica of {log} now"));
+        ui.say(&format!("node {node} is part of the cluster now"));
+    }
 }

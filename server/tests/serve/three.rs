@@ -189,6 +189,10 @@ fn members_come_and_go() {
     run(&["member", "remove", "2", "--cluster", &servers[0].client]).ok();
     let none = run(&["member", "remove", "9", "--cluster", &servers[0].client]);
     assert_eq!(none.code, 2, "the command is wrong, nothing else: {}", none.err);
+    // It was added as a learner that never caught up.
+    wait("who was removed knows it", || roles(&status(&[&servers[1]])).contains(&"removed").then_some(()));
+    let removed = run(&["member", "add", &servers[1].client, "--cluster", &fourth.client]);
+    assert!(removed.code != 0 && removed.err.contains("never used"), "{}", removed.err);
     let left = [&servers[0], &servers[2], &fourth];
     wait("three others are left", || {
         let shown = status(&left);
