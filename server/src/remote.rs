@@ -8,6 +8,7 @@ use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::client::{Client, RemoteInfo};
 use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -23,6 +24,8 @@ pub(crate) struct Remote {
     runtime: Runtime,
     pub(crate) client: Client,
     ui: Ui,
+    /// Whether it was said that a leader is waited for.
+    told: AtomicBool,
 }
 
 impl Remote {
@@ -47,7 +50,7 @@ impl Remote {
             }
         });
         let client = client.map_err(|error| unreachable(error, servers, connect, ui))?;
-        Ok(Self { runtime, client, ui: *ui })
+        Ok(Self { runtime, client, ui: *ui, told: AtomicBool::new(false) })
     }
 
     /// How the log stands: with everything that was acknowledged before; or, stale, as the replicas know that answer.
@@ -70,12 +73,14 @@ impl Remote {
         })
     }
 
-    /// Waits for what a leader is needed for; if that takes long, it is said.
+    /// Waits for what a leader is needed for; if that takes long, it is said, once.
     pub(crate) fn wait_for_leader<T>(&self, work: impl Future<Output = T>) -> T {
         let telling = async {
             tokio::time::sleep(TELL_AFTER).await;
-            let seconds = PATIENCE.as_secs();
-            self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
+            if !self.told.swap(true, Ordering::Relaxed) {
+                let seconds = PATIENCE.as_secs();
+                self.ui.say(&format!("waits up to {seconds} s for a leader that a majority answers"));
+            }
             pending().await
         };
         self.wait(async {

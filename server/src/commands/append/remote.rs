@@ -37,7 +37,7 @@ impl Servers {
 
 impl Sink for Servers {
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
-        let producer = match self.remote.wait(self.remote.client.producer(self.options.clone())) {
+        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
             Ok(producer) => producer,
             Err(error) => return shared.fail(failure(error)),
         };

@@ -49,7 +49,7 @@ impl Resuming {
         let (session, next) = match journal.session(log)? {
             Some(goes_on) => goes_on,
             None => {
-                let session = remote.wait(remote.client.open_session()).map_err(failure)?;
+                let session = remote.wait_for_leader(remote.client.open_session()).map_err(failure)?;
                 journal.begin(session, log)?;
                 (session, 1)
             }
@@ -129,7 +129,7 @@ impl Resuming {
 impl Sink for Resuming {
     fn work(&self, shared: &Arc<Shared>, jobs: &Receiver<Work>, bar: &ProgressBar) {
         let Some(mut place) = lock(&self.place).take() else { return };
-        let producer = match self.remote.wait(self.remote.client.producer(self.options.clone())) {
+        let producer = match self.remote.wait_for_leader(self.remote.client.producer(self.options.clone())) {
             Ok(producer) => producer,
             Err(error) => return shared.fail(failure(error)),
         };
