@@ -539,8 +539,7 @@ impl Log {
     }
 
     /// How this replica stands in its cluster: who leads and who is a member as of its last turn, positions at most 20 ms
-    /// older. Once the log is closed or poisoned: as it stood then, but
-    /// it leads no more and knows no leader. Never blocks.
+    /// older. Once the log is closed or poisoned: as it stood then, but it leads no more and knows no leader. Never blocks.
     pub fn status(&self) -> Status {
         match self.inner.published.status() {
             Some(status) => status,

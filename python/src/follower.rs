@@ -3,9 +3,9 @@
 use crate::batch::Record;
 use crate::client::servers;
 use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
-use crate::ending::Ending;
 use crate::errors::raise;
-use crate::fork::{Kept, Own};
+use crate::fork::Own;
+use crate::handle::Handle;
 use crate::log::{arrival, get};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::wait::{self, Limit};
@@ -37,8 +37,7 @@ use std::time::Duration;
 /// and the events that are left; readers go on to the end of what is here.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Follower {
-    follower: Kept<follower::Follower>,
-    ending: Arc<Ending>,
+    follower: Handle<follower::Follower>,
     /// A task waits for an event: a follower has one hook.
     waits: Arc<AtomicBool>,
 }
@@ -98,26 +97,11 @@ impl Taken for NextEvent {
 
 impl Follower {
     fn around(follower: follower::Follower) -> PyResult<Self> {
-        let follower = Kept::new(follower).map_err(raise)?;
-        Ok(Self { follower, ending: Ending::of("follower"), waits: Arc::default() })
-    }
-
-    /// The follower, also once it was closed.
-    fn handle(&self) -> PyResult<&follower::Follower> {
-        self.follower.get().map_err(raise)
+        Ok(Self { follower: Handle::new(follower, "follower")?, waits: Arc::default() })
     }
 
     fn follower(&self) -> PyResult<&follower::Follower> {
-        let follower = self.handle()?;
-        self.ending.check().map_err(raise)?;
-        Ok(follower)
-    }
-
-    /// The follower, to be closed: it counts as that from now on.
-    fn to_be_closed(&self) -> PyResult<follower::Follower> {
-        let follower = self.handle()?.clone();
-        self.ending.close();
-        Ok(follower)
+        self.follower.get()
     }
 
     fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
@@ -255,7 +239,7 @@ impl Follower {
     ///
     /// Does not block.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::follower_status(py, &self.handle()?.status())
+        values::follower_status(py, &self.follower.any()?.status())
     }
 
     /// Returns the next `FollowerEvent`, and waits for one. Each is given once; the newest 1,024 are kept.
@@ -266,7 +250,7 @@ impl Follower {
     /// `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=None))]
     fn next_event<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let follower = self.handle()?;
+        let follower = self.follower.any()?;
         let next = |slice| follower.next_event(slice);
         let event = wait::sliced(py, &Limit::new(timeout)?, "nothing happened", next)?;
         values::follower_event(py, &event)
@@ -277,7 +261,7 @@ impl Follower {
     /// Does not block. Who is cancelled has taken nothing. Raises `ClosedError`: nothing will happen any more;
     /// `RuntimeError`: another task waits, or no event loop runs on this thread.
     fn next_event_async(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let follower = Own::new(self.handle()?.clone()).map_err(raise)?;
+        let follower = Own::new(self.follower.any()?.clone()).map_err(raise)?;
         courier::next(py, NextEvent { follower, waits: self.waits.clone() })
     }
 
@@ -299,7 +283,7 @@ impl Follower {
     ///
     /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let cause = self.handle()?.log().poison_cause();
+        let cause = self.follower.any()?.log().poison_cause();
         cause.map(|error| crate::errors::value(py, &error)).transpose()
     }
 
@@ -308,13 +292,13 @@ impl Follower {
     /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::options(py, self.handle()?.log().options())
+        values::options(py, self.follower.any()?.log().options())
     }
 
     /// The directory, a `pathlib.Path`. Also after `close()`.
     #[getter]
     fn path(&self) -> PyResult<PathBuf> {
-        Ok(self.handle()?.log().path().to_path_buf())
+        Ok(self.follower.any()?.log().path().to_path_buf())
     }
 
     /// Ends following. Returns None. From any thread, and more than once.
@@ -325,7 +309,7 @@ impl Follower {
     ///
     /// Raises `PoisonedError`: a write had failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let follower = self.to_be_closed()?;
+        let follower = self.follower.to_be_closed()?;
         wait::on_thread(py, move || follower.close())
     }
 
@@ -355,7 +339,7 @@ impl Follower {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let follower = self.to_be_closed()?;
+        let follower = self.follower.to_be_closed()?;
         drive_on_thread(py, move || follower.close(), |py, ()| Ok(py.None()))
     }
 

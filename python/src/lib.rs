@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait   courier (asyncio)   threads   ending   fork   runtime ┘
+//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime ┘
 //! ```
 //!
 //! Invariants:
@@ -27,6 +27,7 @@ mod errors;
 mod export;
 mod follower;
 mod fork;
+mod handle;
 mod input;
 mod log;
 mod options;

@@ -2,9 +2,8 @@
 
 use crate::batch::{Batch, Record};
 use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
-use crate::ending::Ending;
 use crate::errors::raise;
-use crate::fork::Kept;
+use crate::handle::Handle;
 use crate::input::{self, Input};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::session::Session;
@@ -15,7 +14,6 @@ use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequen
 use pyo3::prelude::*;
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// A durable log in a directory: the one handle that appends to it.
 ///
@@ -31,8 +29,7 @@ use std::sync::Arc;
 /// go on to the end.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Log {
-    log: Kept<chiplog::Log>,
-    ending: Arc<Ending>,
+    log: Handle<chiplog::Log>,
 }
 
 /// A batch of these records.
@@ -69,22 +66,8 @@ pub(crate) fn get(
 }
 
 impl Log {
-    /// The log, also once it was closed.
-    fn handle(&self) -> PyResult<&chiplog::Log> {
-        self.log.get().map_err(raise)
-    }
-
     fn log(&self) -> PyResult<&chiplog::Log> {
-        let log = self.handle()?;
-        self.ending.check().map_err(raise)?;
-        Ok(log)
-    }
-
-    /// The log, to be closed: it counts as that from now on.
-    fn to_be_closed(&self) -> PyResult<chiplog::Log> {
-        let log = self.handle()?.clone();
-        self.ending.close();
-        Ok(log)
+        self.log.get()
     }
 
     fn open_reader(slf: &Bound<'_, Self>, from: Start, follow: bool) -> PyResult<Reader> {
@@ -100,7 +83,7 @@ impl Log {
     fn new(py: Python<'_>, dir: PathBuf, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let options = options::log(options)?;
         let log = wait::on_thread(py, move || chiplog::Log::open(dir, options))?;
-        Ok(Self { log: Kept::new(log).map_err(raise)?, ending: Ending::of("log") })
+        Ok(Self { log: Handle::new(log, "log")? })
     }
 
     /// Appends a record and waits until it is on stable storage. Returns its index, from 1.
@@ -422,7 +405,7 @@ impl Log {
     ///
     /// Does not block. Also after `close()`.
     fn poison_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.handle()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
+        self.log.any()?.poison_cause().map(|error| crate::errors::value(py, &error)).transpose()
     }
 
     /// The `Options` in force, each with its value.
@@ -430,13 +413,13 @@ impl Log {
     /// What was given, defaults, and limits that came down with the segments' size. Also after `close()`.
     #[getter]
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::options(py, self.handle()?.options())
+        values::options(py, self.log.any()?.options())
     }
 
     /// The directory, a `pathlib.Path`. Also after `close()`.
     #[getter]
     fn path(&self) -> PyResult<PathBuf> {
-        Ok(self.handle()?.path().to_path_buf())
+        Ok(self.log.any()?.path().to_path_buf())
     }
 
     /// Ends appending: what was submitted is still written. Returns None. From any thread, and more than once.
@@ -446,7 +429,7 @@ impl Log {
     ///
     /// Raises `PoisonedError`: a write or sync had failed, and some appends have an unknown outcome.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let log = self.to_be_closed()?;
+        let log = self.log.to_be_closed()?;
         wait::on_thread(py, move || log.close())
     }
 
@@ -476,7 +459,7 @@ impl Log {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let log = self.to_be_closed()?;
+        let log = self.log.to_be_closed()?;
         drive_on_thread(py, move || log.close(), |py, ()| Ok(py.None()))
     }
 
@@ -485,9 +468,9 @@ impl Log {
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        let log = self.handle()?;
+        let log = self.log.any()?;
         let info = log.info();
-        let state = match (self.ending.is_closed(), info.last < info.first) {
+        let state = match (self.log.is_closed(), info.last < info.first) {
             (true, _) => "closed".to_owned(),
             (false, true) => "empty".to_owned(),
             (false, false) => format!("records {} to {}", info.first, info.last),
