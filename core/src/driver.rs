@@ -1,12 +1,20 @@
-//! Driver: the thread that a node lives on, and the one that syncs for it.
+//! Driver: the threads that a node lives on. One of them has the turn, the others sleep; a replica has two, so that its
+//! messages are heard while it syncs.
 //!
 //! ```text
-//! chiplog-writer:  take what waits ──> turn ──> begin_sync ──> (alone: sync here)   ──> end_sync ──> again
-//!                                                  └─ (cluster) ──> chiplog-sync ──> mail: synced ┘
+//!  queue ──> take ──> node: turn ──> begin_sync ──┬─ nothing: sleeps at the queue
+//!    ^                                            ├─ alone:   syncs ──> node: end_sync
+//!    └────────────────────────────────────────────┴─ cluster: lets go of the turn, syncs ──> end_sync, whose turn it is
 //! ```
 //!
-//! It never waits for company: a lone append goes at once. What arrives while a sync runs goes with the next. In a
-//! cluster the sync has a thread of its own, so that acknowledgements of others are heard meanwhile.
+//! It never waits for company: a lone append goes at once. What arrives while a sync runs goes with the next. Who has the
+//! turn carries out the sync itself: nobody need be woken for it, and of those who sleep one is woken only if something comes
+//! meanwhile.
+//!
+//! Invariants:
+//! - The node is touched, and what waits is taken, by who has the turn alone: nothing overtakes anything.
+//! - Who lets go of the turn, to sync or to sleep, tells the queue before it does: what comes wakes somebody.
+//! - Who sleeps wakes no later than the node wanted when it fell asleep; while a sync lasts, a tick of raft's clock.
 
 use crate::cluster::Cluster;
 use crate::completion::Outcome;
@@ -18,8 +26,7 @@ use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
 use crate::writing::Fsync;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time since the process looked first.
@@ -36,174 +43,191 @@ impl Stopwatch {
     }
 }
 
-/// The writer thread's state.
+/// What a node's threads share.
 pub(crate) struct Driver {
-    node: Node,
     queue: Arc<Queue>,
     cluster: Cluster,
     watch: Stopwatch,
-    /// To the thread that syncs, and back.
-    jobs: Option<Sender<Arc<Fsync>>>,
-    done: Option<Receiver<(Arc<Fsync>, Result<()>)>>,
+    turn: Mutex<Turn>,
+    /// A sync that has ended, for who has the turn next: who carried it out need not be the one.
+    synced: Mutex<Option<Synced>>,
+}
+
+type Synced = (Arc<Fsync>, Result<()>);
+
+/// The node, and how far its life is.
+struct Turn {
+    node: Node,
+    /// Nobody else has a part in the log: there is no clock to watch.
+    alone: bool,
+    /// A sync is under way on a thread that does not have the turn.
     syncing: bool,
+    /// The log is closed; it may go on until then.
+    ending: Option<Moment>,
+    ended: Option<Result<()>>,
+    /// The last word is said.
+    silent: bool,
 }
 
-/// The sync thread's state.
-pub(crate) struct Syncer {
-    jobs: Receiver<Arc<Fsync>>,
-    done: Sender<(Arc<Fsync>, Result<()>)>,
-    queue: Arc<Queue>,
-}
-
-impl Syncer {
-    /// Until the driver ends.
-    pub(crate) fn run(self) {
-        while let Ok(job) = self.jobs.recv() {
-            let result = job.run();
-            if self.done.send((job, result)).is_err() {
-                return;
-            }
-            self.queue.push_mail(Mail::Synced);
-        }
-    }
+/// What who had the turn does next, without it.
+enum Next {
+    Sync(Arc<Fsync>),
+    Sleep(Option<Duration>),
+    /// The log is being closed: looks again soon.
+    Pause,
+    End,
 }
 
 impl Driver {
-    /// The driver of `node`, and, if it is one of a cluster, the thread's state that syncs for it.
-    pub(crate) fn new(
-        node: Node,
-        cluster: Cluster,
-        watch: Stopwatch,
-        replicated: bool,
-    ) -> (Self, Option<Syncer>) {
+    pub(crate) fn new(node: Node, cluster: Cluster, watch: Stopwatch) -> Self {
         let queue = node.queue.clone();
-        let mut driver = Self { node, queue, cluster, watch, jobs: None, done: None, syncing: false };
-        if !replicated {
-            return (driver, None);
+        let alone = node.is_alone();
+        let turn = Turn { node, alone, syncing: false, ending: None, ended: None, silent: false };
+        Self { queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::default() }
+    }
+
+    /// The life of a thread: until the queue is closed and empty, or the log is poisoned. By then all are answered.
+    pub(crate) fn run(&self) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
+        let mut turn = self.turn();
+        if outcome.is_err() {
+            turn.ended.get_or_insert_with(|| Err(panicked()));
         }
-        let ((to_syncer, jobs), (done, from_syncer)) = (channel(), channel());
-        driver.jobs = Some(to_syncer);
-        driver.done = Some(from_syncer);
-        let syncer = Syncer { jobs, done, queue: driver.queue.clone() };
-        (driver, Some(syncer))
+        if !std::mem::replace(&mut turn.silent, true) {
+            self.end(&mut turn);
+        }
     }
 
-    /// The thread's life: until the queue is closed and empty, or the log is poisoned.
-    pub(crate) fn run(mut self) {
-        let worked = catch_unwind(AssertUnwindSafe(|| self.work()));
-        let outcome =
-            worked.unwrap_or_else(|_| Err(Error::new(ErrorKind::Poisoned, "the writer thread panicked")));
-        let poisoned = outcome.err().map(|cause| {
-            self.node.poison(cause.clone()); // its last word is for the others
-            unknown(&cause)
-        });
-        self.cluster.transport.detach(self.cluster.node);
-        self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
-        self.node.writing.store.preparer.settle();
-        let why = self.node.published.poison.get().cloned().unwrap_or_else(closed);
-        self.node.replica.fail_asks(&why);
-        self.node.positions.close(why);
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(|poisoned| {
+            let mut turn = poisoned.into_inner();
+            turn.ended.get_or_insert_with(|| Err(panicked()));
+            turn
+        })
     }
 
-    fn work(&mut self) -> Result<()> {
-        let mut ending: Option<Moment> = None;
+    fn work(&self) {
         loop {
-            let now = self.watch.now();
-            let patience = self.node.deadline(now).map(|at| at.since(now));
-            let patience =
-                if ending.is_some() { Some(patience.unwrap_or(SHORT).min(SHORT)) } else { patience };
-            let hungry = self.node.is_hungry();
-            let (work, closed) = match self.queue.take(patience, hungry) {
-                Taken::Work(work) => (work, !hungry && self.queue.is_closed()),
-                Taken::Idle => (Work::default(), self.queue.is_closed()),
-                Taken::Closed => (Work::default(), true),
-            };
-            self.step(work)?;
-            if closed {
-                let now = self.watch.now();
-                let end = *ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
-                if !self.syncing && (!self.node.is_busy(now) || now >= end) {
-                    return self.end();
+            let next = self.step(&mut self.turn());
+            match next {
+                Next::Sync(job) => {
+                    self.queue.leave();
+                    let result = job.run();
+                    *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some((job, result));
                 }
-                if self.syncing {
-                    self.await_sync()?;
-                } else if self.jobs.is_some() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                Next::Sleep(patience) => self.queue.wait(patience),
+                Next::Pause => std::thread::sleep(SHORT),
+                Next::End => return,
             }
         }
     }
 
-    fn step(&mut self, work: Work) -> Result<()> {
-        self.collect_sync()?;
-        self.node.turn(self.watch.now(), work)?;
-        self.sync()
+    /// Does what there is to do now.
+    fn step(&self, turn: &mut Turn) -> Next {
+        if turn.ended.is_some() {
+            return Next::End;
+        }
+        self.try_step(turn).unwrap_or_else(|error| {
+            turn.ended = Some(Err(error));
+            Next::End
+        })
+    }
+
+    fn try_step(&self, turn: &mut Turn) -> Result<Next> {
+        self.collect_sync(turn)?;
+        let hungry = turn.node.is_hungry();
+        let (work, closed) = match self.queue.take(hungry) {
+            Taken::Work(work) => (work, !hungry && self.queue.is_closed()),
+            Taken::Idle => (Work::default(), self.queue.is_closed()),
+            Taken::Closed => (Work::default(), true),
+        };
+        turn.node.turn(self.watch.now(), work)?;
+        let alone = turn.node.is_alone();
+        if std::mem::replace(&mut turn.alone, alone) && !alone {
+            self.queue.rouse(); // who sleeps has no time to wake at
+        }
+        if let Some(job) = self.begin_sync(turn)? {
+            return Ok(Next::Sync(job));
+        }
+        let now = self.watch.now();
+        if closed {
+            let end = *turn.ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
+            if turn.syncing || (turn.node.is_busy(now) && now < end) {
+                return Ok(Next::Pause);
+            }
+            self.bring_to_its_end(turn)?;
+            turn.ended = Some(Ok(()));
+            return Ok(Next::End);
+        }
+        self.queue.set_hungry(turn.node.is_hungry());
+        Ok(Next::Sleep(turn.node.deadline(now).map(|at| at.since(now))))
     }
 
     /// Begins the sync of what was written; alone, carries it out.
-    fn sync(&mut self) -> Result<()> {
-        while !self.syncing {
-            let Some(job) = self.node.begin_sync(self.watch.now()) else { return Ok(()) };
-            match &self.jobs {
-                Some(jobs) if !self.node.is_alone() => {
-                    self.syncing = true;
-                    if jobs.send(job).is_err() {
-                        return Err(syncer_ended());
-                    }
-                }
-                _ => {
-                    job.run()?;
-                    self.node.end_sync(self.watch.now(), &job)?;
-                }
-            }
+    fn begin_sync(&self, turn: &mut Turn) -> Result<Option<Arc<Fsync>>> {
+        if turn.syncing {
+            return Ok(None);
+        }
+        if turn.node.is_alone() {
+            self.sync(turn)?;
+            return Ok(None);
+        }
+        let job = turn.node.begin_sync(self.watch.now());
+        turn.syncing = job.is_some();
+        Ok(job)
+    }
+
+    /// Makes durable what was written.
+    fn sync(&self, turn: &mut Turn) -> Result<()> {
+        while let Some(job) = turn.node.begin_sync(self.watch.now()) {
+            job.run()?;
+            turn.node.end_sync(self.watch.now(), &job)?;
         }
         Ok(())
     }
 
     /// Takes note of a sync that has ended.
-    fn collect_sync(&mut self) -> Result<()> {
-        let Some(done) = &self.done else { return Ok(()) };
-        match done.try_recv() {
-            Ok((job, result)) => self.take_synced(&job, result),
-            Err(TryRecvError::Empty) => Ok(()),
-            Err(TryRecvError::Disconnected) => Err(syncer_ended()),
-        }
-    }
-
-    fn take_synced(&mut self, job: &Arc<Fsync>, result: Result<()>) -> Result<()> {
-        self.syncing = false;
+    fn collect_sync(&self, turn: &mut Turn) -> Result<()> {
+        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((job, result)) = synced else { return Ok(()) };
+        turn.syncing = false;
         result?;
-        self.node.end_sync(self.watch.now(), job)
-    }
-
-    fn await_sync(&mut self) -> Result<()> {
-        let Some((job, result)) = self.done.as_ref().and_then(|d| d.recv().ok()) else {
-            return Err(syncer_ended());
-        };
-        self.take_synced(&job, result)
+        turn.node.end_sync(self.watch.now(), &job)
     }
 
     /// Proves the tail, and ends.
-    fn end(&mut self) -> Result<()> {
+    fn bring_to_its_end(&self, turn: &mut Turn) -> Result<()> {
         let now = self.watch.now();
-        self.node.prove_now(now);
+        turn.node.prove_now(now);
         // Twice: how far the log is committed, and what proves that.
         for _ in 0..2 {
-            self.step(Work::default())?;
-            while self.syncing {
-                self.await_sync()?;
-                self.sync()?;
-            }
-            self.node.prove_now(now);
+            turn.node.turn(self.watch.now(), Work::default())?;
+            self.sync(turn)?;
+            turn.node.prove_now(now);
         }
-        self.node.abdicate();
-        self.node.end();
+        turn.node.abdicate();
+        turn.node.end();
         Ok(())
     }
 
+    /// The last word, to all who wait.
+    fn end(&self, turn: &mut Turn) {
+        let node = &mut turn.node;
+        let poisoned = turn.ended.clone().and_then(Result::err).map(|cause| {
+            node.poison(cause.clone()); // its last word is for the others
+            unknown(&cause)
+        });
+        self.cluster.transport.detach(self.cluster.node);
+        self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
+        node.writing.store.preparer.settle();
+        let why = node.published.poison.get().cloned().unwrap_or_else(closed);
+        node.replica.fail_asks(&why);
+        node.positions.close(why);
+    }
+
     /// What came in before the queue was closed has not been written.
-    fn refuse_the_rest(&mut self, why: &Error) {
-        while let Taken::Work(work) = self.queue.take(Some(Duration::ZERO), true) {
+    fn refuse_the_rest(&self, why: &Error) {
+        while let Taken::Work(work) = self.queue.take(true) {
             for item in work.items {
                 fail(item, why);
             }
@@ -216,8 +240,8 @@ impl Driver {
     }
 }
 
-fn syncer_ended() -> Error {
-    Error::new(ErrorKind::Poisoned, "the sync thread has ended")
+fn panicked() -> Error {
+    Error::new(ErrorKind::Poisoned, "the writer thread panicked")
 }
 
 /// How often a node that is being closed looks whether it is done.

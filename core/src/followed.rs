@@ -29,7 +29,7 @@ use crate::open::{Opened, create_followed, open_followed, reset_followed};
 use crate::positions::{Positions, closed};
 use crate::reader::Shelf;
 use crate::store::prepared::Preparer;
-use crate::threads::spawn;
+use crate::threads::{spawn, spawn_writer};
 use crate::types::LogId;
 use crate::writing::Fsync;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -224,7 +224,7 @@ impl Followed {
                 drop(lock);
             }
         })?;
-        let writer = spawn("chiplog-writer", &path, {
+        let writer = spawn_writer(&path, &queue, {
             let shared = shared.clone();
             move || {
                 shared.run();
@@ -244,7 +244,8 @@ impl Followed {
             move || shared.end()
         });
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let parts = Parts { path, identity, options, queue, shelf, published, fork, writer, helper, stop };
+        let threads = vec![writer, helper];
+        let parts = Parts { path, identity, options, queue, shelf, published, fork, threads, stop };
         Ok(Self { log: Log::assemble(parts), shared })
     }
 

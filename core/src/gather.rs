@@ -172,11 +172,11 @@ pub(crate) struct Work {
     pub(crate) mail: VecDeque<Mail>,
 }
 
-/// The outcome of waiting for work.
+/// What taking gave.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Work(Work),
-    /// The time-out passed with nothing to do.
+    /// Nothing waits that is wanted.
     Idle,
     /// The queue is closed and empty.
     Closed,
@@ -214,12 +214,22 @@ struct Inner {
     commands: usize,
     /// Bytes taken by the writer and not yet counted in `used`, nor refused.
     taken: usize,
-    writer_waits: bool,
+    /// Whoever looks at the queue next has to be woken for it.
+    unattended: bool,
+    /// Whether the writer takes appends now.
+    hungry: bool,
     room_waiters: usize,
     /// Those who wait for room without a thread.
     room_hooks: Option<Promise>,
     refused: Option<Error>,
     spare: Vec<BytesMut>,
+}
+
+impl Inner {
+    /// Whether nothing waits that the writer takes.
+    fn is_idle(&self) -> bool {
+        self.mail.is_empty() && (self.items.is_empty() || !self.hungry)
+    }
 }
 
 enum Parts<'a> {
@@ -373,7 +383,7 @@ impl Queue {
     }
 
     fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
-        if std::mem::take(&mut inner.writer_waits) {
+        if std::mem::take(&mut inner.unattended) {
             drop(inner);
             self.work.notify_one();
         }
@@ -439,32 +449,48 @@ impl Queue {
         }
     }
 
-    /// Takes all that waits: appends only if `hungry`. Blocks while there is nothing, for at most `timeout`.
-    pub(crate) fn take(&self, timeout: Option<Duration>, hungry: bool) -> Taken {
+    /// Blocks until something waits that the writer takes, or the queue is closed; for at most `timeout`, and it may be
+    /// for less.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut inner = self.lock();
-        let nothing = |inner: &Inner| inner.mail.is_empty() && (inner.items.is_empty() || !hungry);
-        let mut deadline = None;
-        while nothing(&inner) {
-            if inner.refused.is_some() && inner.items.is_empty() {
-                return Taken::Closed;
-            }
-            if let (Some(timeout), None) = (timeout, deadline) {
-                deadline = Instant::now().checked_add(timeout);
-            }
-            inner.writer_waits = true;
-            inner = match deadline {
-                None => self.work.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        inner.writer_waits = false;
-                        return Taken::Idle;
-                    }
-                    self.work.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        if !inner.is_idle() || inner.refused.is_some() {
+            return;
         }
-        inner.writer_waits = false;
+        inner.unattended = true;
+        match timeout {
+            None => drop(self.work.wait(inner)),
+            Some(timeout) => drop(self.work.wait_timeout(inner, timeout)),
+        }
+    }
+
+    /// Ends [`Self::wait`] of all.
+    pub(crate) fn rouse(&self) {
+        self.work.notify_all();
+    }
+
+    /// The thread that takes what waits has something else to do for a while: another one that is in [`Self::wait`] is
+    /// woken for what waits and for what comes.
+    pub(crate) fn leave(&self) {
+        let mut inner = self.lock();
+        inner.unattended = true;
+        if !inner.is_idle() {
+            self.signal(inner);
+        }
+    }
+
+    /// Whether appends are reason enough to end [`Self::wait`].
+    pub(crate) fn set_hungry(&self, hungry: bool) {
+        self.lock().hungry = hungry;
+    }
+
+    /// Takes all that waits: appends only if `hungry`. Never blocks.
+    pub(crate) fn take(&self, hungry: bool) -> Taken {
+        let mut inner = self.lock();
+        (inner.unattended, inner.hungry) = (false, hungry);
+        if inner.is_idle() {
+            let ended = inner.refused.is_some() && inner.items.is_empty();
+            return if ended { Taken::Closed } else { Taken::Idle };
+        }
         inner.mail_bytes = 0;
         let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail) };
         let mut room = None;
@@ -533,7 +559,6 @@ impl Queue {
     pub(crate) fn refuse(&self, error: Error) {
         let mut inner = self.lock();
         let error = inner.refused.get_or_insert(error).clone();
-        inner.writer_waits = false;
         let room = inner.room_hooks.take();
         drop(inner);
         self.work.notify_all();
@@ -558,7 +583,7 @@ mod tests {
     }
 
     fn take(queue: &Queue) -> Vec<Item> {
-        match queue.take(Some(Duration::ZERO), true) {
+        match queue.take(true) {
             Taken::Work(work) => work.items.into(),
             other => panic!("{other:?}"),
         }
@@ -581,7 +606,7 @@ mod tests {
             seen.extend(bytes.chunks(244).map(|b| b[50]));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!(matches!(q.take(Some(Duration::ZERO), true), Taken::Idle));
+        assert!(matches!(q.take(true), Taken::Idle));
     }
 
     #[test]
@@ -717,7 +742,7 @@ mod tests {
         let _ticket = q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
         q.close();
         assert_eq!(take(&q).len(), 1);
-        assert!(matches!(q.take(None, true), Taken::Closed));
+        assert!(matches!(q.take(true), Taken::Closed));
         let refused = q.push_record(b"x", Stamp::default(), Patience::None);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     }

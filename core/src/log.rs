@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants:
-//! - one open log a directory, by a lock that both threads hold until they end;
+//! - one open log a directory, by a lock that all threads hold until they end;
 //! - a handle that crossed a `fork` refuses: its threads are in the parent.
 
 use crate::batch::{Batch, Stamp};
@@ -36,13 +36,13 @@ use crate::rescue::Shared;
 use crate::sequence::Me;
 use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
-use crate::threads::{self, spawn};
+use crate::threads::{is_writer_of, spawn, spawn_writer};
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
@@ -78,18 +78,10 @@ struct Inner {
     shelf: Shelf,
     published: Arc<Published>,
     fork: ForkGuard,
-    writer_thread: ThreadId,
     /// Tells the writer that the log is closed, if it does not hear of it from the queue.
     stop: Option<Stop>,
     /// The threads, until they are joined.
-    running: Mutex<Option<Running>>,
-}
-
-struct Running {
-    writer: JoinHandle<()>,
-    /// None: the writer thread sees to these itself.
-    helper: Option<JoinHandle<()>>,
-    syncer: Option<JoinHandle<()>>,
+    running: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Tells a log's writer that the log is closed.
@@ -105,9 +97,8 @@ pub(crate) struct Parts {
     pub(crate) shelf: Shelf,
     pub(crate) published: Arc<Published>,
     pub(crate) fork: ForkGuard,
-    /// The thread that ends last, once `stop` was called.
-    pub(crate) writer: JoinHandle<()>,
-    pub(crate) helper: JoinHandle<()>,
+    /// They end once `stop` was called.
+    pub(crate) threads: Vec<JoinHandle<()>>,
     pub(crate) stop: Stop,
 }
 
@@ -195,38 +186,37 @@ impl Log {
                 drop(lock);
             }
         })?;
+        let mut threads = vec![helper];
         let watch = Stopwatch::start();
         let started = Node::new(opened, options.clone(), queue.clone(), positions.clone(), seed, watch.now())
             .and_then(|node| {
                 let published = node.published.clone();
-                let (driver, syncer) = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
-                let syncer = syncer.map(|s| spawn("chiplog-sync", &path, move || s.run())).transpose()?;
-                let writer = spawn("chiplog-writer", &path, {
-                    let preparer = preparer.clone();
-                    move || {
+                let driver = Arc::new(Driver::new(node, cluster.clone(), watch));
+                // Of a replica one goes on while the other syncs.
+                for _ in 0..if options.cluster.is_some() { 2 } else { 1 } {
+                    let (driver, preparer, lock) = (driver.clone(), preparer.clone(), lock.clone());
+                    threads.push(spawn_writer(&path, &queue, move || {
                         driver.run();
                         preparer.stop();
                         drop(lock);
-                    }
-                })?;
-                Ok((published, writer, syncer))
+                    })?);
+                }
+                Ok(published)
             });
-        let (published, writer, syncer) = match started {
-            Ok(started) => started,
+        let published = match started {
+            Ok(published) => published,
             Err(error) => {
-                // The thread has the lock: whoever opens the log next should find it free.
+                // The threads have the lock: whoever opens the log next should find it free.
+                queue.close();
                 preparer.stop();
-                let _ = helper.join();
+                threads.into_iter().for_each(|thread| _ = thread.join());
                 return Err(error);
             }
         };
         attach(&cluster, &queue);
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper: Some(helper), syncer }));
-        let stop = None;
-        let inner =
-            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
+        let (running, stop) = (Mutex::new(threads), None);
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -252,24 +242,18 @@ impl Log {
             watch: Stopwatch::start(),
         };
         attach(&cluster, &queue);
-        let writer = spawn("chiplog-writer", &path, move || shared.rescue(repairing))?;
+        let writer = spawn_writer(&path, &queue, move || shared.rescue(repairing))?;
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
-        let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper: None, syncer: None }));
-        let stop = None;
-        let inner =
-            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
+        let (running, stop) = (Mutex::new(vec![writer]), None);
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The handle of a log that others write.
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let Parts { path, identity, options, queue, shelf, published, fork, writer, helper, stop } = parts;
-        let writer_thread = writer.thread().id();
-        let running = Mutex::new(Some(Running { writer, helper: Some(helper), syncer: None }));
-        let stop = Some(stop);
-        let inner =
-            Inner { path, identity, options, queue, shelf, published, fork, writer_thread, stop, running };
+        let Parts { path, identity, options, queue, shelf, published, fork, threads, stop } = parts;
+        let (running, stop) = (Mutex::new(threads), Some(stop));
+        let inner = Inner { path, identity, options, queue, shelf, published, fork, stop, running };
         Self { inner: Arc::new(inner) }
     }
 
@@ -373,7 +357,7 @@ impl Log {
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn may_wait(&self) -> Result<()> {
-        if !threads::is_own() || std::thread::current().id() != self.inner.writer_thread {
+        if !is_writer_of(&self.inner.queue) {
             return Ok(());
         }
         let what = "called in a callback, on the log's own thread, where nothing can be waited for: submit, and look later";
@@ -724,16 +708,13 @@ impl Inner {
         if let Some(stop) = &self.stop {
             stop();
         }
-        if std::thread::current().id() == self.writer_thread {
+        if is_writer_of(&self.queue) {
             return; // a callback has the last handle: the thread cannot wait for its own end, but it will come
         }
         // Held until the threads have ended, so that whoever closes a second time waits as well.
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Running { writer, helper, syncer }) = running.take() else { return };
-        let writer_ended = writer.join();
-        let syncer_ended = syncer.map_or(Ok(()), JoinHandle::join);
-        let helper_ended = helper.map_or(Ok(()), JoinHandle::join);
-        if writer_ended.is_err() || helper_ended.is_err() || syncer_ended.is_err() {
+        let ended: Vec<_> = running.drain(..).map(JoinHandle::join).collect();
+        if ended.iter().any(std::result::Result::is_err) {
             tracing::error!(log = %self.path.display(), "a thread of the log panicked");
             let _ =
                 self.published.poison.set(Error::new(ErrorKind::Poisoned, "a thread of the log panicked"));
@@ -745,8 +726,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.fork.is_child() {
             // The threads are the parent's, and so is what the queue holds.
-            let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            std::mem::forget(running);
+            std::mem::forget(std::mem::take(&mut self.running));
             return;
         }
         self.close();

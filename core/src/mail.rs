@@ -15,8 +15,6 @@ pub(crate) enum Mail {
     Message(Envelope),
     /// From the program: to be answered within this time.
     Ask(Ask, Duration, Promise),
-    /// The sync that was under way has ended; the driver knows how.
-    Synced,
     /// An errand has been run; the node knows where to look.
     Errand,
 }

@@ -256,7 +256,7 @@ impl Node {
                 Mail::Ask(ask, patience, promise) => {
                     self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
                 }
-                Mail::Synced | Mail::Errand => {}
+                Mail::Errand => {}
             }
         }
         self.replica.advance(now, &mut self.writing)?;

@@ -15,7 +15,7 @@ use crate::open::Opened;
 use crate::positions::{Positions, closed};
 use crate::repairing::Repairing;
 use crate::store::segment::Segments;
-use crate::threads::spawn;
+use crate::threads::{spawn, spawn_writer};
 use crate::transport::Envelope;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,8 +61,12 @@ impl Shared {
     /// Until the log opens (then it is returned), or the handle is closed.
     fn repair(&self, repairing: &mut Repairing) -> Result<Option<Opened>> {
         let transport = repairing.damaged().cluster.transport.clone();
-        let mut work = Work::default();
         loop {
+            let work = match self.queue.take(true) {
+                Taken::Work(work) => work,
+                Taken::Idle => Work::default(),
+                Taken::Closed => return Ok(None),
+            };
             let now = self.watch.now();
             let messages = self.sort(work, &repairing.refusal());
             let opened = repairing.turn(now, messages)?;
@@ -76,11 +80,7 @@ impl Shared {
             self.published.hold(Some(repairing.refusal()));
             repairing.take_outgoing().into_iter().for_each(|envelope| transport.send(envelope));
             let now = self.watch.now();
-            work = match self.queue.take(Some(repairing.deadline(now).since(now)), true) {
-                Taken::Work(work) => work,
-                Taken::Idle => Work::default(),
-                Taken::Closed => return Ok(None),
-            };
+            self.queue.wait(Some(repairing.deadline(now).since(now)));
         }
     }
 
@@ -94,7 +94,7 @@ impl Shared {
             match mail {
                 Mail::Message(envelope) => messages.push(envelope),
                 Mail::Ask(_, _, promise) => promise.answer(Outcome::Failed(refusal.clone())),
-                Mail::Synced | Mail::Errand => {}
+                Mail::Errand => {}
             }
         }
         messages
@@ -129,26 +129,27 @@ impl Shared {
             self.watch.now(),
         );
         let ended = node.and_then(|node| {
-            let (driver, syncer) = Driver::new(node, cluster, self.watch, true);
-            let syncer = syncer.map(|s| spawn("chiplog-sync", &self.path, move || s.run())).transpose()?;
+            let driver = Arc::new(Driver::new(node, cluster, self.watch));
+            let second = spawn_writer(&self.path, &self.queue, {
+                let driver = driver.clone();
+                move || driver.run()
+            })?;
             self.published.hold(None);
             self.positions.wake();
             driver.run();
-            Ok(syncer)
+            Ok(second)
         });
+        let ended = ended.map(|second| _ = second.join());
         preparer.stop();
         let _ = helper.join();
         drop(lock);
-        if let Some(syncer) = ended? {
-            let _ = syncer.join();
-        }
-        Ok(())
+        ended
     }
 
     fn refuse_the_rest(&self) {
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.queue.refuse(why.clone());
-        while let Taken::Work(work) = self.queue.take(Some(std::time::Duration::ZERO), true) {
+        while let Taken::Work(work) = self.queue.take(true) {
             self.sort(work, &why);
         }
     }

@@ -42,12 +42,22 @@ fn records(items: VecDeque<Item>) -> Vec<u8> {
     records
 }
 
+/// What the writer takes, once there is something. None: the queue is closed and empty.
+fn next(queue: &Queue) -> Option<Work> {
+    loop {
+        match queue.take(true) {
+            Taken::Work(work) => return Some(work),
+            Taken::Idle => queue.wait(None),
+            Taken::Closed => return None,
+        }
+    }
+}
+
 /// Takes as the writer does until `count` appends came, never more at a time than may wait.
 fn take(queue: &Queue, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
-        let Taken::Work(Work { items, .. }) = queue.take(None, true) else { panic!("the queue is open") };
-        let came = records(items);
+        let came = records(next(queue).expect("the queue is open").items);
         assert!(came.iter().filter(|n| **n != 0).count() <= queue.limits.appends, "{came:?} waited");
         taken.extend(came);
     }
@@ -57,15 +67,15 @@ fn take(queue: &Queue, count: usize) -> Vec<u8> {
 /// Takes as the writer does until the queue is closed and empty.
 fn drain(queue: &Queue) -> Vec<u8> {
     let mut taken = Vec::new();
-    while let Taken::Work(Work { items, .. }) = queue.take(None, true) {
-        taken.extend(records(items));
+    while let Some(work) = next(queue) {
+        taken.extend(records(work.items));
     }
     taken
 }
 
 /// Answers what is still there as a poisoned writer does.
 fn fail_the_rest(queue: &Queue, why: &Error) {
-    while let Taken::Work(Work { items, .. }) = queue.take(None, true) {
+    while let Taken::Work(Work { items, .. }) = queue.take(true) {
         for item in items {
             crate::node::fail(item, why);
         }
@@ -197,7 +207,7 @@ fn loom_refuse_and_append() {
         queue.refuse(poisoned.clone());
         fail_the_rest(&queue, &poisoned);
         assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
-        assert!(matches!(queue.take(Some(Duration::ZERO), true), Taken::Closed));
+        assert!(matches!(queue.take(true), Taken::Closed));
     });
 }
 
@@ -253,5 +263,79 @@ fn loom_recount_and_append() {
         queue.recount(0);
         let admitted = caller.join().unwrap();
         assert!(push(&queue, 2, Patience::None).is_ok() != admitted, "room for one");
+    });
+}
+
+/// What two writers took, one at a time. `take` is one turn; how much they have then.
+#[derive(Clone)]
+struct Turns(Arc<loom::sync::Mutex<Vec<u8>>>);
+
+impl Turns {
+    fn new() -> Self {
+        Self(Arc::new(loom::sync::Mutex::new(Vec::new())))
+    }
+
+    fn take(&self, queue: &Queue) -> usize {
+        let mut taken = self.0.lock().unwrap();
+        if let Taken::Work(work) = queue.take(true) {
+            taken.extend(records(work.items));
+        }
+        taken.len()
+    }
+}
+
+/// Two writers, as the driver has them: who has the turn takes what waits; then one sleeps, and the other one syncs. With the
+/// caller they see a push that finds one asleep and the other one about to sync, away, or back. (With more preemptions than
+/// these there are too many interleavings.)
+#[test]
+fn loom_two_writers_take_turns() {
+    let mut models = loom::model::Builder::new();
+    models.preemption_bound = Some(3);
+    models.check(|| {
+        let (queue, turns) = (queue(10), Turns::new());
+        let pushing = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).is_ok()));
+        let second = caller(&queue, {
+            let turns = turns.clone();
+            move |queue| {
+                while turns.take(queue) < 2 {
+                    queue.wait(None);
+                }
+                queue.close(); // the first one may be asleep
+            }
+        });
+        let mut away = true;
+        while turns.take(&queue) < 2 {
+            match std::mem::take(&mut away) {
+                true => queue.leave(),
+                false => queue.wait(None),
+            }
+        }
+        queue.close();
+        second.join().unwrap();
+        assert_eq!(pushing.join().unwrap(), [true, true]);
+        assert_eq!(*turns.0.lock().unwrap(), [1, 2]);
+    });
+}
+
+/// A sync that lasts: what comes meanwhile is taken by the other writer, which was asleep.
+#[test]
+fn loom_one_writer_is_away() {
+    loom::model(|| {
+        let (queue, turns) = (queue(10), Turns::new());
+        let second = caller(&queue, {
+            let turns = turns.clone();
+            move |queue| {
+                while turns.take(queue) < 1 {
+                    queue.wait(None);
+                }
+            }
+        });
+        let pushing = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        if turns.take(&queue) == 1 {
+            queue.close(); // nothing is left for the second one
+        }
+        queue.leave();
+        second.join().unwrap();
+        assert!(pushing.join().unwrap());
     });
 }

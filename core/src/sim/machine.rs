@@ -202,7 +202,7 @@ impl Machine {
     /// What the node dies of.
     pub(super) fn turn(&mut self, now: Moment) -> Result<()> {
         let hungry = self.node.is_hungry();
-        let work = match self.node.queue.take(Some(Duration::ZERO), hungry) {
+        let work = match self.node.queue.take(hungry) {
             Taken::Work(work) => work,
             Taken::Idle | Taken::Closed => Work::default(),
         };
