@@ -60,8 +60,8 @@ const FEATURES: u32 = SECOND_STREAM;
 /// The largest message: whatever fits into a segment of any size. What one replica could store, others can be sent,
 /// whatever their own limits say.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (64 << 20);
-/// Threads that carry messages, besides the one that takes connections in.
-const WORKERS: usize = 2;
+/// The most threads that carry messages, besides the one that takes connections in.
+const WORKERS_MAX: usize = 2;
 /// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
 /// tells whether the other side is there. That the way is gone is noticed sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
@@ -230,7 +230,7 @@ impl PeerTransport {
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let runtime = Builder::new_multi_thread()
-            .worker_threads(WORKERS)
+            .worker_threads(workers())
             .thread_name("chiplog-peer")
             .enable_all()
             .build()?;
@@ -506,6 +506,12 @@ impl Shared {
     fn unacknowledged(&self) -> Duration {
         2 * self.silence()
     }
+}
+
+/// A second thread is of use where a processor is left for it: on a small machine the two wake each other in vain.
+fn workers() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (processors / 2).clamp(1, WORKERS_MAX)
 }
 
 /// What may be under way on a stream: some blocks.

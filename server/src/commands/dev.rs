@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
         }
     };
     let dir = scratch.as_ref().map_or_else(|| args.dir.clone().unwrap_or_default(), |s| s.0.clone());
-    let runtime = runtime()?;
+    let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
         let servers = start(args.port, &dir).await?;
         announce(&servers, args.dir.is_none(), ui)?;

@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
     };
     let (stop, stopped) = oneshot::channel();
     signals::on_stop(move || _ = stop.send(()))?;
-    let runtime = runtime()?;
+    let runtime = runtime(config.threads)?;
     let ended = runtime.block_on(async {
         let server = Server::start(config, first).await?;
         let reload = server.reload.clone();

@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) shutdown_millis: u64,
     /// How often certificates and tokens are looked at. 0: only when told to (SIGHUP).
     pub(crate) reload_seconds: u64,
+    /// Threads that carry what clients send and get. None: as many as [`crate::runtime::threads`] says.
+    pub(crate) threads: Option<u64>,
     pub(crate) listen: Listen,
     pub(crate) advertise: Advertise,
     pub(crate) log: LogConfig,
@@ -168,6 +170,7 @@ impl Default for Config {
             insecure: false,
             shutdown_millis: 10_000,
             reload_seconds: 30,
+            threads: None,
             listen: Listen::default(),
             advertise: Advertise::default(),
             log: LogConfig::default(),
@@ -291,12 +294,13 @@ impl Config {
             ("tls.peer_authority", peer_authority),
         ];
         together(&peers, None)?;
-        for (key, value, max) in [
-            ("shutdown_millis", self.shutdown_millis, 3_600_000),
-            ("reload_seconds", self.reload_seconds, 86_400),
+        for (key, value, min, max) in [
+            ("shutdown_millis", self.shutdown_millis, 0, 3_600_000),
+            ("reload_seconds", self.reload_seconds, 0, 86_400),
+            ("threads", self.threads.unwrap_or(1), 1, 1024),
         ] {
-            if value > max {
-                return Err(Failure::usage(format!("{key} is {value}; it has to be from 0 to {max}")));
+            if !(min..=max).contains(&value) {
+                return Err(Failure::usage(format!("{key} is {value}; it has to be from {min} to {max}")));
             }
         }
         let ClusterConfig { heartbeat_millis, election_timeout_millis, .. } = self.cluster;

@@ -46,7 +46,7 @@ impl CopyServer {
             .layer(AccessLayer::new(access))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
-        let runtime = crate::runtime::runtime()?;
+        let runtime = crate::runtime::runtime(None)?;
         let ending = watch::Sender::new(false);
         let mut ended = ending.subscribe();
         let until = async move { _ = ended.wait_for(|e| *e).await };
