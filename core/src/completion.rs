@@ -279,9 +279,9 @@ impl Ticket {
     }
 
     /// Calls `callback` with the result, exactly once: at once on this thread if it is known already, else
-    /// **on the log's writer thread** as soon as it is. Until it returns nothing else is written: it should
+    /// **on a thread of the log's** as soon as it is. Until it returns nothing else is written: it should
     /// only pass the result on. It must not wait for an append to the same log, which would wait for itself.
-    /// On the writer thread a panic of the callback is caught and logged.
+    /// There a panic of the callback is caught and logged.
     ///
     /// ```
     /// use chiplog::{Log, Options};

@@ -45,7 +45,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share one writer thread. The log is
+/// A durable log in a directory. Cheap to clone, `Send + Sync`: clones share its threads. The log is
 /// closed when [`Log::close`] is called or the last clone is dropped.
 ///
 /// After a `fork` the log is the parent's alone: in the child every call that appends, reads or commands is
@@ -640,7 +640,7 @@ impl Log {
     }
 
     /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
-    /// end, the lock is let go. Blocks for that, except in a callback on the writer thread: there all of it
+    /// end, the lock is let go. Blocks for that, except in a callback on a thread of the log: there all of it
     /// happens after the callback. Readers go on. Closing again only waits for the same.
     ///
     /// # Errors

@@ -11,7 +11,7 @@
 //!
 //! (A discard beyond the end breaks the first one for a moment: see `discarded` and `range`.)
 //!
-//! All are published without locks. The writer thread alone moves them; anybody reads them.
+//! All are published without locks. The writer alone moves them, one thread at a time; anybody reads them.
 //!
 //! Must not know: files, blocks.
 
@@ -237,14 +237,14 @@ impl Positions {
     }
 
     /// Runs `hook` once, when who waits for this has something to do or the log is closed; at once if so
-    /// already. It runs on the writer thread and must not block. It takes the place of the owner's last one, so
+    /// already. It runs on a thread of the log and must not block. It takes the place of the owner's last one, so
     /// that asking again and again piles nothing up. No hook of another owner runs here.
     pub(crate) fn on_reach(&self, owner: HookOwner, until: impl Into<Until>, hook: Hook) {
         let until = until.into();
         let replaced = self.change_hooks(owner, Some(Waiting { owner, until, hook }));
         fence(Ordering::SeqCst);
         if self.reached(until) || self.is_closed() {
-            // Others that are due by now run on the writer thread, or where they are just being registered.
+            // Others that are due by now run on the writer's thread, or where they are just being registered.
             self.run_hooks(Some(owner));
         }
         drop(replaced);

@@ -260,8 +260,8 @@ impl Reader {
         self.shelf.positions.wait(self.next, timeout)
     }
 
-    /// Calls `hook` once there is a record to read, or the log was closed: at once if so already, else on the
-    /// log's writer thread, where it must not block. For runtimes and event loops: wake a task, write to an
+    /// Calls `hook` once there is a record to read, or the log was closed: at once if so already, else on a
+    /// thread of the log's, where it must not block. For runtimes and event loops: wake a task, write to an
     /// eventfd. A reader has one hook: a new one takes the place of the last, and dropping the reader drops it.
     ///
     /// ```

@@ -121,7 +121,7 @@ impl Stats {
     }
 }
 
-/// The live counters; the writer thread alone counts.
+/// The live counters; the writer alone counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) appends: AtomicU64,

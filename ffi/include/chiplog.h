@@ -7,7 +7,7 @@
  *   Every function may be called from any thread. A log, a client, a producer, a follower, a viewer, a batch, records, a
  *   ticket and an error may be used by many threads at once. A reader, a session, a builder and a watch are used by one
  *   thread at a time: a second one waits until the first call is over. What a function says of threads comes on top.
- *   Callbacks run where the function says that takes them: on the log's writer thread, or the client's. There they must not
+ *   Callbacks run where the function says that takes them: on a thread of the log's, or the client's. There they must not
  *   block, wait for the same log or client, or throw; a callback that does blocks everybody, or itself for ever; what can be
  *   recognised is refused as CHIPLOG_INVALID_ARGUMENT.
  *   chiplog's own threads have all signals blocked. It sets no signal handler, reads no environment variable (but for
@@ -1664,7 +1664,7 @@ chiplog_status_t chiplog_reader_wait(chiplog_reader_t *reader,
 
 /**
  * Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
- * already, else on the log's writer thread, or the client's. It must not use this reader. A reader has one: a new one, or a
+ * already, else on a thread of the log's, or the client's. It must not use this reader. A reader has one: a new one, or a
  * descriptor, takes the place of the last; over the network each call that reads takes it away. A descriptor that was handed
  * out stays open, and shows nothing until it is asked for again.
  * Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a

@@ -428,7 +428,7 @@ pub unsafe extern "C" fn chiplog_reader_wait(
 }
 
 /// Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
-/// already, else on the log's writer thread, or the client's. It must not use this reader. A reader has one: a new one, or a
+/// already, else on a thread of the log's, or the client's. It must not use this reader. A reader has one: a new one, or a
 /// descriptor, takes the place of the last; over the network each call that reads takes it away. A descriptor that was handed
 /// out stays open, and shows nothing until it is asked for again.
 /// Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
