@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A tmpfs, unmounted when dropped.
 pub(crate) struct Tmpfs(PathBuf);
@@ -41,12 +42,17 @@ impl Tmpfs {
 }
 
 impl Drop for Tmpfs {
+    /// A process that another test is just starting holds, until it is what it will be, all that was open here: so more
+    /// than once.
     fn drop(&mut self) {
-        let done = Command::new("umount").arg(&self.0).status();
-        assert!(
-            done.is_ok_and(|s| s.success()) || std::thread::panicking(),
-            "cannot unmount {}",
-            self.0.display()
-        );
+        let unmount = || Command::new("umount").arg(&self.0).output().is_ok_and(|ran| ran.status.success());
+        let until = Instant::now() + Duration::from_secs(5);
+        while !unmount() {
+            if Instant::now() > until {
+                assert!(std::thread::panicking(), "cannot unmount {}: what is open there?", self.0.display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
