@@ -136,11 +136,15 @@ impl Driver {
     fn try_step(&self, turn: &mut Turn) -> Result<Next> {
         self.collect_sync(turn)?;
         let hungry = turn.node.is_hungry();
-        let (work, closed) = match self.queue.take(hungry) {
-            Taken::Work(work) => (work, !hungry && self.queue.is_closed()),
-            Taken::Idle => (Work::default(), self.queue.is_closed()),
-            Taken::Closed => (Work::default(), true),
+        let mut work = match self.queue.take(hungry) {
+            Taken::Work(work) => work,
+            Taken::Idle | Taken::Closed => Work::default(),
         };
+        let closed = self.queue.is_drained(hungry);
+        if closed && !turn.node.replica.is_leader() {
+            // Nobody waits for what others would have this replica write.
+            work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
+        }
         turn.node.turn(self.watch.now(), work)?;
         let alone = turn.node.is_alone();
         if std::mem::replace(&mut turn.alone, alone) && !alone {
@@ -218,6 +222,7 @@ impl Driver {
             unknown(&cause)
         });
         self.cluster.transport.detach(self.cluster.node);
+        self.queue.deafen();
         self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
         node.writing.store.preparer.settle();
         let why = node.published.poison.get().cloned().unwrap_or_else(closed);

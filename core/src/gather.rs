@@ -222,6 +222,8 @@ struct Inner {
     /// Those who wait for room without a thread.
     room_hooks: Option<Promise>,
     refused: Option<Error>,
+    /// No message is taken in any more.
+    deaf: bool,
     spare: Vec<BytesMut>,
 }
 
@@ -351,15 +353,15 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Puts mail where the writer finds it. Messages beyond the bound are dropped; so is everything once the queue
-    /// is closed.
+    /// Puts mail where the writer finds it. Messages beyond the bound are dropped, and all once the writer has ended. Until
+    /// then they are heard, also when the queue is closed: they tell what becomes of appends that were admitted.
     pub(crate) fn push_mail(&self, mail: Mail) {
         let mut inner = self.lock();
         if let Mail::Message(envelope) = &mail {
             let bytes = envelope.bytes() + MAIL_BYTES_EACH + envelope.bodies.len() * PIECE_BYTES_EACH;
             let spare = if envelope.urgent { URGENT_MAIL_BYTES } else { 0 };
             let max = self.limits.mail_bytes + spare;
-            if inner.refused.is_some() || inner.mail_bytes + bytes > max.max(bytes) {
+            if inner.deaf || inner.mail_bytes + bytes > max.max(bytes) {
                 return;
             }
             inner.mail_bytes += bytes;
@@ -550,9 +552,15 @@ impl Queue {
         self.refuse(closed());
     }
 
-    /// Whether nothing more is admitted.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.lock().refused.is_some()
+    /// Whether the queue is closed, and all appends that were admitted are taken, or not wanted.
+    pub(crate) fn is_drained(&self, hungry: bool) -> bool {
+        let inner = self.lock();
+        inner.refused.is_some() && (inner.items.is_empty() || !hungry)
+    }
+
+    /// Drops messages from now on: nobody takes them any more.
+    pub(crate) fn deafen(&self) {
+        self.lock().deaf = true;
     }
 
     /// Admits nothing more, for this reason. The first reason stays.

@@ -147,6 +147,7 @@ impl Shared {
     }
 
     fn refuse_the_rest(&self) {
+        self.queue.deafen();
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.queue.refuse(why.clone());
         while let Taken::Work(work) = self.queue.take(true) {

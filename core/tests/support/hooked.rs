@@ -1,4 +1,4 @@
-//! A simulated disk that calls a test before it fills a file with zeros, or writes to one.
+//! A simulated disk that calls a test before it fills a file with zeros, writes to one or syncs it.
 #![allow(unreachable_pub, reason = "each test file uses a part of it")]
 
 use chiplog::disk::sim::SimDisk;
@@ -13,6 +13,9 @@ use std::sync::Arc;
 pub trait Hooks: Send + Sync {
     fn before_fill(&self) {}
     fn before_write(&self, _bufs: &[IoSlice<'_>]) {}
+    fn before_sync(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A disk with hooks.
@@ -102,6 +105,7 @@ impl<H: Hooks> DiskFile for HookedFile<H> {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.hooks.before_sync()?;
         self.file.sync()
     }
 }
