@@ -13,8 +13,10 @@
 //!
 //! Invariants:
 //! - The node is touched, and what waits is taken, by who has the turn alone: nothing overtakes anything.
-//! - Who lets go of the turn, to sync or to sleep, tells the queue before it does: what comes wakes somebody.
-//! - Who sleeps wakes no later than the node wanted when it fell asleep; while a sync lasts, a tick of raft's clock.
+//! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
+//! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
+//!   may be, while a sync lasts, what the node came to want later.
+//! - A log that is being closed is led no longer than its appends need: not for a disk that stands.
 
 use crate::cluster::Cluster;
 use crate::completion::Outcome;
@@ -45,6 +47,8 @@ impl Stopwatch {
 
 /// What a node's threads share.
 pub(crate) struct Driver {
+    /// How many threads: of a replica one goes on while the other syncs.
+    threads: usize,
     queue: Arc<Queue>,
     cluster: Cluster,
     watch: Stopwatch,
@@ -58,8 +62,6 @@ type Synced = (Arc<Fsync>, Result<()>);
 /// The node, and how far its life is.
 struct Turn {
     node: Node,
-    /// Nobody else has a part in the log: there is no clock to watch.
-    alone: bool,
     /// A sync is under way on a thread that does not have the turn.
     syncing: bool,
     /// The log is closed; it may go on until then.
@@ -79,11 +81,16 @@ enum Next {
 }
 
 impl Driver {
-    pub(crate) fn new(node: Node, cluster: Cluster, watch: Stopwatch) -> Self {
+    pub(crate) fn new(node: Node, cluster: Cluster, watch: Stopwatch, replicated: bool) -> Self {
+        let threads = if replicated { 2 } else { 1 };
         let queue = node.queue.clone();
-        let alone = node.is_alone();
-        let turn = Turn { node, alone, syncing: false, ending: None, ended: None, silent: false };
-        Self { queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::default() }
+        let turn = Turn { node, syncing: false, ending: None, ended: None, silent: false };
+        Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::default() }
+    }
+
+    /// On how many threads [`Self::run`] has to be called.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// The life of a thread: until the queue is closed and empty, or the log is poisoned. By then all are answered.
@@ -135,6 +142,10 @@ impl Driver {
 
     fn try_step(&self, turn: &mut Turn) -> Result<Next> {
         self.collect_sync(turn)?;
+        let now = self.watch.now();
+        if turn.syncing && turn.ending.is_some_and(|end| now >= end || !turn.node.awaits_commit(now)) {
+            return Ok(Next::Pause);
+        }
         let hungry = turn.node.is_hungry();
         let mut work = match self.queue.take(hungry) {
             Taken::Work(work) => work,
@@ -146,14 +157,13 @@ impl Driver {
             work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
         }
         turn.node.turn(self.watch.now(), work)?;
-        let alone = turn.node.is_alone();
-        if std::mem::replace(&mut turn.alone, alone) && !alone {
-            self.queue.rouse(); // who sleeps has no time to wake at
-        }
-        if let Some(job) = self.begin_sync(turn)? {
+        let job = self.begin_sync(turn)?;
+        let now = self.watch.now();
+        let deadline = turn.node.deadline(now);
+        self.queue.expect(turn.node.is_hungry(), deadline.is_some_and(|at| at <= now));
+        if let Some(job) = job {
             return Ok(Next::Sync(job));
         }
-        let now = self.watch.now();
         if closed {
             let end = *turn.ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
             if turn.syncing || (turn.node.is_busy(now) && now < end) {
@@ -163,8 +173,10 @@ impl Driver {
             turn.ended = Some(Ok(()));
             return Ok(Next::End);
         }
-        self.queue.set_hungry(turn.node.is_hungry());
-        Ok(Next::Sleep(turn.node.deadline(now).map(|at| at.since(now))))
+        let patience = deadline.map(|at| at.since(now));
+        // Who sleeps does not hear that the other one, before it left to sync, gave the node a clock to watch.
+        let most = (self.threads > 1).then_some(self.cluster.election_timeout);
+        Ok(Next::Sleep(patience.into_iter().chain(most).min()))
     }
 
     /// Begins the sync of what was written; alone, carries it out.

@@ -193,7 +193,7 @@ pub(crate) struct QueueLimits {
     pub(crate) mail_bytes: usize,
 }
 
-/// The queue between callers and the writer thread.
+/// The queue between callers and the writer.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limits: QueueLimits,
@@ -218,6 +218,8 @@ struct Inner {
     unattended: bool,
     /// Whether the writer takes appends now.
     hungry: bool,
+    /// The writer has more to do than what waits here.
+    due: bool,
     room_waiters: usize,
     /// Those who wait for room without a thread.
     room_hooks: Option<Promise>,
@@ -230,7 +232,7 @@ struct Inner {
 impl Inner {
     /// Whether nothing waits that the writer takes.
     fn is_idle(&self) -> bool {
-        self.mail.is_empty() && (self.items.is_empty() || !self.hungry)
+        !self.due && self.mail.is_empty() && (self.items.is_empty() || !self.hungry)
     }
 }
 
@@ -451,11 +453,11 @@ impl Queue {
         }
     }
 
-    /// Blocks until something waits that the writer takes, or the queue is closed; for at most `timeout`, and it may be
+    /// Blocks until there is something for the writer to do, or the queue is closed; for at most `timeout`, and it may be
     /// for less.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut inner = self.lock();
-        if !inner.is_idle() || inner.refused.is_some() {
+        if !inner.is_idle() || inner.refused.is_some() || timeout.is_some_and(|t| t.is_zero()) {
             return;
         }
         inner.unattended = true;
@@ -463,11 +465,6 @@ impl Queue {
             None => drop(self.work.wait(inner)),
             Some(timeout) => drop(self.work.wait_timeout(inner, timeout)),
         }
-    }
-
-    /// Ends [`Self::wait`] of all.
-    pub(crate) fn rouse(&self) {
-        self.work.notify_all();
     }
 
     /// The thread that takes what waits has something else to do for a while: another one that is in [`Self::wait`] is
@@ -480,15 +477,16 @@ impl Queue {
         }
     }
 
-    /// Whether appends are reason enough to end [`Self::wait`].
-    pub(crate) fn set_hungry(&self, hungry: bool) {
-        self.lock().hungry = hungry;
+    /// What ends [`Self::wait`] besides mail: appends, if `hungry`; anyhow, if the writer is `due`, until it takes.
+    pub(crate) fn expect(&self, hungry: bool, due: bool) {
+        let mut inner = self.lock();
+        (inner.hungry, inner.due) = (hungry, due);
     }
 
     /// Takes all that waits: appends only if `hungry`. Never blocks.
     pub(crate) fn take(&self, hungry: bool) -> Taken {
         let mut inner = self.lock();
-        (inner.unattended, inner.hungry) = (false, hungry);
+        (inner.unattended, inner.hungry, inner.due) = (false, hungry, false);
         if inner.is_idle() {
             let ended = inner.refused.is_some() && inner.items.is_empty();
             return if ended { Taken::Closed } else { Taken::Idle };

@@ -191,9 +191,9 @@ impl Log {
         let started = Node::new(opened, options.clone(), queue.clone(), positions.clone(), seed, watch.now())
             .and_then(|node| {
                 let published = node.published.clone();
-                let driver = Arc::new(Driver::new(node, cluster.clone(), watch));
-                // Of a replica one goes on while the other syncs.
-                for _ in 0..if options.cluster.is_some() { 2 } else { 1 } {
+                let driver = Driver::new(node, cluster.clone(), watch, options.cluster.is_some());
+                let driver = Arc::new(driver);
+                for _ in 0..driver.threads() {
                     let (driver, preparer, lock) = (driver.clone(), preparer.clone(), lock.clone());
                     threads.push(spawn_writer(&path, &queue, move || {
                         driver.run();

@@ -616,8 +616,13 @@ impl Node {
 
     /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
     pub(crate) fn is_busy(&self, now: Moment) -> bool {
+        !self.writing.is_settled() || self.awaits_commit(now)
+    }
+
+    /// Whether appends are under way that others can help to commit.
+    pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
         let waits = !self.items.is_empty() || self.replica.has_waiting();
-        !self.writing.is_settled() || (waits && self.replica.can_commit(now))
+        waits && self.replica.can_commit(now)
     }
 
     /// Answers all that is left to who closes the log. What was not ordered is surely not in it.

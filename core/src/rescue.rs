@@ -69,6 +69,9 @@ impl Shared {
             };
             let now = self.watch.now();
             let messages = self.sort(work, &repairing.refusal());
+            if self.queue.is_drained(true) {
+                return Ok(None);
+            }
             let opened = repairing.turn(now, messages)?;
             self.published.counters.repaired.store(repairing.repaired, Ordering::Relaxed);
             self.published.counters.damaged.store(repairing.repaired + 1, Ordering::Relaxed);
@@ -129,7 +132,7 @@ impl Shared {
             self.watch.now(),
         );
         let ended = node.and_then(|node| {
-            let driver = Arc::new(Driver::new(node, cluster, self.watch));
+            let driver = Arc::new(Driver::new(node, cluster, self.watch, true));
             let second = spawn_writer(&self.path, &self.queue, {
                 let driver = driver.clone();
                 move || driver.run()

@@ -228,6 +228,28 @@ fn a_log_is_closed_once_its_sync_has_come_back() {
     trio.lives();
 }
 
+/// It sent heartbeats for as long as the disk stood, and took no appends: nobody did.
+#[test]
+fn a_leader_that_is_closed_leads_no_longer_than_its_appends_need() {
+    let trio = Trio::new();
+    trio.gates[0].set(Fate::Waits);
+    let tickets = trio.submit(1);
+    trio.gates[0].has_one();
+    let closing = std::thread::spawn({
+        let log = trio.logs[0].clone();
+        move || log.close()
+    });
+    let end = Instant::now() + PATIENCE;
+    while !trio.logs[1..].iter().any(|log| log.append(b"goes on").is_ok()) {
+        assert!(Instant::now() < end, "nobody else leads");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!closing.is_finished());
+    trio.gates[0].set(Fate::Passes);
+    closing.join().unwrap().unwrap();
+    drop(tickets);
+}
+
 /// It dropped what others told it from then on: of what was submitted before nobody was told that it is in the log.
 #[test]
 fn a_leader_that_is_closed_hears_what_the_others_have() {

@@ -317,6 +317,48 @@ fn loom_two_writers_take_turns() {
     });
 }
 
+/// One that is asleep and one that is about to be, or both: a close ends both.
+#[test]
+fn loom_close_and_two_writers() {
+    loom::model(|| {
+        let queue = queue(10);
+        let second = caller(&queue, |queue| drain(queue));
+        let closing = caller(&queue, |queue| {
+            let pushed = push(queue, 1, Patience::None).is_ok();
+            queue.close();
+            pushed
+        });
+        let mut taken = drain(&queue);
+        taken.extend(second.join().unwrap());
+        assert!(closing.join().unwrap());
+        assert_eq!(taken, [1]);
+    });
+}
+
+/// Appends that were not wanted when the first writer took, and are when it leaves; and a turn that is due then.
+#[test]
+fn loom_one_writer_leaves_more_to_do() {
+    for due in [false, true] {
+        loom::model(move || {
+            let queue = queue(10);
+            let second = caller(&queue, move |queue| {
+                queue.wait(None);
+                match queue.take(true) {
+                    Taken::Work(work) => records(work.items),
+                    Taken::Idle | Taken::Closed => Vec::new(),
+                }
+            });
+            assert!(matches!(queue.take(false), Taken::Idle));
+            let pushed = if due { None } else { Some(push(&queue, 1, Patience::None).unwrap()) };
+            queue.expect(true, due);
+            queue.leave();
+            let expected: &[u8] = if due { &[] } else { &[1] };
+            assert_eq!(second.join().unwrap(), expected);
+            drop(pushed);
+        });
+    }
+}
+
 /// A sync that lasts: what comes meanwhile is taken by the other writer, which was asleep.
 #[test]
 fn loom_one_writer_is_away() {
