@@ -188,7 +188,7 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// Runs foreign code on the writer thread, which must outlive the other's panics.
+/// Runs foreign code on a writer thread, which must outlive the other's panics.
 fn guarded(what: &str, run: impl FnOnce()) {
     // AssertUnwindSafe: what the code leaves half-done is its own; the completion is not touched by it.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {

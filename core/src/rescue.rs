@@ -1,5 +1,5 @@
-//! Rescue: the life of the writer thread of a log that opens damaged: it repairs first, and then does what a writer
-//! thread does. The handle is the same before and after.
+//! Rescue: the life of the writer thread of a log that opens damaged: it repairs first, and then is one of the two that
+//! take turns. The handle is the same before and after.
 //!
 //! Must not know: what is repaired how.
 
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Repairs the log, and lives on as its writer thread until the handle is closed.
+    /// Repairs the log, and lives on as one of its writer threads until the handle is closed.
     pub(crate) fn rescue(self, mut repairing: Box<Repairing>) {
         let cluster = repairing.damaged().cluster.clone();
         let ended = match self.repair(&mut repairing) {
