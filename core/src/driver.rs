@@ -21,7 +21,7 @@
 use crate::cluster::Cluster;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gather::{Queue, Taken, Work};
+use crate::gather::{Queue, Work};
 use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::node::{Node, fail, unknown};
@@ -147,11 +147,8 @@ impl Driver {
             return Ok(Next::Pause);
         }
         let hungry = turn.node.is_hungry();
-        let mut work = match self.queue.take(hungry) {
-            Taken::Work(work) => work,
-            Taken::Idle | Taken::Closed => Work::default(),
-        };
-        let closed = self.queue.is_drained(hungry);
+        let mut work = self.queue.take(hungry);
+        let closed = work.closed;
         if closed && !turn.node.replica.is_leader() {
             // Nobody waits for what others would have this replica write.
             work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
@@ -244,14 +241,13 @@ impl Driver {
 
     /// What came in before the queue was closed has not been written.
     fn refuse_the_rest(&self, why: &Error) {
-        while let Taken::Work(work) = self.queue.take(true) {
-            for item in work.items {
-                fail(item, why);
-            }
-            for mail in work.mail {
-                if let Mail::Ask(_, _, promise) = mail {
-                    promise.answer(Outcome::Failed(why.clone()));
-                }
+        let work = self.queue.take(true);
+        for item in work.items {
+            fail(item, why);
+        }
+        for mail in work.mail {
+            if let Mail::Ask(_, _, promise) = mail {
+                promise.answer(Outcome::Failed(why.clone()));
             }
         }
     }

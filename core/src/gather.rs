@@ -170,16 +170,8 @@ pub(crate) enum Item {
 pub(crate) struct Work {
     pub(crate) items: VecDeque<Item>,
     pub(crate) mail: VecDeque<Mail>,
-}
-
-/// What taking gave.
-#[derive(Debug)]
-pub(crate) enum Taken {
-    Work(Work),
-    /// Nothing waits that is wanted.
-    Idle,
-    /// The queue is closed and empty.
-    Closed,
+    /// The queue is closed, and no more appends wait in it that are wanted.
+    pub(crate) closed: bool,
 }
 
 /// The limits of a queue, from [`crate::Options`].
@@ -484,15 +476,12 @@ impl Queue {
     }
 
     /// Takes all that waits: appends only if `hungry`. Never blocks.
-    pub(crate) fn take(&self, hungry: bool) -> Taken {
+    pub(crate) fn take(&self, hungry: bool) -> Work {
         let mut inner = self.lock();
         (inner.unattended, inner.hungry, inner.due) = (false, hungry, false);
-        if inner.is_idle() {
-            let ended = inner.refused.is_some() && inner.items.is_empty();
-            return if ended { Taken::Closed } else { Taken::Idle };
-        }
         inner.mail_bytes = 0;
-        let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail) };
+        let closed = inner.refused.is_some();
+        let mut work = Work { items: VecDeque::new(), mail: std::mem::take(&mut inner.mail), closed };
         let mut room = None;
         if hungry {
             inner.taken += std::mem::take(&mut inner.bytes);
@@ -507,7 +496,7 @@ impl Queue {
         if let Some(room) = room {
             room.answer(Outcome::Placed { first: Index(0) }); // runs foreign code: not under the lock
         }
-        Taken::Work(work)
+        work
     }
 
     /// What waits: appends, their bytes, and bytes that were taken and are not written.
@@ -550,12 +539,6 @@ impl Queue {
         self.refuse(closed());
     }
 
-    /// Whether the queue is closed, and all appends that were admitted are taken, or not wanted.
-    pub(crate) fn is_drained(&self, hungry: bool) -> bool {
-        let inner = self.lock();
-        inner.refused.is_some() && (inner.items.is_empty() || !hungry)
-    }
-
     /// Drops messages from now on: nobody takes them any more.
     pub(crate) fn deafen(&self) {
         self.lock().deaf = true;
@@ -589,10 +572,7 @@ mod tests {
     }
 
     fn take(queue: &Queue) -> Vec<Item> {
-        match queue.take(true) {
-            Taken::Work(work) => work.items.into(),
-            other => panic!("{other:?}"),
-        }
+        queue.take(true).items.into()
     }
 
     #[test]
@@ -612,7 +592,7 @@ mod tests {
             seen.extend(bytes.chunks(244).map(|b| b[50]));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert!(matches!(q.take(true), Taken::Idle));
+        assert!(take(&q).is_empty());
     }
 
     #[test]
@@ -748,7 +728,7 @@ mod tests {
         let _ticket = q.push_record(b"x", Stamp::default(), Patience::None).unwrap();
         q.close();
         assert_eq!(take(&q).len(), 1);
-        assert!(matches!(q.take(true), Taken::Closed));
+        assert!(q.take(true).closed);
         let refused = q.push_record(b"x", Stamp::default(), Patience::None);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     }

@@ -8,7 +8,7 @@ use crate::config::Options;
 use crate::disk::Lock;
 use crate::driver::{Driver, Stopwatch};
 use crate::error::{Error, Result};
-use crate::gather::{Queue, Taken, Work};
+use crate::gather::{Queue, Work};
 use crate::mail::Mail;
 use crate::node::{Node, Published, fail, poisoned};
 use crate::open::Opened;
@@ -62,16 +62,13 @@ impl Shared {
     fn repair(&self, repairing: &mut Repairing) -> Result<Option<Opened>> {
         let transport = repairing.damaged().cluster.transport.clone();
         loop {
-            let work = match self.queue.take(true) {
-                Taken::Work(work) => work,
-                Taken::Idle => Work::default(),
-                Taken::Closed => return Ok(None),
-            };
-            let now = self.watch.now();
+            let work = self.queue.take(true);
+            let closed = work.closed;
             let messages = self.sort(work, &repairing.refusal());
-            if self.queue.is_drained(true) {
+            if closed {
                 return Ok(None);
             }
+            let now = self.watch.now();
             let opened = repairing.turn(now, messages)?;
             self.published.counters.repaired.store(repairing.repaired, Ordering::Relaxed);
             self.published.counters.damaged.store(repairing.repaired + 1, Ordering::Relaxed);
@@ -153,8 +150,6 @@ impl Shared {
         self.queue.deafen();
         let why = self.published.poison.get().cloned().unwrap_or_else(closed);
         self.queue.refuse(why.clone());
-        while let Taken::Work(work) = self.queue.take(true) {
-            self.sort(work, &why);
-        }
+        self.sort(self.queue.take(true), &why);
     }
 }

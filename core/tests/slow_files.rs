@@ -5,31 +5,24 @@
 
 #[path = "support/hooked.rs"]
 mod hooked;
+#[path = "support/trio.rs"]
+mod trio;
 
-use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, Cluster, Index, Log, NodeId, Options, Role, Start, Ticket};
-use hooked::{Hooked, Hooks};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const SEGMENT_BYTES: u32 = 256 << 10;
+use chiplog::{Index, Start, Ticket};
+use hooked::Hooks;
+use std::sync::{Condvar, Mutex};
+use trio::{Gate, PATIENCE, SEGMENT_BYTES, Trio};
 
 /// While it is closed, no new file comes to an end.
 #[derive(Debug, Default)]
-struct Gate {
+struct Files {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
 }
 
-impl Gate {
+impl Files {
     fn close(&self) {
         self.state.lock().unwrap().0 = true;
-    }
-
-    fn open(&self) {
-        self.state.lock().unwrap().0 = false;
-        self.changed.notify_all();
     }
 
     fn pass(&self) {
@@ -47,105 +40,68 @@ impl Gate {
     }
 }
 
-impl Hooks for Gate {
+impl Gate for Files {
+    fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.changed.notify_all();
+    }
+}
+
+impl Hooks for Files {
     fn before_fill(&self) {
         self.pass();
     }
 }
 
-struct Trio {
-    logs: Vec<Log>,
-    gates: Vec<Arc<Gate>>,
+fn fill(trio: &Trio<Files>, segments: usize) -> Vec<Ticket> {
+    let records = segments * SEGMENT_BYTES as usize / 1000;
+    (0..records).map(|_| trio.logs[0].submit(&[7; 1000]).unwrap()).collect()
 }
 
-impl Trio {
-    fn new() -> Self {
-        let network = MemoryNetwork::new();
-        let mut trio = Self { logs: Vec::new(), gates: Vec::new() };
-        for node in 1..=3 {
-            let bootstrap = match trio.logs.first() {
-                None => Bootstrap::Init,
-                Some(log) => Bootstrap::Join(log.info().log_id),
-            };
-            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
-            cluster.heartbeat = Duration::from_millis(50);
-            cluster.election_timeout = Duration::from_millis(500);
-            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(SEGMENT_BYTES) };
-            let gate = Arc::new(Gate::default());
-            let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
-            trio.gates.push(gate);
-            if let Some(leader) = trio.logs.first() {
-                let (node, directory) = (NodeId(node), log.info().directory);
-                let add = Change::AddLearner { node, directory, address: String::new() };
-                leader.change_members(&[add], PATIENCE).unwrap();
-                leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
-            }
-            trio.logs.push(log);
+/// Everything is there, at every replica.
+fn has_all(trio: &Trio<Files>, tickets: Vec<Ticket>) {
+    let count = tickets.len();
+    let last = tickets.into_iter().fold(Index(0), |_, ticket| ticket.wait().unwrap().first);
+    assert_eq!(last, Index(count as u64));
+    for log in &trio.logs {
+        log.wait_for(last, PATIENCE).unwrap();
+        let mut reader = log.reader(Start::First).unwrap();
+        let mut records = 0;
+        while let Some(record) = reader.next_record().unwrap() {
+            assert_eq!(record.data, [7; 1000]);
+            records += 1;
         }
-        trio
-    }
-
-    /// A majority hears the leader and answers it, whoever leads: a busy machine may have changed that.
-    fn lives(&self) {
-        let end = Instant::now() + PATIENCE;
-        let leads = |log: &&Log| log.status().role == Role::Leader;
-        let asked =
-            || self.logs.iter().find(leads).is_some_and(|l| l.barrier(Duration::from_secs(5)).is_ok());
-        while !asked() {
-            assert!(Instant::now() < end, "{:?}", self.logs.iter().map(Log::status).collect::<Vec<_>>());
-        }
-    }
-
-    fn fill(&self, segments: usize) -> Vec<Ticket> {
-        let records = segments * SEGMENT_BYTES as usize / 1000;
-        (0..records).map(|_| self.logs[0].submit(&[7; 1000]).unwrap()).collect()
-    }
-
-    /// Everything is there, at every replica.
-    fn has_all(&self, tickets: Vec<Ticket>) {
-        let count = tickets.len();
-        let last = tickets.into_iter().fold(Index(0), |_, ticket| ticket.wait().unwrap().first);
-        assert_eq!(last, Index(count as u64));
-        for log in &self.logs {
-            log.wait_for(last, PATIENCE).unwrap();
-            let mut reader = log.reader(Start::First).unwrap();
-            let mut records = 0;
-            while let Some(record) = reader.next_record().unwrap() {
-                assert_eq!(record.data, [7; 1000]);
-                records += 1;
-            }
-            assert_eq!(records, count);
-            assert!(log.poison_cause().is_none());
-        }
+        assert_eq!(records, count);
+        assert!(log.poison_cause().is_none());
     }
 }
 
 /// The leader's writer thread slept until its file was there: it sent no heartbeats, and was replaced.
 #[test]
 fn a_leader_that_waits_for_a_file_goes_on_leading() {
-    let trio = Trio::new();
+    let trio = Trio::<Files>::new();
     trio.gates[0].close();
-    let tickets = trio.fill(4);
+    let tickets = fill(&trio, 4);
     trio.gates[0].wait_for_file();
     for _ in 0..3 {
         trio.lives();
     }
     assert!(tickets.last().unwrap().poll().is_none());
     trio.gates[0].open();
-    trio.has_all(tickets);
+    has_all(&trio, tickets);
 }
 
 /// So did the followers': they answered none, and the leader gave up for want of a majority.
 #[test]
 fn followers_that_wait_for_a_file_go_on_answering() {
-    let trio = Trio::new();
+    let trio = Trio::<Files>::new();
     trio.gates[1..].iter().for_each(|gate| gate.close());
-    let tickets = trio.fill(4);
+    let tickets = fill(&trio, 4);
     trio.gates[1..].iter().for_each(|gate| gate.wait_for_file());
     for _ in 0..3 {
         trio.lives();
     }
     assert!(tickets.last().unwrap().poll().is_none());
     trio.gates[1..].iter().for_each(|gate| gate.open());
-    trio.has_all(tickets);
+    has_all(&trio, tickets);
 }

@@ -45,10 +45,11 @@ fn records(items: VecDeque<Item>) -> Vec<u8> {
 /// What the writer takes, once there is something. None: the queue is closed and empty.
 fn next(queue: &Queue) -> Option<Work> {
     loop {
-        match queue.take(true) {
-            Taken::Work(work) => return Some(work),
-            Taken::Idle => queue.wait(None),
-            Taken::Closed => return None,
+        let work = queue.take(true);
+        match (work.items.is_empty(), work.closed) {
+            (false, _) => return Some(work),
+            (true, true) => return None,
+            (true, false) => queue.wait(None),
         }
     }
 }
@@ -75,10 +76,8 @@ fn drain(queue: &Queue) -> Vec<u8> {
 
 /// Answers what is still there as a poisoned writer does.
 fn fail_the_rest(queue: &Queue, why: &Error) {
-    while let Taken::Work(Work { items, .. }) = queue.take(true) {
-        for item in items {
-            crate::node::fail(item, why);
-        }
+    for item in queue.take(true).items {
+        crate::node::fail(item, why);
     }
 }
 
@@ -207,7 +206,7 @@ fn loom_refuse_and_append() {
         queue.refuse(poisoned.clone());
         fail_the_rest(&queue, &poisoned);
         assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
-        assert!(matches!(queue.take(true), Taken::Closed));
+        assert!(queue.take(true).closed);
     });
 }
 
@@ -277,9 +276,7 @@ impl Turns {
 
     fn take(&self, queue: &Queue) -> usize {
         let mut taken = self.0.lock().unwrap();
-        if let Taken::Work(work) = queue.take(true) {
-            taken.extend(records(work.items));
-        }
+        taken.extend(records(queue.take(true).items));
         taken.len()
     }
 }
@@ -343,12 +340,9 @@ fn loom_one_writer_leaves_more_to_do() {
             let queue = queue(10);
             let second = caller(&queue, move |queue| {
                 queue.wait(None);
-                match queue.take(true) {
-                    Taken::Work(work) => records(work.items),
-                    Taken::Idle | Taken::Closed => Vec::new(),
-                }
+                records(queue.take(true).items)
             });
-            assert!(matches!(queue.take(false), Taken::Idle));
+            assert!(queue.take(false).items.is_empty());
             let pushed = if due { None } else { Some(push(&queue, 1, Patience::None).unwrap()) };
             queue.expect(true, due);
             queue.leave();

@@ -7,7 +7,7 @@ use crate::completion::Ticket;
 use crate::config::{Clock, Options};
 use crate::disk::sim::SimDisk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gather::{Command, Patience, Queue, QueueLimits, Taken, Work};
+use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::Change;
 use crate::moment::Moment;
@@ -202,10 +202,7 @@ impl Machine {
     /// What the node dies of.
     pub(super) fn turn(&mut self, now: Moment) -> Result<()> {
         let hungry = self.node.is_hungry();
-        let work = match self.node.queue.take(hungry) {
-            Taken::Work(work) => work,
-            Taken::Idle | Taken::Closed => Work::default(),
-        };
+        let work = self.node.queue.take(hungry);
         self.node.turn(now, work)?;
         self.node.writing.store.preparer.help();
         Ok(())

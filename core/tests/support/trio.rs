@@ -1,0 +1,79 @@
+//! Three replicas in this process, each on a disk with a gate of its own.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use crate::hooked::{Hooked, Hooks};
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, Log, NodeId, Options, Role};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const SEGMENT_BYTES: u32 = 256 << 10;
+
+/// The first one leads at first. `G`: what holds a disk up, and does not when it is made.
+pub struct Trio<G: Gate> {
+    pub logs: Vec<Log>,
+    pub gates: Vec<Arc<G>>,
+}
+
+/// What can hold a disk up.
+pub trait Gate: Hooks + Default + 'static {
+    fn open(&self);
+}
+
+impl<G: Gate> Trio<G> {
+    pub fn new() -> Self {
+        Self::with(Duration::from_millis(500))
+    }
+
+    pub fn with(election_timeout: Duration) -> Self {
+        let network = MemoryNetwork::new();
+        let mut trio = Self { logs: Vec::new(), gates: Vec::new() };
+        for node in 1..=3 {
+            let bootstrap = match trio.logs.first() {
+                None => Bootstrap::Init,
+                Some(log) => Bootstrap::Join(log.info().log_id),
+            };
+            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            cluster.heartbeat = election_timeout / 10;
+            cluster.election_timeout = election_timeout;
+            cluster.limping_sync = None;
+            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(SEGMENT_BYTES) };
+            let gate = Arc::new(G::default());
+            let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
+            trio.gates.push(gate);
+            if let Some(leader) = trio.logs.first() {
+                let (node, directory) = (NodeId(node), log.info().directory);
+                let add = Change::AddLearner { node, directory, address: String::new() };
+                leader.change_members(&[add], PATIENCE).unwrap();
+                leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
+            }
+            trio.logs.push(log);
+        }
+        trio
+    }
+
+    /// A majority hears the leader and answers it, whoever leads: a busy machine may have changed that.
+    pub fn lives(&self) {
+        let leads = |log: &&Log| log.status().role == Role::Leader;
+        until("a leader that a majority answers", || {
+            self.logs.iter().find(leads).is_some_and(|l| l.barrier(Duration::from_secs(5)).is_ok())
+        });
+    }
+}
+
+impl<G: Gate> Drop for Trio<G> {
+    /// A test that fails ends as well.
+    fn drop(&mut self) {
+        self.gates.iter().for_each(|gate| gate.open());
+    }
+}
+
+/// Waits for it.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
