@@ -32,7 +32,7 @@
 use crate::batch::{Malformed, u64_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DirectoryId, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const VERSION: u32 = 1;
 pub(crate) const MEMBERSHIP_BYTES: usize = 8;
@@ -197,6 +197,14 @@ impl Membership {
     pub(crate) fn is_alone(&self, node: NodeId) -> bool {
         let mut voters = self.members.values().filter(|m| m.is_voter());
         voters.next().is_some_and(|m| m.node == node) && voters.next().is_none()
+    }
+
+    /// Whether these are a majority of the voters, in both halves of a joint configuration.
+    pub(crate) fn is_majority(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let of =
+            |half: Vec<u64>| half.iter().filter(|n| nodes.contains(&NodeId(**n))).count() * 2 > half.len();
+        let outgoing = self.voters_outgoing();
+        of(self.voters()) && (outgoing.is_empty() || of(outgoing))
     }
 
     /// The membership that `changes` lead to, in one step or, if there are several, through a joint

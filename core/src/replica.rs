@@ -24,6 +24,7 @@
 mod applying;
 mod asks;
 mod checking;
+mod introduction;
 mod lend;
 mod ordering;
 mod pace;
@@ -48,6 +49,7 @@ use crate::types::{NodeId, RaftIndex, Term};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
+use introduction::Introduction;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
 use peers::Peers;
@@ -83,6 +85,8 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     peers: Peers,
+    /// Of a replica that has started on a directory that was there: the answers of the others.
+    introduction: Option<Introduction>,
     admission: Admission,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
@@ -151,6 +155,7 @@ impl Replica {
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
+            introduction: None,
             admission: Admission::default(),
             turned: false,
             led: None,

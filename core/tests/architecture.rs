@@ -86,6 +86,7 @@ const ORDER: &[&str] = &[
     "replica::lend",
     "replica::pace",
     "replica::room",
+    "replica::introduction",
     "replica::peers",
     "replica::readies",
     "replica",

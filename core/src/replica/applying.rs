@@ -73,7 +73,6 @@ impl Replica {
         let was_member = self.membership.get(self.node()).is_some_and(is_it);
         self.membership = membership;
         self.members_changed();
-        self.weigh_introductions();
         self.asks.applied_change(index, self.membership.is_joint());
         if !self.membership.get(self.node()).is_some_and(Member::is_voter) {
             self.stop_leading();
@@ -122,8 +121,13 @@ impl Replica {
         let keep = !self.is_alone();
         self.raw.mut_store().keep_bodies(keep);
         self.find_place();
-        let members: Vec<Member> = self.membership.members().cloned().collect();
-        self.cluster.transport.members(&members);
+        self.weigh_membership();
+        self.tell_transport();
+    }
+
+    /// Tells the transport where the members are.
+    pub(super) fn tell_transport(&self) {
+        self.cluster.transport.members(&self.all_members());
     }
 
     /// A leader that has left the voters lets another lead; raft itself would go on, and asserts that it is among

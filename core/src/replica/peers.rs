@@ -4,10 +4,11 @@
 //! where a message contradicts its state. So all of that is checked here, before it.
 
 use super::Replica;
+use super::introduction::Extent;
 use super::pace::is_urgent;
-use crate::batch::{Malformed, u64_at};
+use crate::batch::Malformed;
 use crate::error::{Error, ErrorKind};
-use crate::membership::{Member, Membership};
+use crate::membership::Member;
 use crate::moment::Moment;
 use crate::raft_codec::{self, Arrived, EntryKind, HeadKind};
 use crate::transport::Envelope;
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
@@ -26,56 +27,11 @@ pub(crate) struct Peers {
     /// When each was last heard.
     heard_at: BTreeMap<NodeId, Moment>,
     /// What each directory was heard to have durably: a term, and how far its log reached in it.
-    heard: BTreeMap<(NodeId, DirectoryId), Extent>,
-    /// Who has told this replica, since it started, what it knows of it. None: enough of them have.
-    introduced_by: Option<Introductions>,
-}
-
-/// The answers to a replica that has started.
-#[derive(Debug, Default)]
-struct Introductions {
-    by: BTreeSet<NodeId>,
-    /// The newest membership that they told of, as of which committed entry. Those this replica remembers may all be
-    /// gone.
-    newer: Option<(RaftIndex, Membership)>,
-}
-
-/// Whether these are a majority of the voters, in both halves of a joint configuration.
-fn is_majority(membership: &Membership, nodes: &BTreeSet<NodeId>) -> bool {
-    let of = |half: Vec<u64>| {
-        let there = half.iter().filter(|n| nodes.contains(&NodeId(**n))).count();
-        half.is_empty() || there * 2 > half.len()
-    };
-    of(membership.voters()) && of(membership.voters_outgoing())
+    pub(super) heard: BTreeMap<(NodeId, DirectoryId), Extent>,
 }
 
 /// Who has said nothing for so long is not waited for when the log is closed.
 const HEARTBEATS_OF_SILENCE: u32 = 3;
-
-/// Bytes of an [`Extent`].
-const EXTENT_BYTES: usize = 16;
-
-/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
-/// and a term that was spoken of is durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Extent {
-    term: Term,
-    last: RaftIndex,
-}
-
-impl Extent {
-    fn encode(self) -> [u8; EXTENT_BYTES] {
-        let mut b = [0; EXTENT_BYTES];
-        b[..8].copy_from_slice(&self.term.0.to_le_bytes());
-        b[8..].copy_from_slice(&self.last.0.to_le_bytes());
-        b
-    }
-
-    fn parse(body: &[u8]) -> Result<Self, Malformed> {
-        let body: &[u8; EXTENT_BYTES] = body.try_into().map_err(|_| "introduction has another length")?;
-        Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
-    }
-}
 
 /// What of a message is for raft, with the bodies of its entries.
 pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
@@ -90,7 +46,7 @@ impl Replica {
         if to != self.node() || from == self.node() || from.is_none() {
             return Err("it is for another node");
         }
-        let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
+        let known = self.member(from);
         let is_impostor =
             known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16);
         let is_member = known.is_some();
@@ -127,13 +83,14 @@ impl Replica {
             self.peers.heard_at.insert(from, now);
         }
         self.hear(from, from_directory, &message);
-        if self.peers.introduced_by.is_some() {
-            // All that this replica remembers may be gone: who wants something of it can tell who belongs to the cluster.
-            if !is_member || is_candidates(&message) {
-                let hello = raft_codec::head(HeadKind::Hello, &self.extent().encode());
-                self.post(from, hello);
-            }
-            return Err("it comes before it is known that the disk is not an older one");
+        if !self.is_introduced_to(from) {
+            self.greet(from);
+            return Err("its sender has not said yet what it remembers of this directory");
+        }
+        if !self.may_vote()
+            && (is_candidates(&message) || message.get_msg_type() == MessageType::MsgTimeoutNow)
+        {
+            return Err("it asks for a vote, and it is not known yet that the disk is not an older one");
         }
         // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
         // vote may be the one that is missing.
@@ -189,6 +146,9 @@ impl Replica {
                 let until = self.ticks.next.plus(self.cluster.election_timeout);
                 self.peers.snapshots.insert(message.to, until);
             }
+            if !self.is_introduced_to(NodeId(message.to)) {
+                continue; // greeted with every tick; raft sends again
+            }
             match self.bodies_of(&message) {
                 Ok(bodies) => {
                     let to = NodeId(message.to);
@@ -222,8 +182,7 @@ impl Replica {
     }
 
     pub(super) fn post_as(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>, urgent: bool) {
-        let member = self.membership.get(to).or_else(|| self.sequencer.membership_at_end().get(to));
-        let to_directory = member.map_or(DirectoryId(0), |m| m.directory);
+        let to_directory = self.member(to).map_or(DirectoryId(0), |m| m.directory);
         self.outgoing.push(Envelope {
             log: self.me.log,
             from: self.node(),
@@ -253,7 +212,7 @@ impl Replica {
     }
 
     /// Tells a node that is no member that it can stop.
-    fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
+    pub(super) fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
@@ -272,34 +231,18 @@ impl Replica {
 
     fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
         let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
-        // Who knows less than we do cannot know that. What is committed is not always remembered, what was in the log is.
-        let least =
-            self.sequencer.pending_membership().map_or(self.committed(), |at| at.max(self.committed()));
+        // A sender that knows less of the log than this replica cannot know that: what is committed is not always remembered
+        // after a restart, what was in the log is.
+        let Some(least) = self.last_known_member_at() else {
+            return Err("a notice of removal, and nothing says yet that this node is a member");
+        };
         if stranger || committed < least.0 || self.is_leader() {
-            return Err("a notice of removal from somebody who cannot know");
+            return Err("a notice of removal from a node that cannot know");
         }
         self.leave(
             "the leader says that it was removed from the cluster, or another directory put in its place",
         );
         Ok(())
-    }
-
-    /// A replica that has started on a directory that was there asks what the others know of it, before it takes anything
-    /// from them, votes or stands for election: its disk may have been set back to an older state, in which it has not
-    /// promised what it has. It may have been no voter then, or no member.
-    pub(crate) fn await_introduction(&mut self) {
-        let node = self.node();
-        // A voter for whose being alone only what is not committed speaks can have voted for another.
-        let alone = |m: &Membership| m.is_alone(node);
-        if !(alone(&self.membership) && alone(self.sequencer.membership_at_end())) {
-            self.peers.introduced_by = Some(Introductions::default());
-            self.greet();
-        }
-    }
-
-    /// Whether it waits for others to tell what they know of it.
-    pub(super) fn is_introduced(&self) -> bool {
-        self.peers.introduced_by.is_none()
     }
 
     /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner
@@ -316,103 +259,7 @@ impl Replica {
     pub(crate) fn can_commit(&self, now: Moment) -> bool {
         let lately = |at: &Moment| now.since(*at) <= self.cluster.heartbeat * HEARTBEATS_OF_SILENCE;
         let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
-        self.is_leader() && is_majority(&self.membership, &heard.chain([self.node()]).collect())
-    }
-
-    /// Asks those who have not answered.
-    pub(super) fn greet(&mut self) {
-        let Some(answered) = &self.peers.introduced_by else { return };
-        let node = self.node();
-        let newer = answered.newer.iter().flat_map(|(_, membership)| membership.members());
-        let here = self.membership.members().chain(self.sequencer.membership_at_end().members());
-        let voters = here.chain(newer).filter(|m| m.is_voter() && m.node != node);
-        let silent: BTreeSet<NodeId> = voters.map(|m| m.node).filter(|n| !answered.by.contains(n)).collect();
-        let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
-        for to in silent {
-            self.post(to, head.clone());
-        }
-    }
-
-    /// A learner asks for no votes. If it hears of no leader for long, it asks whether it is a member still.
-    pub(super) fn ask_whether_removed(&mut self) {
-        let silence = self.raw.raft.election_elapsed;
-        let is_learner = self.membership.get(self.node()).is_some_and(|m| !m.is_voter());
-        if is_learner && silence > 0 && silence.is_multiple_of(self.ticks.election) {
-            let head = raft_codec::head(HeadKind::Hello, &self.extent().encode());
-            for to in self.others() {
-                self.post(to, head.clone());
-            }
-        }
-    }
-
-    /// How far this replica is, durably: it has spoken of no more.
-    fn extent(&self) -> Extent {
-        let log = &self.raw.raft.raft_log;
-        Extent { term: self.durability.term, last: RaftIndex(log.persisted) }
-    }
-
-    /// Remembers how far another replica is.
-    fn hear(&mut self, from: NodeId, directory: DirectoryId, message: &Message) {
-        // A candidate asks the others in the name of a term that it has not begun yet.
-        if is_aside(message) || message.term == 0 || self.membership.get(from).is_none() {
-            return;
-        }
-        let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
-        let last = RaftIndex(if acknowledges { message.index } else { 0 });
-        let heard = self.peers.heard.entry((from, directory)).or_default();
-        *heard = (*heard).max(Extent { term: Term(message.term), last });
-    }
-
-    /// Another replica has started, or hears of no leader: tells it what is known of it.
-    fn greeted(&mut self, from: NodeId, directory: DirectoryId, body: &[u8]) -> Result<(), Malformed> {
-        Extent::parse(body)?;
-        let known = self.membership.get(from).or_else(|| self.sequencer.membership_at_end().get(from));
-        if known.is_none() && self.is_leader() {
-            self.tell_removed(from, directory);
-            return Err("a node that is no member asks what is known of it");
-        }
-        let known = self.peers.heard.get(&(from, directory)).copied().unwrap_or_default();
-        let committed = self.sequencer.committed();
-        let mut body = known.encode().to_vec();
-        body.extend_from_slice(&committed.raft.0.to_le_bytes());
-        body.extend_from_slice(&committed.membership.encode());
-        self.post(from, raft_codec::head(HeadKind::Known, &body));
-        Ok(())
-    }
-
-    /// Another replica has told what it knows of this one, and who belongs to the cluster.
-    fn introduced(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let (known, news) = body.split_at_checked(EXTENT_BYTES).ok_or("introduction is cut off")?;
-        let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
-        let (known, at) = (Extent::parse(known)?, RaftIndex(u64_at(at, 0)));
-        let membership = Membership::decode(membership)?;
-        if known > self.extent() && self.peers.introduced_by.is_some() {
-            self.leave(
-                "others remember that it had more than is on its disk: the disk was set back to an older state",
-            );
-            return Err("this replica's disk was set back");
-        }
-        let committed = self.sequencer.committed().raft;
-        let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
-        answered.by.insert(from);
-        let newest = answered.newer.as_ref().map_or(committed, |(at, _)| *at);
-        if at > newest {
-            answered.newer = Some((at, membership));
-        }
-        self.weigh_introductions();
-        Ok(())
-    }
-
-    /// Those who have answered are enough once they could elect a leader with this replica, as far as it knows or as
-    /// they say.
-    pub(super) fn weigh_introductions(&mut self) {
-        let Some(answered) = &self.peers.introduced_by else { return };
-        let mut known = answered.by.clone();
-        known.insert(self.node());
-        let of = |membership: &Membership| !membership.voters().is_empty() && is_majority(membership, &known);
-        if of(&self.membership) || answered.newer.as_ref().is_some_and(|(_, newer)| of(newer)) {
-            self.peers.introduced_by = None;
-        }
+        self.is_leader() && self.membership.is_majority(&heard.chain([self.node()]).collect())
     }
 
     /// How far the others are; of a leader only.

@@ -65,11 +65,11 @@ impl SplitMix {
 
 impl Replica {
     pub(super) fn tick(&mut self) {
-        self.greet();
+        self.await_answers();
         self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
         // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
-        if self.is_leader() || (log.persisted == log.last_index() && self.is_introduced()) {
+        if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.raw.tick();
             self.ask_again_for_votes();
             self.steady();

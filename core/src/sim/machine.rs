@@ -217,6 +217,12 @@ impl Machine {
         self.job.is_some()
     }
 
+    /// Whether a sync was begun and has not ended.
+    #[cfg(test)]
+    pub(super) fn is_syncing(&self) -> bool {
+        self.job.is_some()
+    }
+
     /// Carries out the sync that was begun.
     ///
     /// # Errors

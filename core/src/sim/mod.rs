@@ -47,3 +47,6 @@ pub use history::{Call, History, Seen, Told, What, When, number_of, record_of};
 pub use linear::check as check_history;
 pub use plan::Plan;
 pub use run::{Report, Simulation, Violation, run};
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,70 @@
+//! Members that leave: what is answered, and what a power cut leaves of it.
+
+use super::*;
+
+/// "Removed" was answered while only the memory of the leader knew that the change was committed. The operator took node 2
+/// away for good, the power of node 1 failed, and it came back as one voter of two.
+#[test]
+fn removal_is_answered_once_the_leader_knows_it_durably() {
+    let mut stage = Stage::new(2, 2);
+    stage.hand_over(1);
+    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(2))]));
+    // One step after the other, so that the power can fail right behind the answer.
+    for _ in 0..10_000 {
+        if ticket.poll().is_some() {
+            break;
+        }
+        stage.creep();
+    }
+    ticket.poll().unwrap().unwrap();
+    stage.cut_power(1);
+    stage.stop(2);
+    stage.restart(1);
+    assert_eq!(stage.leader_of(&[1]), 1);
+    let ticket = stage.append(1, "alone");
+    stage.answer(&ticket).unwrap();
+}
+
+/// The same of followers: what they say that they know committed counts once it is durable there. The power of all failed,
+/// and of the three voters that were left two could not elect a leader: they took themselves for two of four.
+#[test]
+fn removal_is_answered_once_a_majority_knows_it_durably() {
+    let mut stage = Stage::new(4, 4);
+    stage.hand_over(1);
+    stage.pass(LONG);
+    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(4))]));
+    let change = stage.machines[&1].glance().last_raft.next();
+    let mut answered_at_once = false;
+    for _ in 0..2_000 {
+        stage.creep();
+        if stage.machines[&1].glance().committed_raft >= change {
+            // What the others write from now on stays in their memory, and they go on talking.
+            stage.held.extend([2, 3]);
+        }
+        answered_at_once |= ticket.poll().is_some();
+    }
+    assert!(stage.held.len() == 2 && !answered_at_once, "{}", stage.glances());
+    stage.held.clear();
+    for _ in 0..2_000 {
+        if ticket.poll().is_some() {
+            break;
+        }
+        stage.creep();
+    }
+    ticket.poll().unwrap().unwrap();
+    for node in 1..=3 {
+        stage.cut_power(node);
+    }
+    stage.stop(4);
+    // Two of the three voters that are left are a majority of them, and none of the four that there were. One of each pair
+    // knows that.
+    for pair in [[1, 2], [1, 3], [2, 3]] {
+        for node in pair {
+            stage.restart(node);
+        }
+        stage.leader_of(&pair);
+        for node in pair {
+            stage.cut_power(node);
+        }
+    }
+}
