@@ -408,7 +408,7 @@ impl Node {
         self.writing.end_sync(job);
         let synced = self.writing.synced();
         self.positions.durable_to(synced.end.next.previous());
-        self.replica.persisted(synced.ready, now, &mut self.writing)?;
+        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writing)?;
         self.drop_files();
         self.finish(now)?;
         self.mind_the_disk(now);
@@ -479,12 +479,16 @@ impl Node {
         Ok(())
     }
 
+    /// How far the log is durably known here to be committed. In a log on its own, all that is durable is committed.
+    fn known_commit(&self) -> RaftIndex {
+        let synced = self.writing.synced();
+        if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
+    }
+
     /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
     /// from there to the end.
     fn drop_files(&mut self) {
-        let synced = self.writing.synced();
-        let alone = self.options.cluster.is_none() || planted!(11);
-        let known = if alone { synced.end.raft } else { synced.commit };
+        let known = if planted!(11) { self.writing.synced().end.raft } else { self.known_commit() };
         if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
             self.writing.store.drop_below(first, known);
             self.replica.dropped_to(self.writing.archive.first());

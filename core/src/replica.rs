@@ -146,7 +146,7 @@ impl Replica {
             me,
             membership,
             ticks,
-            durability: Durability { term: state.term, ..Durability::default() },
+            durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
             unapplied: VecDeque::new(),

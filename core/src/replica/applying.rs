@@ -1,7 +1,11 @@
 //! Applying: changes of membership that are committed come into force.
 //!
-//! Invariant: raft's configuration and [`Replica::membership`] change together, entry by entry; a leader brings none into
-//! force that too few know of.
+//! Invariants:
+//! - Raft's configuration and [`Replica::membership`] change together, entry by entry.
+//! - A leader brings no change into force, and answers nobody, before a majority of the voters that the change leads to has
+//!   a durable word that it is committed. After a power cut of all, any majority of these voters then includes one that
+//!   knows them, and needs none that has left. A replica therefore tells others of no commit that it only remembers
+//!   ([`Replica::durably_known`]).
 
 use super::Replica;
 use super::ordering::unknown_outcome;
@@ -11,15 +15,13 @@ use crate::membership::{Member, Membership};
 use crate::raft_codec;
 use crate::types::{NodeId, RaftIndex};
 use protobuf::Message as _;
-use raft::eraftpb::{ConfChangeV2, Entry};
+use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use std::collections::BTreeSet;
 
 impl Replica {
     /// Entries that are committed and durable here: changes of membership come into force.
     ///
-    /// A leader brings one into force only when a majority of the voters that it leads to knows that it is committed:
-    /// who is told that a voter has left may take it away, and the others must not wait for its vote then. True if
-    /// anything was applied.
+    /// True if anything was applied.
     pub(super) fn apply(&mut self) -> Result<bool> {
         let before = self.raw.raft.raft_log.applied;
         let mut applied = before;
@@ -83,7 +85,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether a majority of the voters of `membership`, of each half of a joint one, knows that `index` is committed.
+    /// Whether a majority of the voters of `membership`, of each half of a joint one, durably knows that `index` is
+    /// committed.
     fn is_known(&self, index: RaftIndex, membership: &Membership) -> bool {
         let ignorant = self.ignorant(index, membership);
         let majority = |voters: Vec<u64>| {
@@ -93,14 +96,23 @@ impl Replica {
         majority(membership.voters()) && (outgoing.is_empty() || majority(outgoing))
     }
 
-    /// The voters of `membership` that are not known to know that `index` is committed.
+    /// The voters of `membership` that are not known to know durably that `index` is committed.
     fn ignorant(&self, index: RaftIndex, membership: &Membership) -> BTreeSet<NodeId> {
         let knows = |node: u64| {
             let progress = || self.raw.raft.prs().get(node).is_some_and(|p| p.committed_index >= index.0);
-            node == self.node().0 || progress()
+            if node == self.node().0 { self.durability.commit >= index } else { progress() }
         };
         let voters = membership.voters().into_iter().chain(membership.voters_outgoing());
         voters.filter(|n| !knows(*n)).map(NodeId).collect()
+    }
+
+    /// An answer to a leader as it may leave: it speaks of no commit that a power cut would take from this replica.
+    pub(super) fn durably_known(&self, mut message: Message) -> Message {
+        let speaks_of_commit = [MessageType::MsgAppendResponse, MessageType::MsgHeartbeatResponse];
+        if speaks_of_commit.contains(&message.get_msg_type()) {
+            message.commit = message.commit.min(self.durability.commit.0);
+        }
+        message
     }
 
     /// What a change that is committed waits for before it comes into force, in words.
@@ -111,7 +123,7 @@ impl Replica {
             self.ignorant(RaftIndex(change.index), &membership).iter().map(NodeId::to_string).collect();
         Some(format!(
             "the change of entry {} is committed, and comes into force once a majority of the voters that it leads \
-             to knows so; nothing was heard of node {}; no other change can be made before",
+             to has that on its disk; this was not heard of node {}; no other change can be made before",
             change.index,
             nodes.join(" and node ")
         ))

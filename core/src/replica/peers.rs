@@ -149,6 +149,7 @@ impl Replica {
             if !self.is_introduced_to(NodeId(message.to)) {
                 continue; // greeted with every tick; raft sends again
             }
+            let message = self.durably_known(message);
             match self.bodies_of(&message) {
                 Ok(bodies) => {
                     let to = NodeId(message.to);

@@ -41,6 +41,9 @@ pub(super) struct Durability {
     /// Terms on their way to the disk, by ready; and the last that is there.
     pub(super) terms: VecDeque<(u64, Term)>,
     pub(super) term: Term,
+    /// How far the log is durably known here to be committed: what a restart finds.
+    /// Moves: only in [`Replica::persisted`], when a block that says so is synced.
+    pub(super) commit: RaftIndex,
     /// Messages that wait for a ready.
     pub(super) held: VecDeque<(u64, Vec<Message>)>,
     /// A leader's messages that wait for its term.
@@ -48,8 +51,15 @@ pub(super) struct Durability {
 }
 
 impl Replica {
-    /// Ready `number` and all before are durable.
-    pub(crate) fn persisted(&mut self, number: u64, now: Moment, writing: &mut Writing) -> Result<()> {
+    /// Ready `number` and all before are durable, and a word for it that the log is committed up to `known`.
+    pub(crate) fn persisted(
+        &mut self,
+        number: u64,
+        known: RaftIndex,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        self.durability.commit = self.durability.commit.max(known);
         // Those that came after the last one with anything to write are then as well.
         let number = if number >= self.durability.planned { self.durability.last } else { number };
         self.on_persisted(number);
