@@ -362,6 +362,7 @@ impl Node {
         self.replica.written(end.raft);
         self.positions.written(end.next.previous());
         self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
+        counters.truncated.fetch_add(self.replica.take_truncated_records(), Ordering::Relaxed);
         if self.replica.take_turned() {
             self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
         }

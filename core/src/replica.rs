@@ -90,6 +90,8 @@ pub(crate) struct Replica {
     admission: Admission,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
+    /// Records cut off at conflicts since it was last asked.
+    truncated_records: u64,
     /// The term that it leads, as far as it was noted.
     led: Option<Term>,
     lending: lend::Lending,
@@ -158,6 +160,7 @@ impl Replica {
             introduction: None,
             admission: Admission::default(),
             turned: false,
+            truncated_records: 0,
             led: None,
             lending: lend::Lending::default(),
             lost_lead: None,
@@ -250,6 +253,11 @@ impl Replica {
     /// Whether entries were cut off, or jumped over, since the last time.
     pub(crate) fn take_turned(&mut self) -> bool {
         std::mem::take(&mut self.turned)
+    }
+
+    /// Records cut off at conflicts since the last time.
+    pub(crate) fn take_truncated_records(&mut self) -> u64 {
+        std::mem::take(&mut self.truncated_records)
     }
 
     /// What could not be read for a peer since the last time.

@@ -627,6 +627,10 @@ typedef struct {
    * How long the sync has run that is running now, in microseconds; none: 0.
    */
   uint64_t syncing_micros;
+  /**
+   * Records cut off because another leader has others in their place; none was known to be committed.
+   */
+  uint64_t truncated_records;
 } chiplog_stats_t;
 
 /**

@@ -144,6 +144,8 @@ pub struct chiplog_stats_t {
     pub repaired: u64,
     /// How long the sync has run that is running now, in microseconds; none: 0.
     pub syncing_micros: u64,
+    /// Records cut off because another leader has others in their place; none was known to be committed.
+    pub truncated_records: u64,
 }
 
 impl Sized0 for chiplog_stats_t {
@@ -658,6 +660,7 @@ pub unsafe extern "C" fn chiplog_log_stats(
                 damaged: now.damaged,
                 repaired: now.repaired,
                 syncing_micros: u64::try_from(now.syncing.as_micros()).unwrap_or(u64::MAX),
+                truncated_records: now.truncated_records,
             };
             fill(stats, "stats", shown)
         })

@@ -105,6 +105,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
         scrubbed_bytes = stats.scrubbed_bytes,
         damaged = stats.damaged,
         repaired = stats.repaired,
+        truncated_records = stats.truncated_records,
         syncing_seconds = stats.syncing.as_secs_f64(),
     );
     make(py, "Stats", &fields)

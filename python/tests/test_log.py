@@ -123,7 +123,7 @@ def test_what_it_tells_of_itself(log: chiplog.Log) -> None:
     info, stats = log.info(), log.stats()
     assert (info.first, info.last, info.durable, info.follows) == (1, 1, 1, False)
     assert stats.records == 1 and stats.syncs >= 1 and stats.sync_seconds_p50 <= stats.sync_seconds_p99
-    assert (stats.scrubbed_bytes, stats.damaged, stats.repaired) == (0, 0, 0)
+    assert (stats.scrubbed_bytes, stats.damaged, stats.repaired, stats.truncated_records) == (0, 0, 0, 0)
     assert log.backlog().queue_appends == 0 and log.poison_cause() is None
     assert log.barrier() == 1
     log.wait_for(1)

@@ -54,7 +54,7 @@ impl Replica {
                         return Err("entries do not follow the one they are said to follow");
                     }
                 }
-                Ok(())
+                self.check_history(message)
             }
             MessageType::MsgSnapshot => {
                 let (header, opening) = parse_snapshot(message.get_snapshot())?;
@@ -76,6 +76,34 @@ impl Replica {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A leader has every committed entry. One that has others in their place leads another history: a majority that elected
+    /// it had forgotten what it acknowledged. Raft does not look at entries below its commit, and would answer that it has
+    /// the leader's. This replica keeps what it has, and takes no part.
+    fn check_history(&mut self, message: &Message) -> Result<(), Malformed> {
+        let log = &self.raw.raft.raft_log;
+        if message.term < self.raw.raft.term || message.index > log.committed {
+            return Ok(());
+        }
+        let theirs = message.get_entries().iter().map(|e| (e.index, e.term));
+        let theirs = std::iter::once((message.index, message.log_term)).chain(theirs);
+        let oldest = log.first_index() - 1;
+        let differs = |(index, term): &(u64, u64)| {
+            (oldest..=log.committed).contains(index)
+                && log.term(*index).is_ok_and(|ours| ours != 0 && ours != *term)
+        };
+        let Some((index, term)) = theirs.into_iter().find(differs) else { return Ok(()) };
+        let ours = log.term(index).unwrap_or_default();
+        let what = format!(
+            "entry {index} is committed here in term {ours}, and node {}, which leads term {}, has one of term {term} in its \
+             place: some replica's disk was set back to an older state, and acknowledged records from there on may be here \
+             alone. Save them with `chiplog read` before this directory is removed",
+            message.from, message.term
+        );
+        tracing::error!(node = %self.node(), "{what}");
+        self.leave(&what);
+        Err("its sender leads another history")
     }
 
     /// The membership as of a snapshot can be older than this replica's place in it, and raft refuses a snapshot

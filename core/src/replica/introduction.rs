@@ -47,6 +47,8 @@ pub(super) struct Introduction {
     waited: Option<usize>,
     /// Whether it votes.
     votes: bool,
+    /// Whether it has given a vote in this life.
+    voted: bool,
 }
 
 /// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
@@ -91,6 +93,7 @@ impl Replica {
             ticks: 0,
             waited: None,
             votes: false,
+            voted: false,
         });
         self.greet_all();
     }
@@ -247,16 +250,26 @@ impl Replica {
         let (known, at) = (Extent::parse(known)?, RaftIndex(u64_at(at, 0)));
         let membership = Membership::decode(membership)?;
         let committed = self.sequencer.committed().raft;
+        let node = self.node();
         let Some(introduction) = &mut self.introduction else { return Ok(()) };
         let is_first = introduction.answered.insert(from);
         if is_first && known > introduction.found {
-            let had = introduction.found;
-            self.leave(&format!(
+            let found = introduction.found;
+            let what = format!(
                 "node {from} remembers that this directory had entry {} in term {}, and its disk held entry {} in term {} \
                  when it was opened: the disk was set back to an older state",
-                known.last, known.term, had.last, had.term
-            ));
-            return Err("this replica's disk was set back");
+                known.last, known.term, found.last, found.term
+            );
+            if !introduction.voted {
+                self.leave(&what);
+                return Err("this replica's disk was set back");
+            }
+            // A leader may have its vote already. To leave now would not bring back what that one lacks, and could take
+            // the majority from the others.
+            tracing::error!(
+                %node,
+                "{what}; it was not known before this replica voted: records acknowledged before may be missing"
+            );
         }
         if at > introduction.newer.as_ref().map_or(committed, |(at, _)| *at) {
             introduction.newer = Some((at, membership));
@@ -264,6 +277,13 @@ impl Replica {
         }
         self.weigh_answers();
         Ok(())
+    }
+
+    /// This replica has given a vote.
+    pub(super) fn has_voted(&mut self) {
+        if let Some(introduction) = &mut self.introduction {
+            introduction.voted = true;
+        }
     }
 
     /// The membership here has changed: what others told may be known here by now.

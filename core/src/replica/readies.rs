@@ -146,6 +146,9 @@ impl Replica {
             rolled = true;
         }
         if let Some((term, vote)) = turned {
+            if vote != 0 {
+                self.has_voted();
+            }
             self.durability.terms.push_back((number, term));
             let block = self.sequencer.hard_state_block(term, if planted!(3) { 0 } else { vote });
             writes = true;
@@ -262,6 +265,7 @@ impl Replica {
     fn rollback(&mut self, to: RaftIndex, writing: &mut Writing) -> Result<()> {
         let committed = self.sequencer.committed().raft;
         assert!(to >= committed, "a committed entry is never cut off");
+        let was = self.sequencer.end();
         writing.settle()?;
         let state = self.sequencer.hard_state();
         let mut replayed = Replayed {
@@ -278,6 +282,12 @@ impl Replica {
         self.sequencer.keep_hard_state(state, committed);
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
+        let records = was.next.0.saturating_sub(end.next.0);
+        self.truncated_records += records;
+        tracing::warn!(
+            node = %self.node(), entries = was.raft.0 - to.0, records, from = %to.next(), committed = %committed,
+            "cuts off entries that are not known committed here: another leader has others in their place"
+        );
         self.raw.mut_store().truncate(end);
         self.turned = true;
         self.staged.clear();

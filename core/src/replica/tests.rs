@@ -119,6 +119,14 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     assert_eq!(node.replica.role(), Role::Removed);
 }
 
+/// A deposed leader does not know a node that joined since. A node with an empty log believed its notice.
+#[test]
+fn joining_node_believes_no_notice_of_removal() {
+    let mut node = joining();
+    deliver(&mut node, raft_codec::head(HeadKind::Removed, &7u64.to_le_bytes()));
+    assert_ne!(node.replica.role(), Role::Removed);
+}
+
 /// The opening block of a leader's oldest segment, behind entry 50 and record 99.
 fn snapshot() -> Message {
     let membership = Membership::of([Member::voter(LEADER, DIRECTORY, "")]);

@@ -49,6 +49,12 @@ class Stats:
     )
     damaged: int = field(metadata=told("Places found where blocks are damaged; one that cannot be repaired counts each time."))
     repaired: int = field(metadata=told("Such places that were repaired with what other replicas have."))
+    truncated_records: int = field(
+        metadata=told(
+            "Records cut off because another leader has others in their place; none was known to be committed, and their "
+            "callers were told that the outcome is unknown."
+        )
+    )
     syncing_seconds: float = field(metadata=told("How long the sync has run that is running now, in seconds; none: 0."))
 
 

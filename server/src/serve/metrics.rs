@@ -140,6 +140,11 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
     page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
     page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
+    page.counter(
+        "truncated_records",
+        "records cut off because another leader has others in their place",
+        stats.truncated_records,
+    )?;
     histograms(page, &stats)?;
     let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
         status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()

@@ -74,3 +74,65 @@ fn returning_voter_that_remembers_no_member_follows_again() {
     stage.pass(LONG);
     assert_eq!([3, 4, 5].map(|n| stage.committed(n)), [last; 3], "{}", stage.glances());
 }
+
+/// Voters 1, 2, 3; 2 leads, and what it acknowledged last is on 2 and 3. Then the disk of 3 is set back to before that, and
+/// 3 is off.
+fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
+    let mut stage = Stage::new(3, 3);
+    stage.hand_over(2);
+    let ticket = stage.append(2, "on all");
+    stage.answer(&ticket).unwrap();
+    stage.pass(LONG);
+    let old = stage.disks[&3].state();
+    stage.cut_off(1);
+    let ticket = stage.append(2, "on 2 and 3");
+    let last = stage.answer(&ticket).unwrap();
+    stage.pass(1);
+    assert_eq!(stage.committed(3), last);
+    stage.machines.remove(&3);
+    stage.disks.insert(3, SimDisk::resume(old));
+    (stage, last)
+}
+
+/// One answer made a majority together with the replica itself. It voted for the one voter that had less, though the other
+/// one, which knew better, could be reached a moment later: two records were acknowledged at one index.
+#[test]
+fn set_back_voter_waits_for_every_voter_that_can_be_reached() {
+    let (mut stage, last) = set_back_where_one_voter_lacks_the_end();
+    stage.heal();
+    stage.cut.extend([(1, 2), (2, 1), (2, 3)]);
+    stage.restart(3);
+    stage.pass(3);
+    stage.cut.remove(&(2, 3));
+    stage.pass(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    // Nothing else was acknowledged, and the record is there.
+    stage.heal();
+    let leader = stage.leader_of(&[1, 2]);
+    let ticket = stage.append(leader, "behind it");
+    assert_eq!(stage.answer(&ticket).unwrap(), last.next());
+    assert_eq!(&stage.machines[&1].read(last).unwrap()[..], b"on 2 and 3");
+}
+
+/// Where the one that knows better cannot be reached at all, the others go on. When it comes back its committed entries are
+/// not those of the leader; it used to acknowledge the leader's in their place.
+#[test]
+fn voter_whose_committed_entries_were_replaced_takes_no_part() {
+    let (mut stage, last) = set_back_where_one_voter_lacks_the_end();
+    stage.heal();
+    stage.cut_off(2);
+    stage.restart(3);
+    let leader = stage.leader_of(&[1, 3]);
+    for text in ["in its place", "behind it"] {
+        let ticket = stage.append(leader, text);
+        stage.answer(&ticket).unwrap();
+    }
+    stage.heal();
+    stage.pass(LONG);
+    assert_eq!(stage.role(2), Role::Removed, "{}", stage.glances());
+    assert_eq!(&stage.machines[&2].read(last).unwrap()[..], b"on 2 and 3");
+    // The set-back replica has voted: it hears of its loss too late, and two that stop would leave no majority.
+    let leader = stage.leader_of(&[1, 3]);
+    let ticket = stage.append(leader, "on two");
+    stage.answer(&ticket).unwrap();
+}

@@ -35,8 +35,6 @@ struct Stage {
     cut: BTreeSet<(u64, u64)>,
     /// Nodes whose syncs do not end.
     held: BTreeSet<u64>,
-    /// Messages of some kind are lost: this says which.
-    lose: fn(&Envelope) -> bool,
 }
 
 impl Stage {
@@ -50,7 +48,6 @@ impl Stage {
             clock: Arc::default(),
             cut: BTreeSet::new(),
             held: BTreeSet::new(),
-            lose: |_| false,
         };
         stage.start(1, Bootstrap::Init);
         for node in 2..=members {
@@ -167,7 +164,6 @@ impl Stage {
         for envelope in sent {
             let way = (envelope.from.0, envelope.to.0);
             if !self.cut.contains(&way)
-                && !(self.lose)(&envelope)
                 && let Some(machine) = self.machines.get(&way.1)
             {
                 machine.deliver(envelope);
