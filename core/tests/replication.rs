@@ -429,7 +429,7 @@ fn a_change_that_waits_for_its_new_voter_says_so() {
     for change in [Change::Promote(NodeId(2)), add(3, chiplog::DirectoryId::default())] {
         let error = trio.log(1).change_members(&[change], patience).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(error.to_string().contains("nothing was heard of node 2"), "{error}");
+        assert!(error.to_string().contains("this was not heard of node 2"), "{error}");
     }
     let last = (0..50).fold(Index(0), |_, _| trio.log(1).append(b"it leads").unwrap());
     trio.network.connect(NodeId(2));
