@@ -139,3 +139,8 @@ pub(super) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes)
     };
     Ok((header, opening))
 }
+
+/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
+pub(super) fn is_aside(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
+}

@@ -21,7 +21,7 @@
 //! noticed. It is the last line behind disks that keep their word, not one that replaces it.
 
 use super::Replica;
-use super::peers::is_aside;
+use super::checking::is_aside;
 use crate::batch::{Malformed, u64_at};
 use crate::membership::{Member, Membership};
 use crate::raft_codec::{self, HeadKind};

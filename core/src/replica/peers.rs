@@ -337,11 +337,6 @@ fn is_leaders(message: &Message) -> bool {
     matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
 }
 
-/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
-pub(super) fn is_aside(message: &Message) -> bool {
-    matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
-}
-
 /// Whether a message asks for votes.
 fn is_candidates(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)

@@ -8,9 +8,9 @@
 //! ```
 
 use super::Replica;
-use super::checking::parse_snapshot;
+use super::checking::{is_aside, parse_snapshot};
 use super::ordering::unknown_outcome;
-use super::peers::{is_aside, one_acknowledgement};
+use super::peers::one_acknowledgement;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
