@@ -27,22 +27,30 @@ use crate::moment::Moment;
 use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
 use crate::writing::Fsync;
+use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time since the process looked first.
+/// Time since the process looked first. It goes on while the machine is suspended: else the wall clock would seem to jump.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Instant);
+pub(crate) struct Stopwatch(Moment);
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self(Instant::now())
+        Self(since_boot())
     }
 
     pub(crate) fn now(self) -> Moment {
-        Moment(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Moment::default().plus(since_boot().since(self.0))
     }
+}
+
+fn since_boot() -> Moment {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+    Moment::default().plus(seconds + nanos)
 }
 
 /// What a node's threads share.
