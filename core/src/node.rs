@@ -619,9 +619,9 @@ impl Node {
         !self.writing.is_settled() || self.awaits_commit(now)
     }
 
-    /// Whether appends are under way that others can help to commit.
+    /// Whether appends wait that others can help to commit: in the queue, taken from it, or ordered.
     pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
-        let waits = !self.items.is_empty() || self.replica.has_waiting();
+        let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
         waits && self.replica.can_commit(now)
     }
 
@@ -642,7 +642,7 @@ impl Node {
         }
     }
 
-    /// A leader that is closed lets another lead.
+    /// A leader that is closed or poisoned lets another lead.
     pub(crate) fn abdicate(&mut self) {
         self.replica.abdicate();
         self.send();
@@ -659,16 +659,12 @@ impl Node {
     }
 
     /// Ends the node's life as one that takes appends. Readers go on.
-    pub(crate) fn poison(&mut self, cause: Error) {
+    pub(crate) fn poison(&mut self, cause: &Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
-        let error = self.published.poison.get_or_init(|| poisoned(&cause)).clone();
-        self.replica.abdicate();
-        for envelope in self.replica.take_outgoing() {
-            self.cluster.transport.send(envelope);
-        }
+        let error = self.published.poison.get_or_init(|| poisoned(cause)).clone();
         self.show_end();
         self.queue.refuse(error);
-        let unknown = unknown(&cause);
+        let unknown = unknown(cause);
         self.replica.fail_all(&unknown);
         for item in self.items.drain(..) {
             fail(item, &unknown);
