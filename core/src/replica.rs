@@ -24,6 +24,7 @@
 mod applying;
 mod asks;
 mod checking;
+mod handover;
 mod lend;
 mod ordering;
 mod pace;
@@ -49,6 +50,7 @@ use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
+use handover::Handover;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
 use peers::Peers;
@@ -88,6 +90,7 @@ pub(crate) struct Replica {
     asks: Asks,
     peers: Peers,
     admission: Admission,
+    handover: Handover,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
     /// The term that it leads, as far as it was noted.
@@ -166,6 +169,7 @@ impl Replica {
             asks: Asks::new(cluster.election_timeout, first_attempt),
             peers: Peers::default(),
             admission: Admission::default(),
+            handover: Handover::default(),
             turned: false,
             led: None,
             lending: lend::Lending::default(),
@@ -277,6 +281,7 @@ impl Replica {
     /// Lets the time come.
     pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         self.step_held(now, writing)?;
+        self.answer_room(writing);
         let alone = self.is_alone() && self.is_leader();
         if self.out.is_some() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.

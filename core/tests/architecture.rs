@@ -88,6 +88,7 @@ const ORDER: &[&str] = &[
     "replica::pace",
     "replica::room",
     "replica::peers",
+    "replica::handover",
     "replica::readies",
     "replica",
     "tend",

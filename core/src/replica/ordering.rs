@@ -53,9 +53,11 @@ impl Replica {
             None => writing.plan.make_room(gathered.bytes, Purpose::Data, &mut self.sequencer),
         };
         if let Err(refusal) = room {
+            self.has_refused(gathered.bytes, &refusal, now);
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
             return Ok(false);
         }
+        self.has_taken();
         let time = self.look_at_clock(now);
         let Sequenced { block, promise, outcome } = self.sequencer.data(gathered, time);
         if let Some(block) = block {
