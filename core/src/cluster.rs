@@ -55,25 +55,30 @@ pub struct Cluster {
     /// How often the leader says that it is there. Default 100 ms.
     pub heartbeat: Duration,
     /// How long a follower bears with silence before it stands for election: this to twice this. Default 1 s; at
-    /// least three heartbeats.
+    /// least three heartbeats, at most an hour.
     pub election_timeout: Duration,
     /// The most bytes of blocks in one message to a replica that catches up, default 1 MiB. A larger block goes
     /// alone.
     pub message_bytes_max: u32,
     /// Messages under way to a follower at a time, default 64.
     pub messages_inflight_max: u16,
-    /// Bytes that may be appended and not yet committed, default 64 MiB; beyond it appends wait.
+    /// Bytes that may be appended and not yet committed, default 64 MiB, at least 1; beyond it appends wait.
     pub uncommitted_bytes_max: usize,
-    /// Bytes of messages that may wait for this replica, default 64 MiB; beyond it they are dropped.
+    /// Bytes of messages that may wait for this replica, default 64 MiB, at least 64 KiB; beyond it they are dropped.
     pub inbox_bytes_max: usize,
     /// A leader whose syncs take longer than this, in the median of the last seven, lets another lead; not again within
-    /// 10 s, and ever more rarely if the lead comes back. Default 500 ms; None: never.
+    /// 10 s, and ever more rarely if the lead comes back. Default 500 ms, at least 1 ms; None: never.
     pub limping_sync: Option<Duration>,
     /// Bytes a second that the scrub reads to find rot before a reader does, default 4 MiB/s; 0: no scrub.
     pub scrub_bytes_per_second: u64,
     /// Where the election time-outs' chance comes from; 0, the default: from the system.
     pub seed: u64,
 }
+
+/// Twice this, and a multiple of it in ticks, is still a time.
+const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// Messages that elections hang on find room behind one that carries a small block.
+const INBOX_BYTES_MIN: usize = 64 << 10;
 
 impl Cluster {
     /// With the defaults.
@@ -116,6 +121,32 @@ impl Cluster {
             return refuse(
                 "options cluster.messages_inflight_max and message_bytes_max have to be at least 1",
             );
+        }
+        if self.election_timeout > ELECTION_TIMEOUT_MAX {
+            let what = format!(
+                "option cluster.election_timeout is {:?}; it has to be at most {ELECTION_TIMEOUT_MAX:?}",
+                self.election_timeout
+            );
+            return refuse(&what);
+        }
+        if self.uncommitted_bytes_max == 0 {
+            return refuse(
+                "option cluster.uncommitted_bytes_max is 0: no append would ever be taken; it has to be at least 1",
+            );
+        }
+        if self.inbox_bytes_max < INBOX_BYTES_MIN {
+            let what = format!(
+                "option cluster.inbox_bytes_max is {}; it has to be at least {INBOX_BYTES_MIN}: what does not fit is dropped",
+                self.inbox_bytes_max
+            );
+            return refuse(&what);
+        }
+        if self.limping_sync.is_some_and(|limit| limit < Duration::from_millis(1)) {
+            let what = format!(
+                "option cluster.limping_sync is {:?}; it has to be at least 1 ms, or none for a leader that never steps aside",
+                self.limping_sync.unwrap_or_default()
+            );
+            return refuse(&what);
         }
         Ok(())
     }

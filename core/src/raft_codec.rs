@@ -56,10 +56,23 @@ pub(crate) enum HeadKind {
     Fetch = 5,
     /// Blocks that were asked for.
     Blocks = 6,
+    /// A leader without room for records asks whether there is some. Older versions drop it.
+    Room = 7,
+    /// There is.
+    HasRoom = 8,
 }
 
 impl HeadKind {
-    const ALL: [Self; 6] = [Self::Raft, Self::Removed, Self::Hello, Self::Known, Self::Fetch, Self::Blocks];
+    const ALL: [Self; 8] = [
+        Self::Raft,
+        Self::Removed,
+        Self::Hello,
+        Self::Known,
+        Self::Fetch,
+        Self::Blocks,
+        Self::Room,
+        Self::HasRoom,
+    ];
 }
 
 /// A head that says `body`, checksummed.

@@ -24,6 +24,7 @@
 mod applying;
 mod asks;
 mod checking;
+mod handover;
 mod introduction;
 mod lend;
 mod ordering;
@@ -37,6 +38,7 @@ mod ticking;
 use crate::cluster::{Cluster, Role};
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log_clock::LogClock;
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec;
@@ -45,10 +47,11 @@ use crate::store::NewBlock;
 use crate::store::identity::Identity;
 use crate::store::segment::Base;
 use crate::transport::Envelope;
-use crate::types::{NodeId, RaftIndex, Term};
+use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
+use handover::Handover;
 use introduction::Introduction;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
@@ -58,6 +61,7 @@ use raft::{RawNode, StateRole};
 use readies::Durability;
 use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 pub(crate) use storage::Entries;
 use ticking::{SplitMix, Ticks};
 
@@ -71,6 +75,8 @@ pub(crate) struct Replica {
     /// What raft's applied entries lead to.
     membership: Membership,
     ticks: Ticks,
+    /// What the entries that it orders get their time from.
+    clock: LogClock,
     durability: Durability,
     /// Appends and commands whose entries are not committed, in the order of the log.
     waiting: VecDeque<Waiting>,
@@ -88,6 +94,7 @@ pub(crate) struct Replica {
     /// Of a replica that has started on a directory that was there: the answers of the others.
     introduction: Option<Introduction>,
     admission: Admission,
+    handover: Handover,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
     /// Records cut off at conflicts since it was last asked.
@@ -140,7 +147,16 @@ impl Replica {
         let raw = RawNode::new(&config, entries, &logger())
             .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
         let ticks = Ticks::new(now, &cluster, election, seed);
-        let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
+        let wall = options.clock.now();
+        let ahead = Duration::from_millis(sequencer.last_timestamp().0.saturating_sub(wall.0));
+        if ahead > Duration::from_secs(60) {
+            tracing::warn!(
+                newest_ms = sequencer.last_timestamp().0,
+                wall_ms = wall.0,
+                "the newest entry is stamped ahead of the wall clock: new ones get its time until the clock is as far"
+            );
+        }
+        let first_attempt = SplitMix(seed ^ wall.0.rotate_left(32)).next();
         let mut replica = Self {
             raw,
             sequencer,
@@ -149,6 +165,7 @@ impl Replica {
             membership,
             ticks,
             durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },
+            clock: LogClock::new(now, wall),
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
             unapplied: VecDeque::new(),
@@ -159,6 +176,7 @@ impl Replica {
             peers: Peers::default(),
             introduction: None,
             admission: Admission::default(),
+            handover: Handover::default(),
             turned: false,
             truncated_records: 0,
             led: None,
@@ -181,6 +199,12 @@ impl Replica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
+    }
+
+    /// The log's time: what an entry would carry that is ordered now.
+    pub(crate) fn time(&self, now: Moment) -> Timestamp {
+        let shown = self.clock.peek(now, self.options.clock.now());
+        shown.max(self.sequencer.last_timestamp())
     }
 
     pub(crate) fn term(&self) -> Term {
@@ -270,6 +294,7 @@ impl Replica {
     /// Lets the time come.
     pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         self.step_held(now, writing)?;
+        self.answer_room(writing);
         let alone = self.is_alone() && self.is_leader();
         if self.out.is_some() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.

@@ -29,6 +29,7 @@ const ORDER: &[&str] = &[
     "moment",
     "stats",
     "limping",
+    "log_clock",
     // What is done once only; and the bytes of the files.
     "session",
     "store::block",
@@ -88,6 +89,7 @@ const ORDER: &[&str] = &[
     "replica::room",
     "replica::introduction",
     "replica::peers",
+    "replica::handover",
     "replica::readies",
     "replica",
     "tend",

@@ -384,7 +384,7 @@ impl Replica {
     }
 
     /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
-    fn can_propose(&self) -> bool {
+    pub(super) fn can_propose(&self) -> bool {
         self.is_leader() && self.raw.raft.lead_transferee.is_none()
     }
 

@@ -73,6 +73,8 @@ impl Replica {
             }
             HeadKind::Fetch => return self.lend(from, &body, now).map(|()| None),
             HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
+            HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
+            HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -289,8 +291,13 @@ impl Replica {
 
     /// Whom to let lead instead: the voter that lacks least.
     pub(crate) fn successor(&self) -> Option<NodeId> {
+        self.successor_of(|_| true)
+    }
+
+    /// As [`Self::successor`], of these nodes.
+    pub(super) fn successor_of(&self, of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let prs = self.raw.raft.prs();
-        let votes = |m: &&Member| m.node != self.node() && m.is_voter() && !m.is_leaving();
+        let votes = |m: &&Member| m.node != self.node() && m.is_voter() && !m.is_leaving() && of(m.node);
         let there = |m: &Member| prs.get(m.node.0).filter(|p| p.recent_active).map(|p| (p.matched, m.node));
         self.membership.members().filter(votes).filter_map(there).max().map(|(_, node)| node)
     }

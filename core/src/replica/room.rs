@@ -215,6 +215,11 @@ impl Replica {
         Ok(Admitted::Yes)
     }
 
+    /// Whether there was no room for what the leader sent last.
+    pub(super) fn is_short(&self) -> bool {
+        self.admission.is_short
+    }
+
     /// Tells once when there is no room, and once when there is again.
     fn is_short_of_room(&mut self, why: Option<&Error>) {
         let before = std::mem::replace(&mut self.admission.is_short, why.is_some());

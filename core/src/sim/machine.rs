@@ -249,7 +249,8 @@ impl Machine {
     }
 
     pub(super) fn poison(&mut self, cause: Error) {
-        self.node.poison(cause);
+        self.node.poison(&cause);
+        self.node.abdicate();
     }
 
     /// Whether it takes nothing more.

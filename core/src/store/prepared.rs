@@ -204,6 +204,11 @@ impl Preparer {
         state.awaited
     }
 
+    /// Whether [`Self::take`] has a file at once.
+    pub(crate) fn has_ready(&self, purpose: Purpose) -> bool {
+        self.lock().ready.len() >= purpose.files_ready()
+    }
+
     /// Whether a file is ready.
     pub(crate) fn has_one_ready(&self) -> bool {
         !self.lock().ready.is_empty()

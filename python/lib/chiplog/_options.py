@@ -49,6 +49,7 @@ class Start:
 
 
 _TIME = "finite seconds, from 0"
+_SOME_TIME = "finite seconds, from 0.001"
 _BACKOFF = "Twice as long after each further failure, up to backoff_max."
 _WINDOW = "bytes, up to 2,147,483,647"
 _TOKEN = "text, printable ASCII"
@@ -105,7 +106,7 @@ class Options:
         "Keep at most about this many bytes: whole segments are discarded from the front.",
     )
     retention_age: float | None = option(
-        _TIME, "None: keep all", "Discard segments whose newest record is older."
+        _SOME_TIME, "None: keep all", "Discard segments whose newest record is older."
     )
     sessions_max: int | None = option(
         "a number of sessions, 1 to 1,048,576, as far as an eighth of a segment has room",
@@ -116,7 +117,7 @@ class Options:
         "a number of appends, 1 to 1,024", "128", "How many of a session's latest appends the log remembers the indexes of."
     )
     session_idle_max: float | None = option(
-        _TIME, "86,400 (a day)", "A session that sends nothing for so long expires."
+        _SOME_TIME, "86,400 (a day)", "A session that sends nothing for so long expires."
     )
 
 

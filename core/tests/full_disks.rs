@@ -1,0 +1,107 @@
+//! Disks without room: the lead goes to where there is some, if that helps.
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::disk::sim::SimDisk;
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, Change, Cluster, ErrorKind, Index, Log, NodeId, Options, Role};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Three {
+    logs: Vec<Log>,
+    disks: Vec<SimDisk>,
+}
+
+impl Three {
+    /// The first one leads, and all know by now that they need files ahead.
+    fn new(election_timeout: Duration) -> Self {
+        let network = MemoryNetwork::new();
+        let mut three = Self { logs: Vec::new(), disks: Vec::new() };
+        for node in 1..=3 {
+            let bootstrap = match three.logs.first() {
+                None => Bootstrap::Init,
+                Some(log) => Bootstrap::Join(log.info().log_id),
+            };
+            let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+            cluster.limping_sync = None;
+            cluster.election_timeout = election_timeout;
+            let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(256 << 10) };
+            let disk = SimDisk::default();
+            let log = Log::open_on(Arc::new(disk.clone()), options).unwrap();
+            if let Some(leader) = three.logs.first() {
+                let directory = log.info().directory;
+                let add = Change::AddLearner { node: NodeId(node), directory, address: String::new() };
+                leader.change_members(&[add], PATIENCE).unwrap();
+                leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
+            }
+            three.logs.push(log);
+            three.disks.push(disk);
+        }
+        let last = (0..300).fold(Index(0), |_, _| three.logs[0].append(&[3; 1000]).unwrap());
+        three.logs.iter().for_each(|log| assert!(log.wait_for(last, PATIENCE).is_ok()));
+        three
+    }
+
+    /// No room for one more file.
+    fn fill(&self, n: usize) {
+        self.disks[n].limit_space(Some(self.disks[n].space_used()));
+    }
+
+    /// Appends until the first one is told that there is no room.
+    fn append_until_full(&self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.logs[0].append(&[4; 1000]) {
+                Ok(_) => assert!(Instant::now() < end, "it is never full"),
+                Err(error) => return assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
+            }
+        }
+    }
+}
+
+/// It led on and refused every append, though the others had room.
+#[test]
+fn leader_without_room_hands_over() {
+    let three = Three::new(Duration::from_millis(500));
+    three.fill(0);
+    three.append_until_full();
+    let end = Instant::now() + PATIENCE;
+    let leads = |log: &&Log| log.status().role == Role::Leader;
+    loop {
+        let _ = three.logs[0].append(&[4; 1000]); // it looks for others when it has to refuse
+        if three.logs[1..].iter().filter(leads).any(|log| log.append(&[5; 1000]).is_ok()) {
+            break;
+        }
+        assert!(Instant::now() < end, "the lead stays where there is no room");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // With room again it catches up.
+    three.disks[0].limit_space(None);
+    let last = three.logs.iter().map(|log| log.info().last).max().unwrap();
+    three.logs[0].wait_for(last, PATIENCE).unwrap();
+}
+
+/// With room on one of three nothing could be committed: an append would wait for ever that is refused now.
+#[test]
+fn leader_keeps_the_lead_unless_a_majority_has_room() {
+    let three = Three::new(Duration::from_secs(30)); // nobody is elected meanwhile
+    three.fill(1);
+    (0..3000).for_each(|_| _ = three.logs[0].append(&[3; 1000]).unwrap()); // it uses up what it had
+    three.fill(0);
+    three.append_until_full();
+    let term = three.logs[0].status().term;
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        match three.logs[0].append(&[4; 1000]) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let status = three.logs[0].status();
+    assert_eq!((status.role, status.term), (Role::Leader, term));
+    three.logs[0].discard(Index(200)).unwrap();
+}
