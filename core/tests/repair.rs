@@ -622,3 +622,50 @@ fn mapped_files_are_repaired_under_their_readers() {
     assert!(masked(std::fs::read(&name).unwrap()) == masked(bytes), "byte for byte");
     assert!(held.iter().zip(&records).all(|(h, r)| h.data == r[..]));
 }
+
+/// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
+/// the others had in its place did not fit. Seen with a leader that was cut off with entries of its own.
+#[test]
+fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
+    for hurt_from in [1, 2] {
+        let mut trio = Trio::new();
+        trio.append(20, 500);
+        let victim = trio.leader();
+        trio.network.disconnect(NodeId(victim));
+        // Entries of its own, which it alone has durably; the other two go on without it.
+        let own: Vec<_> = (0..6)
+            .map(|n| {
+                let before = trio.log(victim).status().last_raft;
+                let ticket = trio.log(victim).submit(&record(700 + n, 900)).unwrap();
+                wait("its own entry", || trio.log(victim).status().last_raft > before);
+                ticket
+            })
+            .collect();
+        wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
+        let image = trio.disk(victim).visible();
+        let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
+        wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
+        let _ = trio.logs[victim as usize - 1].take().unwrap().close();
+        drop(own);
+        trio.append(12, 3000);
+        trio.disks[victim as usize - 1] = SimDisk::new(image);
+        // Of its own entries one that others follow.
+        trio.hurt(victim, -1, |blocks| {
+            let data: Vec<_> = blocks.iter().filter(|b| b.2 == DATA).collect();
+            vec![flip(data[data.len() - 1 - hurt_from].0 + 70)]
+        });
+        trio.network.connect(NodeId(victim));
+        trio.start(victim, NO_SCRUB);
+        wait("the repair", || {
+            assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None, "it ended");
+            trio.log(victim).status().role == Role::Follower
+        });
+        trio.append(3, 500);
+        assert_eq!(trio.log(victim).status().role, Role::Follower);
+        wait("sound files", || trio.is_sound(victim));
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
