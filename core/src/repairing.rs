@@ -8,6 +8,9 @@
 //!       └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! A segment file that is missing or too short is first given its length again ([`make_whole`]), where a later segment says
+//! what it held.
+//!
 //! Recovery alone decides what is damage; this only acts on what it says.
 //!
 //! # A lost hard state
@@ -50,9 +53,9 @@ use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
 use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, digest_of_bytes};
 use crate::store::scan::{Found, Scanner};
-use crate::store::segment::{Base, file_number};
+use crate::store::segment::{Base, file_name, file_number};
 use crate::store::walk::{Learn, Walk};
-use crate::store::wound::{Look, Place, Probe, Spare, Wound, mend_header};
+use crate::store::wound::{Look, Place, Probe, Spare, Wound, make_whole, mend_header};
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SegmentId, Term};
 use bytes::Bytes;
@@ -444,10 +447,11 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
         let Some(opened) = open_file(damaged, number) else {
-            if at >= SEGMENT_HEADER_BYTES as u64 {
-                return Err(why);
+            let is_mended = at < SEGMENT_HEADER_BYTES as u64
+                && mend_header(&*damaged.disk, damaged.identity.log, number).is_ok();
+            if !is_mended {
+                restore(damaged, number)?;
             }
-            mend_header(&*damaged.disk, damaged.identity.log, number).map_err(|_| why)?;
             match damaged.open_again()? {
                 Some(opened) => return Ok(Diagnosis::Opened(Box::new(opened))),
                 None => continue,
@@ -482,6 +486,41 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let mender = Mender::new(wound, cluster.heartbeat * 4, cluster.message_bytes_max);
         return Ok(Diagnosis::Treat(Box::new(Treatment { mender, opening, state_lost, doubt: None })));
     }
+}
+
+/// Gives a segment file that is missing or too short its length again: what it lacks is fetched then. Only of one that
+/// another segment follows: that one begins where this one ended, and holds a later hard state. Of the last one nothing
+/// tells what this replica had acknowledged there, nor for whom it had voted.
+///
+/// # Errors
+/// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
+fn restore(damaged: &Damaged, number: u64) -> Result<()> {
+    let why = &damaged.why;
+    let refuse = |what: &str| {
+        let what = format!(
+            "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
+        );
+        Err(Error::caused(ErrorKind::Corrupt, what, why))
+    };
+    let Some(next) = open_file(damaged, number + 1).filter(|next| base_of(next).is_some()) else {
+        return refuse(
+            "no segment follows it, so nothing tells what this replica acknowledged and voted there",
+        );
+    };
+    let before = sealed_before(damaged, number).map(|(place, _)| place);
+    let is_gone = matches!(damaged.disk.list(), Ok(names) if !names.contains(&file_name(number)));
+    if is_gone && before.is_none() {
+        return refuse("the segment before it does not tell where it began");
+    }
+    let bytes = next.header.bytes.max(before.map_or(0, |before| before.bytes));
+    if !make_whole(&*damaged.disk, damaged.identity.log, number, bytes)? {
+        return refuse("nothing tells what stood there");
+    }
+    tracing::warn!(
+        segment = number,
+        "a segment file was missing or too short: it is filled with what others have"
+    );
+    Ok(())
 }
 
 /// The first wound of a segment, if there is any about which something can be told.

@@ -26,15 +26,17 @@ use super::layout::{
     FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, Opening,
     SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, digest_of_bytes,
 };
+use super::prepared::random_id;
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
+use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::Bytes;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -523,7 +525,10 @@ impl Wound {
         if self.anchor.0 == self.upto && self.anchor.1 != out.here.term {
             return Err("the last entry's term is not the one that the block behind it repeats");
         }
-        let Some(to) = self.to else { return Ok(out.bytes) };
+        let Some(to) = self.to else {
+            let fits = out.at() <= data_limit(self.place.bytes as usize);
+            return if fits { Ok(out.bytes) } else { Err("the entries take more room than there is") };
+        };
         let room = to.checked_sub(out.at()).ok_or("the entries take more room than there is")?;
         if let Some(state) = state.filter(|_| room >= HARD_STATE_STRIDE) {
             let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
@@ -629,6 +634,58 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
         }
     }
     Err(lost())
+}
+
+/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole as any other. What
+/// is there stays as it is. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
+/// file is there and is not too short.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -> Result<bool> {
+    let (name, tmp) = (file_name(number), format!("{number:020}.tmp"));
+    let path = disk.path().join(&name);
+    let io = |e| Error::io("restore", &path, e);
+    let old = match disk.open(&name, false) {
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        opened => Some(opened.map_err(io)?),
+    };
+    let length = old.as_ref().map_or(Ok(0), |file| file.len()).map_err(io)?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let mut header = None;
+    if let Some(file) = old.as_ref().filter(|_| length >= SEGMENT_HEADER_BYTES as u64) {
+        file.read_at(0, &mut head).map_err(io)?;
+        header = SegmentHeader::parse(&head).ok().filter(|h| (h.log, h.number) == (log, number));
+    }
+    let header = match header {
+        Some(header) if length < u64::from(header.bytes) => header,
+        None if length < u64::from(SEGMENT_BYTES_MIN) => {
+            SegmentHeader { log, number, id: random_id(disk).map_err(io)?, bytes }
+        }
+        _ => return Ok(false),
+    };
+    match disk.remove(&tmp) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
+        _ => {}
+    }
+    let file = disk.create(&tmp).map_err(io)?;
+    let fill = || {
+        file.allocate(header.bytes.into())?;
+        file.fill_with_zeros(0..header.bytes.into())?;
+        file.write_at(0, &[IoSlice::new(&header.encode())])?;
+        let mut at = SEGMENT_HEADER_BYTES as u64;
+        while let Some(old) = old.as_ref().filter(|_| at < length) {
+            let mut piece = vec![0; (length - at).min(1 << 20) as usize];
+            old.read_at(at, &mut piece)?;
+            file.write_at(at, &[IoSlice::new(&piece)])?;
+            at += piece.len() as u64;
+        }
+        file.sync()?;
+        disk.rename(&tmp, &name)?;
+        disk.sync_dir()
+    };
+    fill().map_err(io)?;
+    Ok(true)
 }
 
 /// Writes the sectors of a range that are not as they should be, syncs, and reads them back.
