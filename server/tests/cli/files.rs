@@ -416,6 +416,7 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
             "last",
             "corrupt",
             "harmless",
+            "undecodable",
             "seconds",
             "tail",
             "faults",
