@@ -32,7 +32,7 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 }
 
 /// What counts as one address: that of IPv4, the network of IPv6.
-fn address(remote: IpAddr) -> IpAddr {
+pub(crate) fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
         ip @ IpAddr::V4(_) => ip,

@@ -3,6 +3,7 @@
 use super::{Follow, source};
 use crate::proto::v1::FollowRequest;
 use crate::proto::v1::follow_server::SERVICE_NAME;
+use crate::budget::Paying;
 use crate::verbatim::respond;
 use bytes::Bytes;
 use std::convert::Infallible;
@@ -58,8 +59,11 @@ where
             return Box::pin(std::future::ready(Ok(status.into_http())));
         }
         let Self(follow) = self.clone();
+        let payer = request.extensions().get().map(|Paying(payer)| payer.clone());
         Box::pin(async move {
-            let begin = |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes);
+            let begin = |request: &FollowRequest| {
+                source::begin(&follow.host, request, follow.response_bytes, payer)
+            };
             Ok(respond(request, begin).await)
         })
     }
