@@ -221,7 +221,8 @@ impl Accounts {
     /// The same for somebody who comes now: those in line come first.
     fn arrive(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
         if !state.waiting.is_empty()
-            && let Some((_, slot)) = present(slots).find(|(_, s)| !state.meter(*s, ask.resource).line.is_empty())
+            && let Some((_, slot)) =
+                present(slots).find(|(_, s)| !state.meter(*s, ask.resource).line.is_empty())
         {
             return Err(slot);
         }
@@ -380,6 +381,7 @@ pub(crate) struct Share {
 
 impl Share {
     /// How much it is.
+    #[cfg(test)]
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }

@@ -6,7 +6,7 @@
 use crate::accounts::{Accounts, Payer};
 use crate::calls::Calls;
 use crate::paying::Bill;
-use crate::places::address;
+use crate::places::{Seat, address};
 use crate::tls::names_node;
 use chiplog::NodeId;
 use http::{Request, Response};
@@ -40,6 +40,7 @@ struct Inner {
     certificate: Option<CertificateDer<'static>>,
     calls: Arc<Calls>,
     payer: OnceLock<Arc<Payer>>,
+    seat: Seat,
 }
 
 impl Arrival {
@@ -48,8 +49,14 @@ impl Arrival {
         remote: SocketAddr,
         secret: bool,
         certificate: Option<CertificateDer<'static>>,
+        seat: Seat,
     ) -> Self {
-        let inner = Inner { remote, secret, certificate, calls: Calls::new(), payer: OnceLock::new() };
+        let calls = Calls::new();
+        seat.of_calls(&calls);
+        if certificate.is_some() {
+            seat.prove();
+        }
+        let inner = Inner { remote, secret, certificate, calls, payer: OnceLock::new(), seat };
         Self { inner: Arc::new(inner) }
     }
 
@@ -72,6 +79,11 @@ impl Arrival {
     /// [`node_name`](crate::tls::node_name).
     pub fn is_node(&self, node: NodeId) -> bool {
         self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
+    }
+
+    /// A call was let in on it for which not everybody is: it keeps its place.
+    pub(crate) fn prove(&self) {
+        self.inner.seat.prove();
     }
 
     pub(crate) fn calls(&self) -> &Arc<Calls> {

@@ -729,7 +729,10 @@ mod tests {
         let mut passed: usize = 0;
         while let Some(frame) = next(&mut gate).await {
             passed += frame.unwrap().into_data().unwrap().len();
-            assert_eq!(budget.used_bytes(), passed.saturating_sub(HEAD_BYTES).div_ceil(PIECE_BYTES) * PIECE_BYTES);
+            assert_eq!(
+                budget.used_bytes(),
+                passed.saturating_sub(HEAD_BYTES).div_ceil(PIECE_BYTES) * PIECE_BYTES
+            );
         }
         assert_eq!(passed, all.len());
     }

@@ -116,6 +116,12 @@ impl Calls {
         Call { calls: self.clone(), is_quiet: true, bill }
     }
 
+    /// Whether a call is open that was not refused.
+    pub(crate) fn has_one_let_in(&self) -> bool {
+        let state = self.state();
+        state.open > state.refused
+    }
+
     /// One that is open was refused.
     pub(crate) fn refused(&self) {
         self.state().refused += 1;
@@ -299,11 +305,7 @@ impl Handed {
     }
 
     /// So much of what there is, as HTTP/2 gets it, once there is memory for it.
-    fn poll_piece(
-        self: &Arc<Self>,
-        source: &mut Source,
-        context: &mut Context<'_>,
-    ) -> Poll<Frame<Bytes>> {
+    fn poll_piece(self: &Arc<Self>, source: &mut Source, context: &mut Context<'_>) -> Poll<Frame<Bytes>> {
         let length = source.rest.len().min(PIECE_BYTES);
         let is_free = self.is_paid_for || length <= FREE_BYTES && self.lying().pieces == 0;
         let share = match self.call.bill.payer().filter(|_| !is_free) {
@@ -535,8 +537,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_waits_for_something_to_say_is_not_slow() {
         let calls = Calls::new();
-        let mut body =
-            calls.begin(Bill::default()).watched(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())), false);
+        let mut body = calls
+            .begin(Bill::default())
+            .watched(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())), false);
         let said = piece(poll(&mut body));
         assert!(poll(&mut body).is_pending());
         let look = || calls.look(Instant::now() + 10 * SLOW, Some(SLOW), Some(SLOW));

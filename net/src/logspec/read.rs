@@ -26,11 +26,7 @@ const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
 
 impl LogspecService {
     /// The stream of replies to a read, whose memory `payer` pays for.
-    pub(super) fn replies(
-        &self,
-        request: &ReadRequest,
-        payer: Arc<Payer>,
-    ) -> Result<Answers<Reply>, Status> {
+    pub(super) fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Answers<Reply>, Status> {
         let log = self.log()?.clone();
         let reading = Reading {
             is_mapped: log.options().read_mode == ReadMode::Map,
@@ -159,11 +155,7 @@ impl Reading {
     }
 
     /// Unpacks a batch, with its memory and that of one reply of it at a time.
-    async fn unpack(
-        &self,
-        stored: StoredBatch,
-        limits: &Limits,
-    ) -> chiplog::Result<(RecordBatch, Memory)> {
+    async fn unpack(&self, stored: StoredBatch, limits: &Limits) -> chiplog::Result<(RecordBatch, Memory)> {
         let bytes = stored.unpacked_bytes();
         let entries = limits.reply_entries.min(stored.count() as usize);
         let reply = bytes.min(limits.reply_bytes) + ENTRY_BYTES * entries;
@@ -257,7 +249,8 @@ impl Gathering {
             let count = part.records.end;
             self.next = batch.first().plus(count.into());
             self.entries += count as usize;
-            self.bytes += (0..count).filter_map(|n| batch.get(n)).map(|r| r.data.len() + ENTRY_BYTES).sum::<usize>();
+            self.bytes +=
+                (0..count).filter_map(|n| batch.get(n)).map(|r| r.data.len() + ENTRY_BYTES).sum::<usize>();
             if count < batch.count() {
                 self.rest = Some(Rest::Stored(stored));
             }

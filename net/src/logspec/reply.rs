@@ -173,7 +173,10 @@ mod tests {
                 entries.entries.iter().map(|e| (e.index, e.data.to_vec())).collect();
             assert_eq!(got, wanted);
             let shared = wanted.iter().filter(|(_, data)| data.len() >= edge).count();
-            assert_eq!(chunks.iter().filter(|c| c.len() >= edge && c.iter().all(|b| *b == c[0])).count(), shared);
+            assert_eq!(
+                chunks.iter().filter(|c| c.len() >= edge && c.iter().all(|b| *b == c[0])).count(),
+                shared
+            );
         }
         let mut chunks = VecDeque::new();
         Reply::Truncated.encode(&mut chunks);

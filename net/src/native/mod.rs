@@ -19,8 +19,8 @@ mod read;
 mod service;
 mod verbatim;
 
-use crate::budget::{Budget, Ledger};
 use crate::accounts::Payer;
+use crate::budget::{Budget, Ledger};
 use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::v1::log_server::Log as Service;

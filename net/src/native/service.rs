@@ -66,8 +66,8 @@ where
         }
         let native = self.native.clone();
         let payer = native.options.budget.payer_of(request.extensions());
-        Box::pin(async move {
-            Ok(respond(request, |request: &ReadRequest| native.replies(request, payer)).await)
-        })
+        Box::pin(
+            async move { Ok(respond(request, |request: &ReadRequest| native.replies(request, payer)).await) },
+        )
     }
 }

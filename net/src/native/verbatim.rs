@@ -40,7 +40,8 @@ impl Verbatim for Reply {
         let length = batches + numbers.iter().map(|(tag, n)| uint64::encoded_len(*tag, n)).sum::<usize>();
         let copied =
             self.batches.iter().map(|b| b.bytes().len()).filter(|n| *n < SHARED_BYTES_MIN).sum::<usize>();
-        let mut frame = FrameWriter::new(length, copied + 40 * (self.batches.len() + 1), chunks, &self.memory);
+        let mut frame =
+            FrameWriter::new(length, copied + 40 * (self.batches.len() + 1), chunks, &self.memory);
         for (batch, (nanos, inner)) in self.batches.iter().zip(heads) {
             encode_key(field::response::BATCHES, WireType::LengthDelimited, &mut frame.head);
             encode_varint(inner as u64, &mut frame.head);

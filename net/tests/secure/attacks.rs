@@ -179,7 +179,8 @@ async fn hold_read(target: &Target, channel: Channel, service: Service, count: &
             }
             Service::Native => {
                 let mut client = NativeClient::new(channel.clone()).max_decoding_message_size(ANY);
-                let all = ReadRequest { start: Some(Start::Oldest(true)), follow: true, ..Default::default() };
+                let all =
+                    ReadRequest { start: Some(Start::Oldest(true)), follow: true, ..Default::default() };
                 client.read(target.request(all)).await.map(|answer| Box::new(answer) as Box<dyn Send>)
             }
         };
@@ -227,7 +228,8 @@ pub(crate) async fn append_all(target: &Target, channel: &Channel, count: usize)
     let mut answers = NativeClient::new(channel.clone()).append(request).await?.into_inner();
     let mut done = 0;
     while done < count {
-        let answer = answers.message().await?.ok_or_else(|| Status::new(Code::Aborted, "the stream ended"))?;
+        let answer =
+            answers.message().await?.ok_or_else(|| Status::new(Code::Aborted, "the stream ended"))?;
         use chiplog_net::proto::v1::append_response::Result as Outcome;
         match answer.result {
             Some(Outcome::Appended(_)) => done += 1,

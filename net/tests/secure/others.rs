@@ -4,10 +4,12 @@
 use crate::attacks::{self, Service, Target, append_all};
 use crate::support::{PATIENCE, Served};
 use chiplog::{BatchBuilder, Codec};
+use chiplog_net::access::digest_of;
 use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::listener::Settings;
 use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
 use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::refusals::Refusal;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
@@ -34,7 +36,7 @@ fn resident_bytes() -> u64 {
 /// other clients went through.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announced_messages_hold_what_arrived() {
-    let limits = BudgetLimits { bytes: 64 << 20, connection_bytes: 32 << 20, ..BudgetLimits::default() };
+    let limits = BudgetLimits { bytes: 256 << 20, connection_bytes: 64 << 20, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_message_bytes(settings, budget.clone(), 31 << 20).await;
@@ -91,7 +93,11 @@ async fn read(channel: &Channel, count: usize) {
 /// nobody else was served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unpacked_batches_stay_within_the_answer_budget() {
-    let server = Served::start(Settings::default()).await;
+    const ANSWERS: usize = 256 << 20;
+    let limits = BudgetLimits { answer_bytes: ANSWERS, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
     packed(&server, 4).await;
     let before = resident_bytes();
     let attacker = Target::new(&server.address).from([127, 0, 0, 2]);
@@ -102,10 +108,92 @@ async fn unpacked_batches_stay_within_the_answer_budget() {
     for _ in 0..4 {
         assert_eq!(in_time("appends of others", append_all(&other, &channel, 25)).await.unwrap(), 25);
         in_time("reads of others", read(&channel, 2 * UNPACKED / (64 << 10))).await;
-        let grown = resident_bytes().saturating_sub(before);
-        println!("{} MiB more", grown >> 20);
-        assert!(grown < 250 << 20, "{grown} bytes more in memory");
+        let (grown, held) = (resident_bytes().saturating_sub(before), budget.answer_bytes());
+        println!(
+            "{} MiB more, answers hold {} MiB, {} wait",
+            grown >> 20,
+            held >> 20,
+            budget.answers_waiting()
+        );
+        // What one address may have, and what the other reader has.
+        assert!(held <= ANSWERS / 4 + 2 * UNPACKED + (2 << 20), "{held} bytes of answers");
+        assert!(grown < ANSWERS as u64, "{grown} bytes more in memory");
     }
+    assert!(budget.answers_waiting() > 0);
+    drop(attack);
+    until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+}
+
+/// The same from the address of the others, and without tokens: those who read nothing are ended when others wait for the
+/// memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
+    let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
+    packed(&server, 4).await;
+    let target = Target::new(&server.address);
+    let _attack = attacks::read_nothing(&target, Service::Logspec, 4, 10, 64 << 10);
+    until("they hold it all", || budget.answers_waiting() > 20).await;
+    let channel = target.endpoint().connect().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(in_time("appends of others", append_all(&target, &channel, 25)).await.unwrap(), 25);
+        in_time("reads of others", read(&channel, 2 * UNPACKED / (64 << 10))).await;
+    }
+    assert!(server.refusals.read(Refusal::SlowReader) > 0);
+}
+
+/// Thousands of streams that nobody read took the processors and a gigabyte: the others appended nothing meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_an_address_and_of_a_token_are_bounded() {
+    const STREAMS: usize = 80;
+    let limits = BudgetLimits { streams: STREAMS, answer_bytes: 64 << 20, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let tokens = format!(
+        "read:{}
+append:{}
+",
+        digest_of("attacker"),
+        digest_of("other")
+    );
+    let server = Served::with(settings, Some(tokens.parse().unwrap()), budget.clone(), 1 << 20).await;
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || (0..64).for_each(|_| drop(log.append(&[7; 64 << 10]).unwrap())))
+        .await
+        .unwrap();
+    let other = Target::new(&server.address).token("other").from([127, 0, 0, 9]);
+    let channel = other.endpoint().connect().await.unwrap();
+    // From one address; then with one token from several.
+    for froms in [[[127, 0, 0, 2]; 3], [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]]] {
+        for service in [Service::Logspec, Service::Native] {
+            let before = server.refusals.read(Refusal::Streams);
+            let attacks: Vec<_> = froms
+                .iter()
+                .map(|from| Target::new(&server.address).token("attacker").from(*from))
+                .map(|target| attacks::read_nothing(&target, service, 2, 20, 1 << 20))
+                .collect();
+            until("they are refused", || server.refusals.read(Refusal::Streams) >= before + 50).await;
+            for _ in 0..4 {
+                let streams = budget.streams();
+                assert!(streams <= STREAMS / 4 + 1, "{streams} streams are open");
+                let others = append_all(&other, &channel, 25);
+                assert_eq!(in_time("appends of others", others).await.unwrap(), 25);
+            }
+            drop(attacks);
+            until("all is given back", || budget.streams() == 0 && budget.answer_bytes() == 0).await;
+        }
+    }
+    // A stream is open as long as anything of its answer is not taken, and one more is refused by name.
+    let from = |n| Target::new(&server.address).token("attacker").from([127, 0, 0, n]);
+    let _held = attacks::read_nothing(&from(5), Service::Native, 1, STREAMS / 4, 1 << 20);
+    until("they are open", || budget.streams() == STREAMS / 4).await;
+    let late = from(6);
+    let mut client = LogClient::new(late.endpoint().connect().await.unwrap());
+    let status = client.read(late.request(LogspecRead { next_index: 1 })).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("of this token"), "{status}");
 }
 
 /// Connections that say nothing took all places there were: nobody else got in for as long as they were waited for.

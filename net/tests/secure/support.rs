@@ -9,6 +9,7 @@ use chiplog_net::host::Host;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::logspec::{Limits, LogspecService};
 use chiplog_net::native::{Native, NativeOptions};
+use chiplog_net::paying::CallBudgetLayer;
 use chiplog_net::proto::logspec::InfoRequest;
 use chiplog_net::proto::logspec::log_client::LogClient;
 use chiplog_net::refusals::{Refusal, Refusals};
@@ -53,7 +54,7 @@ impl Served {
         Self::with(settings, None, budget, message).await
     }
 
-    async fn with(
+    pub(crate) async fn with(
         settings: Settings,
         tokens: Option<Tokens>,
         budget: Budget,
@@ -72,6 +73,7 @@ impl Served {
         let access = Arc::new(Access::new(tokens, refusals.clone()));
         let router = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
+            .layer(CallBudgetLayer::new(budget.clone()))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
             .add_service(Native::with(host.clone(), options).into_service())
             .add_service(Follow::new(host).into_service());
