@@ -259,6 +259,14 @@ impl StoredBatch {
         self.timestamp
     }
 
+    /// Bytes of memory that [`Self::unpack`] takes: none where the batch is not compressed.
+    pub fn unpacked_bytes(&self) -> usize {
+        match batch::BatchHeader::parse(&self.bytes) {
+            Ok(header) if header.codec != Codec::None => header.body_length as usize,
+            _ => 0,
+        }
+    }
+
     /// As it stands in the log.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes

@@ -266,6 +266,10 @@ pub struct Access {
     refusals: Arc<Refusals>,
 }
 
+/// The digest of the token that let a call in, among its request's extensions.
+#[derive(Clone, Copy)]
+pub(crate) struct Bearer(pub(crate) Digest);
+
 /// What a call was let in by.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
@@ -404,10 +408,17 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.access.admit(request.uri().path(), request.headers()) {
-            Ok(None) => Box::pin(self.inner.call(request)),
+            Ok(None) => {
+                if !METHODS.contains(&(request.uri().path(), Needs::Nothing)) {
+                    prove(&request);
+                }
+                Box::pin(self.inner.call(request))
+            }
             Ok(Some(call)) => {
+                prove(&request);
+                request.extensions_mut().insert(Bearer(call.by().token));
                 let answering = self.inner.call(request);
                 Box::pin(async move { Ok(answering.await?.map(|body| call.answer(body))) })
             }
@@ -418,6 +429,13 @@ where
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }
         }
+    }
+}
+
+/// The connection of a call that was let in keeps its place.
+fn prove(request: &Request<Body>) {
+    if let Some(arrival) = request.extensions().get::<Arrival>() {
+        arrival.prove();
     }
 }
 

@@ -3,7 +3,10 @@
 //! Every call on a [`Connection`](crate::connection::Connection) has it among its request's extensions, from TLS or from
 //! plain bytes alike.
 
+use crate::accounts::{Accounts, Payer};
 use crate::calls::Calls;
+use crate::paying::Bill;
+use crate::places::{Seat, address};
 use crate::tls::names_node;
 use chiplog::NodeId;
 use http::{Request, Response};
@@ -11,7 +14,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tokio::sync::Semaphore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -37,7 +39,8 @@ struct Inner {
     secret: bool,
     certificate: Option<CertificateDer<'static>>,
     calls: Arc<Calls>,
-    share: OnceLock<Arc<Semaphore>>,
+    payer: OnceLock<Arc<Payer>>,
+    seat: Seat,
 }
 
 impl Arrival {
@@ -46,8 +49,14 @@ impl Arrival {
         remote: SocketAddr,
         secret: bool,
         certificate: Option<CertificateDer<'static>>,
+        seat: Seat,
     ) -> Self {
-        let inner = Inner { remote, secret, certificate, calls: Calls::new(), share: OnceLock::new() };
+        let calls = Calls::new();
+        seat.of_calls(&calls);
+        if certificate.is_some() {
+            seat.prove();
+        }
+        let inner = Inner { remote, secret, certificate, calls, payer: OnceLock::new(), seat };
         Self { inner: Arc::new(inner) }
     }
 
@@ -72,13 +81,18 @@ impl Arrival {
         self.inner.certificate.as_ref().is_some_and(|c| names_node(c, node))
     }
 
+    /// A call was let in on it for which not everybody is: it keeps its place.
+    pub(crate) fn prove(&self) {
+        self.inner.seat.prove();
+    }
+
     pub(crate) fn calls(&self) -> &Arc<Calls> {
         &self.inner.calls
     }
 
-    /// The connection's share of a budget; made of `permits` when it is first asked for.
-    pub(crate) fn share(&self, permits: usize) -> &Arc<Semaphore> {
-        self.inner.share.get_or_init(|| Arc::new(Semaphore::new(permits)))
+    /// Who pays for what comes on the connection, but for tokens; an account of it is made when it is first asked for.
+    pub(crate) fn payer(&self, accounts: &Arc<Accounts>) -> &Arc<Payer> {
+        self.inner.payer.get_or_init(|| accounts.connection(address(self.inner.remote.ip())))
     }
 }
 
@@ -132,14 +146,19 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let arrival = request.extensions().get::<Arrival>();
-        let call = arrival.filter(|_| request.uri().path() != WATCH).map(|arrival| arrival.calls().begin());
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let (arrival, bill) = (request.extensions().get::<Arrival>(), Bill::default());
+        let is_quiet = request.uri().path() == WATCH;
+        let call = arrival.map(|arrival| match is_quiet {
+            true => arrival.calls().begin_quietly(bill.clone()),
+            false => arrival.calls().begin(bill.clone()),
+        });
+        request.extensions_mut().insert(bill);
         let answering = self.inner.call(request);
         Box::pin(async move {
             let response = answering.await?;
             Ok(match call {
-                Some(call) => response.map(|body| call.answer(body)),
+                Some(call) => call.answer(response),
                 None => response,
             })
         })

@@ -1,24 +1,27 @@
-//! Budget: the memory that requests may take, of one connection and of all together. A request's share is taken when its
-//! length is known and before its bytes are let in. That of the whole is given back when the message is in the log's
-//! queue, which has limits of its own; that of the connection when it is answered. Who finds nothing left waits: its
-//! stream is not read meanwhile, and HTTP/2 holds the client back. Who waits for too long is refused. Who has a share and
-//! sends nothing loses it, with the stream. Requests other than appends are small, or refused; they need no share, and
-//! have to come in time as well.
+//! Budget: the memory that requests and answers may take, and how many streams there may be: of a connection, an address,
+//! a token, of all. A request's share grows with the bytes that arrive, and is taken before they are let in. Its address,
+//! its token and the whole have it back when the message is in the log's queue, which has limits of its own; its
+//! connection when it is answered. A request that finds no room waits: its stream is not read meanwhile, and HTTP/2 holds
+//! the client back. One that waits for too long is refused. A sender that holds a share and pauses loses it, with the
+//! stream. Requests other than appends are small, or refused; they need no share, and have to come in time as well.
 //!
 //! ```text
 //! body:  5 bytes: compressed?, length │ message │ 5 bytes │ message …
-//!                             └─ take `length`, then let this byte pass
+//!                                       └─ take what is there of it, then let it pass
 //! ```
 //!
 //! Invariants:
 //! - the n-th entry of a request's ledger is the share of its n-th message;
-//! - what stands before a message that waits for its share is let through;
-//! - no share of the whole is held for ever: for a message that has one its sender is waited for at most [`STALL`], and
-//!   the time that the bytes which did come may take at [`BYTES_PER_SECOND_MIN`];
-//! - who holds a share of the whole waits for nothing more: shares of the connection are taken first.
+//! - a message holds no more than arrived of it, in pieces; it is granted whole only where little is left
+//!   ([`accounts`](crate::accounts));
+//! - bytes that have no share yet are not let through, those before them are;
+//! - no share is held for ever: for the rest of a message its sender is waited for at most [`STALL`], and the time that
+//!   the bytes which did come may take at [`BYTES_PER_SECOND_MIN`].
 //!
 //! Must not know: what is in a message.
 
+use crate::access::Bearer;
+use crate::accounts::{Accounts, ConnectionShare, Payer, Resource, Share, Tier};
 use crate::arrival::Arrival;
 use crate::refusals::{Refusal, Refusals};
 use crate::status::{KIND, to_status};
@@ -30,8 +33,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::metadata::MetadataValue;
@@ -50,7 +52,7 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// But for its pauses it comes in no slower than this.
 const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
 
-/// How much a [`Budget`] has. A single larger message may always be under way alone.
+/// How much a [`Budget`] has. A single larger message may always be under way alone, and a single larger answer.
 ///
 /// ```
 /// let limits = chiplog_net::budget::BudgetLimits::default();
@@ -64,15 +66,48 @@ pub struct BudgetLimits {
     pub connection_bytes: usize,
     /// How long a message waits for room before its stream is refused as RESOURCE_EXHAUSTED, default 30 s.
     pub wait: Duration,
+    /// Bytes of all answers that are made and not sent, default 512 MiB; counted in pieces of 1 KiB. What is sent from the
+    /// log's mapping takes no memory and does not count.
+    pub answer_bytes: usize,
+    /// The same of one connection, default 64 MiB.
+    pub answer_connection_bytes: usize,
+    /// Calls that are open at a time, of all connections, default 16,384. One more is refused as RESOURCE_EXHAUSTED.
+    pub streams: usize,
+    /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25.
+    pub share_percent: u8,
 }
 
 impl Default for BudgetLimits {
     fn default() -> Self {
-        Self { bytes: 1 << 30, connection_bytes: 256 << 20, wait: Duration::from_secs(30) }
+        Self {
+            bytes: 1 << 30,
+            connection_bytes: 256 << 20,
+            wait: Duration::from_secs(30),
+            answer_bytes: 512 << 20,
+            answer_connection_bytes: 64 << 20,
+            streams: 16_384,
+            share_percent: 25,
+        }
     }
 }
 
-/// The memory that messages on their way in and under way may take. Shared by its clones.
+impl BudgetLimits {
+    /// What each account may hold: of connections, addresses, tokens, and in all.
+    fn caps(&self) -> [[usize; 4]; 3] {
+        let of = |connection: usize, all: usize| {
+            let percent = usize::from(self.share_percent.clamp(1, 100));
+            let share = (all / 100 * percent + all % 100 * percent / 100).max(1);
+            [connection.min(share), share, share, all]
+        };
+        [
+            of(pieces(self.connection_bytes), pieces(self.bytes)),
+            of(pieces(self.answer_connection_bytes), pieces(self.answer_bytes)),
+            of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
+        ]
+    }
+}
+
+/// The memory that messages and answers may take, and the streams there may be. Shared by its clones.
 ///
 /// ```
 /// use chiplog_net::budget::{Budget, BudgetLimits};
@@ -83,9 +118,7 @@ impl Default for BudgetLimits {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Budget {
-    all: Arc<Semaphore>,
-    pieces: usize,
-    connection_pieces: usize,
+    accounts: Arc<Accounts>,
     wait: Duration,
     refusals: Arc<Refusals>,
 }
@@ -96,30 +129,65 @@ impl Default for Budget {
     }
 }
 
-fn pieces(bytes: usize) -> usize {
+/// So many bytes, in pieces.
+pub(crate) fn pieces(bytes: usize) -> usize {
     bytes.div_ceil(PIECE_BYTES).clamp(1, u32::MAX as usize >> 3)
 }
 
 impl Budget {
     /// With these limits; what is refused is counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        let (all, connection) = (pieces(limits.bytes), pieces(limits.connection_bytes));
-        let connection_pieces = connection.min(all);
-        let semaphore = Arc::new(Semaphore::new(all));
-        Self { all: semaphore, pieces: all, connection_pieces, wait: limits.wait, refusals }
+        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
     }
 
     /// Bytes that messages hold now which are not in the log's queue.
     pub fn used_bytes(&self) -> usize {
-        (self.pieces - self.all.available_permits()) * PIECE_BYTES
+        self.accounts.used(Resource::Requests) * PIECE_BYTES
+    }
+
+    /// Bytes that answers hold now which are made and not sent.
+    pub fn answer_bytes(&self) -> usize {
+        self.accounts.used(Resource::Answers) * PIECE_BYTES
+    }
+
+    /// Answers that wait for memory.
+    pub fn answers_waiting(&self) -> usize {
+        self.accounts.waiting(Resource::Answers)
+    }
+
+    /// Calls that are open. Counted by [`CallBudgetLayer`](crate::paying::CallBudgetLayer).
+    pub fn streams(&self) -> usize {
+        self.accounts.used(Resource::Streams)
+    }
+
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// A service whose requests are let in as there is room: appends up to `message_bytes_max`, what else there is up to
     /// 64 KiB.
     pub fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
+        self.accounts.reserve(Resource::Requests, pieces(message_bytes_max));
         Budgeted { inner, budget: self.clone(), message_bytes_max, mode: Mode::Appends }
     }
+
+    /// From whose accounts a call takes.
+    pub(crate) fn payer_of(&self, extensions: &http::Extensions) -> Arc<Payer> {
+        if let Some(Paying(payer)) = extensions.get() {
+            return payer.clone();
+        }
+        let Some(arrival) = extensions.get::<Arrival>() else { return self.accounts.anybody() };
+        let payer = arrival.payer(&self.accounts);
+        match extensions.get::<Bearer>() {
+            Some(bearer) => payer.with_token(bearer.0),
+            None => payer.clone(),
+        }
+    }
 }
+
+/// Whose accounts a call takes from, among its request's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Paying(pub(crate) Arc<Payer>);
 
 /// A service whose streams begin with a small message: nothing larger is let in before who sends it is known.
 pub(crate) fn introduced<S>(inner: S, message_bytes_max: usize) -> Budgeted<S> {
@@ -128,23 +196,20 @@ pub(crate) fn introduced<S>(inner: S, message_bytes_max: usize) -> Budgeted<S> {
 
 /// A request's body that is small, and comes in time.
 pub(crate) fn small(inner: Body) -> Body {
-    let mut gate = Gate::new(inner, Budget::default(), None, SMALL_BYTES_MAX, Ledger::default());
-    gate.free = true;
-    Body::new(gate)
+    Body::new(Gate::new(inner, None, Arc::default(), SMALL_BYTES_MAX, Ledger::default()))
 }
 
 /// A share of the budget, or of nothing, for a message that takes no memory to speak of. Given back when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    _connection: Option<OwnedSemaphorePermit>,
-    all: Option<OwnedSemaphorePermit>,
+    share: Option<Share>,
+    _queued: Option<ConnectionShare>,
 }
 
 impl Held {
     /// What is left of it once the message is in the log's queue.
-    pub(crate) fn queued(mut self) -> Self {
-        self.all = None;
-        self
+    pub(crate) fn queued(self) -> Self {
+        Self { share: None, _queued: self.share.and_then(Share::keep_to_connection).or(self._queued) }
     }
 }
 
@@ -210,16 +275,16 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let ledger = Ledger::default();
         let (mut parts, inner) = request.into_parts();
-        let arrival = parts.extensions.get::<Arrival>();
-        let connection = arrival.map(|a| a.share(self.budget.connection_pieces).clone());
         parts.extensions.insert(ledger.clone());
-        let (budget, message_bytes_max) = (self.budget.clone(), self.message_bytes_max);
-        let mut gate = Gate::new(inner, budget, connection, message_bytes_max, ledger);
+        let (budget, message_bytes_max) = (&self.budget, self.message_bytes_max);
+        let is_append = self.mode == Mode::Appends && parts.uri.path().ends_with("/Append");
+        let paying = is_append.then(|| (budget.payer_of(&parts.extensions), budget.wait));
+        let mut gate = Gate::new(inner, paying, budget.refusals.clone(), message_bytes_max, ledger);
         let small = SMALL_BYTES_MAX.min(message_bytes_max);
         match self.mode {
-            Mode::Appends if parts.uri.path().ends_with("/Append") => {}
-            Mode::Appends => (gate.free, gate.message_bytes_max) = (true, small),
-            Mode::Introduced => (gate.free, gate.first_bytes_max) = (true, small),
+            Mode::Appends if is_append => {}
+            Mode::Appends => gate.message_bytes_max = small,
+            Mode::Introduced => gate.first_bytes_max = small,
         }
         self.inner.call(http::Request::from_parts(parts, Body::new(gate)))
     }
@@ -228,18 +293,16 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
 /// What stands before each message.
 const HEAD_BYTES: usize = 5;
 
-/// The share, or which limit had no room in time.
-type Waiting = Pin<Box<dyn Future<Output = Result<Held, &'static str>> + Send>>;
+/// The share, or that there was no room in time.
+type Waiting = Pin<Box<dyn Future<Output = Option<Share>> + Send>>;
 
 /// A request's body that lets a message in when there is memory for it.
 struct Gate {
     inner: Body,
-    budget: Budget,
-    /// That of the connection.
-    connection: Option<Arc<Semaphore>>,
+    refusals: Arc<Refusals>,
+    /// Who pays for what comes, and how long it may wait for room. None: it needs no share.
+    paying: Option<(Arc<Payer>, Duration)>,
     message_bytes_max: usize,
-    /// What comes needs no share.
-    free: bool,
     /// The first message may have so many bytes.
     first_bytes_max: usize,
     /// A message has come whole.
@@ -247,12 +310,15 @@ struct Gate {
     ledger: Ledger,
     /// The bytes so far of the head that is coming in.
     head: Vec<u8>,
-    /// Bytes that belong to the message that is coming in.
-    left: u64,
+    /// Bytes still to be let through of the message that is coming in, and all that it has.
+    left: usize,
+    length: usize,
+    /// What it holds so far; None: nothing, or its share waits.
+    share: Option<Share>,
     /// What came in and was not let through.
     rest: Bytes,
-    /// The message at the start of `rest` waits for its share.
-    waiting: Option<Waiting>,
+    /// The message at the start of `rest` waits for its share, which lacked room there.
+    waiting: Option<(Waiting, Tier)>,
     /// The message that is coming in is not all there yet.
     slow: Option<Slow>,
     /// Nothing more is let in.
@@ -262,7 +328,7 @@ struct Gate {
 /// A sender that is waited for in the middle of a message.
 struct Slow {
     /// So many bytes were still to come when it was first waited for.
-    missing: u64,
+    missing: usize,
     /// So long it was waited for.
     waited: Duration,
     /// Since when it is waited for again, if it is.
@@ -273,22 +339,23 @@ struct Slow {
 impl Gate {
     fn new(
         inner: Body,
-        budget: Budget,
-        connection: Option<Arc<Semaphore>>,
+        paying: Option<(Arc<Payer>, Duration)>,
+        refusals: Arc<Refusals>,
         message_bytes_max: usize,
         ledger: Ledger,
     ) -> Self {
         Self {
             inner,
-            budget,
-            connection,
+            refusals,
+            paying,
             message_bytes_max,
-            free: false,
             first_bytes_max: message_bytes_max,
             begun: false,
             ledger,
             head: Vec::with_capacity(HEAD_BYTES),
             left: 0,
+            length: 0,
+            share: None,
             rest: Bytes::new(),
             waiting: None,
             slow: None,
@@ -296,16 +363,19 @@ impl Gate {
         }
     }
 
-    /// How much of `rest` may pass. Zero: the message at its start has to wait, or is refused.
+    /// How much of `rest` may pass. Zero: what stands at its start has to wait, or is refused.
     fn scan(&mut self) -> usize {
         let mut at = 0;
         while at < self.rest.len() {
             if self.left > 0 {
-                let step = self.left.min((self.rest.len() - at) as u64);
+                let step = self.left.min(self.rest.len() - at);
+                if !self.covers(self.length - self.left + step) {
+                    return at;
+                }
                 self.left -= step;
-                at += step as usize;
+                at += step;
                 if self.left == 0 {
-                    (self.slow, self.begun) = (None, true);
+                    self.is_whole();
                 }
                 continue;
             }
@@ -319,68 +389,47 @@ impl Gate {
                 continue;
             };
             self.head.clear();
-            self.left = length.into();
             let most = if self.begun { self.message_bytes_max } else { self.first_bytes_max };
             if length as usize > most.min(self.message_bytes_max) {
                 self.refused = Some(self.too_large(length));
                 return at - 1;
             }
+            (self.left, self.length) = (length as usize, length as usize);
             if length == 0 {
-                (self.slow, self.begun) = (None, true);
-            }
-            if length == 0 || self.free {
-                self.ledger.enter(Held::default());
-                continue;
-            }
-            match self.take(pieces(length as usize)) {
-                Some(share) => self.ledger.enter(share),
-                None => {
-                    self.waiting = Some(self.wait(pieces(length as usize)));
-                    self.left += 1; // the head's last byte stays behind
-                    return at - 1;
-                }
+                self.is_whole();
             }
         }
         at
     }
 
-    /// The share of a message, if it can be had now.
-    fn take(&self, pieces: usize) -> Option<Held> {
-        let own = match &self.connection {
-            Some(own) => {
-                let pieces = pieces.min(self.budget.connection_pieces);
-                Some(own.clone().try_acquire_many_owned(pieces as u32).ok()?)
-            }
-            None => None,
-        };
-        let pieces = pieces.min(self.budget.pieces);
-        let all = self.budget.all.clone().try_acquire_many_owned(pieces as u32).ok()?;
-        Some(Held { _connection: own, all: Some(all) })
+    /// A message has passed.
+    fn is_whole(&mut self) {
+        (self.slow, self.begun) = (None, true);
+        self.ledger.enter(Held { share: self.share.take(), _queued: None });
     }
 
-    /// The share of a message, once it can be had.
-    fn wait(&self, pieces: usize) -> Waiting {
-        let (budget, connection) = (self.budget.clone(), self.connection.clone());
-        Box::pin(async move {
-            let deadline = Instant::now() + budget.wait.min(FAR);
-            let own = match connection {
-                Some(own) => {
-                    let pieces = pieces.min(budget.connection_pieces);
-                    let taken = timeout_at(deadline, own.acquire_many_owned(pieces as u32)).await;
-                    Some(taken.ok().and_then(Result::ok).ok_or("of this connection")?)
-                }
-                None => None,
-            };
-            let pieces = pieces.min(budget.pieces);
-            let taken = timeout_at(deadline, budget.all.acquire_many_owned(pieces as u32)).await;
-            let all = taken.ok().and_then(Result::ok).ok_or("of all connections")?;
-            Ok(Held { _connection: own, all: Some(all) })
-        })
+    /// Whether the message that is coming in holds its share of so many bytes. If not, it waits for it.
+    fn covers(&mut self, bytes: usize) -> bool {
+        let Some((payer, wait)) = &self.paying else { return true };
+        let mut share = self.share.take().unwrap_or_else(|| payer.nothing(Resource::Requests));
+        let (want, total) = (pieces(bytes), pieces(self.length));
+        match share.try_grow(want, total) {
+            Ok(()) => {
+                self.share = Some(share);
+                true
+            }
+            Err(tier) => {
+                let wait = (*wait).min(FAR);
+                let growing = async move { timeout(wait, share.grow(want, total)).await.ok() };
+                self.waiting = Some((Box::pin(growing), tier));
+                false
+            }
+        }
     }
 
     /// Nothing has come. In the middle of a message this must not last, nor before the only one of a small request.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let awaits_first = self.free && !self.begun;
+        let awaits_first = self.paying.is_none() && !self.begun;
         if self.left == 0 && !awaits_first {
             return Poll::Pending;
         }
@@ -394,11 +443,12 @@ impl Gate {
         if slow.since.is_none() {
             // Before, the other side of this gate was not ready for more.
             slow.since = Some(now);
-            let earned = Duration::from_secs(slow.missing.saturating_sub(left) / BYTES_PER_SECOND_MIN);
+            let earned = slow.missing.saturating_sub(left) as u64 / BYTES_PER_SECOND_MIN;
+            let earned = Duration::from_secs(earned);
             slow.pause.as_mut().reset(now + (STALL + earned).saturating_sub(slow.waited));
         }
         ready!(slow.pause.as_mut().poll(context));
-        self.budget.refusals.count(Refusal::Stalled);
+        self.refusals.count(Refusal::Stalled);
         let what =
             "the rest of a request did not come in time; the memory set aside for it is wanted by others";
         Poll::Ready(to_status(&Error::new(ErrorKind::Busy, what), None))
@@ -414,7 +464,7 @@ impl Gate {
     }
 
     fn too_large(&self, length: u32) -> Status {
-        self.budget.refusals.count(Refusal::MessageBytes);
+        self.refusals.count(Refusal::MessageBytes);
         let what = format!("a message of {length} bytes; {} are allowed", self.message_bytes_max);
         let mut status = Status::new(Code::OutOfRange, what);
         status.metadata_mut().insert(KIND, MetadataValue::from(ErrorKind::TooLarge.code()));
@@ -422,8 +472,9 @@ impl Gate {
     }
 
     fn no_room(&self, of: &str) -> Status {
-        self.budget.refusals.count(Refusal::InflightBytes);
-        let what = format!("in-flight bytes {of} were at their limit for {:?}", self.budget.wait);
+        self.refusals.count(Refusal::InflightBytes);
+        let wait = self.paying.as_ref().map_or(Duration::ZERO, |(_, wait)| *wait);
+        let what = format!("in-flight bytes {of} were at their limit for {wait:?}");
         to_status(&Error::new(ErrorKind::Busy, what), None)
     }
 }
@@ -438,12 +489,12 @@ impl http_body::Body for Gate {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let gate = self.get_mut();
         loop {
-            if let Some(waiting) = &mut gate.waiting {
-                let share = ready!(waiting.as_mut().poll(context));
+            if let Some((waiting, tier)) = &mut gate.waiting {
+                let (share, of) = (ready!(waiting.as_mut().poll(context)), tier.name());
                 gate.waiting = None;
                 match share {
-                    Ok(share) => gate.ledger.enter(share),
-                    Err(of) => gate.refused = Some(gate.no_room(of)),
+                    Some(share) => gate.share = Some(share),
+                    None => gate.refused = Some(gate.no_room(of)),
                 }
             }
             if let Some(status) = &gate.refused {
@@ -498,13 +549,27 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(30);
 
     fn budget(pieces: usize) -> Budget {
-        let bytes = pieces * PIECE_BYTES;
-        Budget::new(BudgetLimits { bytes, connection_bytes: bytes, wait: WAIT }, Arc::default())
+        limited(pieces, pieces)
     }
 
-    fn gate(chunks: impl IntoIterator<Item = Bytes>, budget: &Budget, own: Option<&Arc<Semaphore>>) -> Gate {
+    fn limited(all: usize, connection: usize) -> Budget {
+        let (bytes, connection_bytes) = (all * PIECE_BYTES, connection * PIECE_BYTES);
+        let limits = BudgetLimits { bytes, connection_bytes, wait: WAIT, ..Default::default() };
+        Budget::new(BudgetLimits { share_percent: 100, ..limits }, Arc::default())
+    }
+
+    fn connection(budget: &Budget) -> Arc<Payer> {
+        budget.accounts.connection([10, 0, 0, 1].into())
+    }
+
+    fn gate(chunks: impl IntoIterator<Item = Bytes>, budget: &Budget, own: Option<&Arc<Payer>>) -> Gate {
         let inner = Body::new(Chunks(chunks.into_iter().collect()));
-        Gate::new(inner, budget.clone(), own.cloned(), 1 << 20, Ledger::default())
+        let payer = own.cloned().unwrap_or_else(|| budget.accounts.anybody());
+        Gate::new(inner, Some((payer, WAIT)), budget.refusals.clone(), 1 << 20, Ledger::default())
+    }
+
+    fn left(budget: &Budget, of: usize) -> usize {
+        of - budget.used_bytes() / PIECE_BYTES
     }
 
     fn message(length: usize) -> Vec<u8> {
@@ -531,16 +596,18 @@ mod tests {
             let budget = budget(3);
             let mut gate = gate(all.chunks(size).map(Bytes::copy_from_slice), &budget, None);
             let mut passed = pull(&mut gate).0;
-            assert_eq!(passed.len(), 1005 + 5 + 4, "chunks of {size}");
+            assert_eq!(gate.ledger.shares().len(), 2);
+            let covered = 1005 + 5 + 5..=1005 + 5 + 5 + 2048;
+            assert!(covered.contains(&passed.len()), "chunks of {size}: {} passed", passed.len());
             let (first, empty) = (gate.ledger.claim(), gate.ledger.claim());
-            assert!(first.all.is_some() && empty.all.is_none());
+            assert!(first.share.is_some() && empty.share.is_none());
             drop(first);
             passed.extend(pull(&mut gate).0);
             drop(gate.ledger.claim());
             passed.extend(pull(&mut gate).0);
             assert_eq!(passed, all);
-            assert_eq!(gate.ledger.claim().all.map(|share| share.num_permits()), Some(1));
-            assert_eq!(budget.all.available_permits(), 3);
+            assert_eq!(gate.ledger.claim().share.as_ref().map(Share::amount), Some(1));
+            assert_eq!(left(&budget, 3), 3);
         }
     }
 
@@ -556,21 +623,21 @@ mod tests {
         assert_eq!(crate::status::from_status(&status).kind(), ErrorKind::TooLarge);
         assert_eq!(budget.refusals.read(Refusal::MessageBytes), 1);
         drop(gate);
-        assert_eq!(budget.all.available_permits(), 2000);
+        assert_eq!(left(&budget, 2000), 2000);
     }
 
     /// Full to the last byte, all is let in; with one byte more it waits, and is refused when its time is up.
     #[tokio::test(start_paused = true)]
     async fn at_the_limit_a_message_waits_and_is_then_refused() {
         let bytes = 4 * PIECE_BYTES;
-        for own in [None, Some(Arc::new(Semaphore::new(4)))] {
-            let budget = if own.is_some() { budget(8) } else { budget(4) };
-            let budget = Budget { connection_pieces: 4, ..budget };
+        for is_own in [false, true] {
+            let budget = limited(if is_own { 8 } else { 4 }, 4);
+            let own = is_own.then(|| connection(&budget));
             let full = [message(bytes - 1024), message(1024)].concat();
             let mut first = gate([Bytes::from(full.clone())], &budget, own.as_ref());
             assert_eq!(pull(&mut first).0, full);
             let mut second = gate([Bytes::from(message(1))], &budget, own.as_ref());
-            assert_eq!(pull(&mut second).0.len(), 4);
+            assert_eq!(pull(&mut second).0.len(), 5);
             tokio::time::advance(WAIT - Duration::from_millis(1)).await;
             assert!(pull(&mut second).1.is_none());
             tokio::time::advance(Duration::from_millis(2)).await;
@@ -580,11 +647,11 @@ mod tests {
             assert!(status.message().contains(of), "{status}");
             assert_eq!(budget.refusals.read(Refusal::InflightBytes), 1);
             // Another connection has room where only this one's is used up.
-            let elsewhere = Arc::new(Semaphore::new(4));
+            let elsewhere = connection(&budget);
             let mut third = gate([Bytes::from(message(1))], &budget, Some(&elsewhere));
             assert_eq!(pull(&mut third).0.len() == 6, own.is_some());
             // What is answered makes room.
-            drop(first.ledger.claim());
+            drop((first.ledger.claim(), second));
             let mut fourth = gate([Bytes::from(message(1))], &budget, own.as_ref());
             assert_eq!(pull(&mut fourth).0.len(), 6);
         }
@@ -593,26 +660,27 @@ mod tests {
     /// In the log's queue, a message is in nobody's way but its own connection's.
     #[tokio::test]
     async fn what_is_in_the_queue_holds_the_connection_s_share_only() {
-        let (budget, own) = (budget(4), Arc::new(Semaphore::new(4)));
+        let budget = budget(4);
+        let own = connection(&budget);
         let mut gate = gate([Bytes::from(message(2048))], &budget, Some(&own));
         pull(&mut gate);
-        let permits = || (own.available_permits(), budget.all.available_permits());
-        assert_eq!(permits(), (2, 2));
+        let has = |pieces| own.try_take(Resource::Requests, pieces).is_ok();
+        assert!(has(2) && !has(3) && left(&budget, 4) == 2);
         let held = gate.ledger.claim().queued();
-        assert_eq!(permits(), (2, 4));
+        assert!(has(2) && !has(3) && left(&budget, 4) == 4);
         drop(held);
-        assert_eq!(permits(), (4, 4));
+        assert!(has(4));
     }
 
     /// A limit of `Duration::MAX` was a panic.
     #[tokio::test]
     async fn for_ever_is_a_time_to_wait() {
-        let limits = BudgetLimits { bytes: PIECE_BYTES, connection_bytes: PIECE_BYTES, wait: Duration::MAX };
-        let budget = Budget::new(limits, Arc::default());
+        let budget = budget(1);
         let mut gate = gate([Bytes::from([message(1), message(1)].concat())], &budget, None);
-        assert_eq!(pull(&mut gate).0.len(), 6 + 4);
+        gate.paying.as_mut().unwrap().1 = Duration::MAX;
+        assert_eq!(pull(&mut gate).0.len(), 6 + 5);
         drop(gate.ledger.claim());
-        assert_eq!(pull(&mut gate).0.len(), 2);
+        assert_eq!(pull(&mut gate).0.len(), 1);
     }
 
     /// A head that announced 64 MiB took a share for ever; sixteen of them, 80 bytes, took all there is.
@@ -623,14 +691,14 @@ mod tests {
         let budget = budget(3);
         let mut gate = gate([], &budget, None);
         gate.inner = Body::new(http_body_util::StreamBody::new(frames));
-        let left = || budget.all.available_permits();
+        let left = || left(&budget, 3);
         let send =
             |bytes: &[u8]| sender.send(Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)))).unwrap();
         let next = async |gate: &mut Gate| std::future::poll_fn(|c| Pin::new(&mut *gate).poll_frame(c)).await;
         let all = message(2000);
         send(&all[..10]);
         assert_eq!(next(&mut gate).await.unwrap().unwrap().into_data().unwrap().len(), 10);
-        assert_eq!(left(), 1);
+        assert_eq!(left(), 2, "what was announced is not held");
         // Slow is not stalled; and what is late because nobody asked for it is not slow.
         let begun = Instant::now();
         tokio::time::sleep(STALL * 2).await;
@@ -651,17 +719,35 @@ mod tests {
         assert_eq!(refused, [1, 0], "there was room");
     }
 
+    /// A head of 5 bytes held the 30 MiB that it announced.
+    #[tokio::test]
+    async fn a_message_holds_what_arrived() {
+        let budget = budget(100);
+        let all = message(60 << 10);
+        let mut gate = gate(all.chunks(5000).map(Bytes::copy_from_slice), &budget, None);
+        let next = async |gate: &mut Gate| std::future::poll_fn(|c| Pin::new(&mut *gate).poll_frame(c)).await;
+        let mut passed: usize = 0;
+        while let Some(frame) = next(&mut gate).await {
+            passed += frame.unwrap().into_data().unwrap().len();
+            assert_eq!(
+                budget.used_bytes(),
+                passed.saturating_sub(HEAD_BYTES).div_ceil(PIECE_BYTES) * PIECE_BYTES
+            );
+        }
+        assert_eq!(passed, all.len());
+    }
+
     #[tokio::test]
     async fn requests_that_are_no_appends_are_small() {
         let budget = budget(1);
         let largest = message(SMALL_BYTES_MAX);
         let small = |bytes: Vec<u8>| {
             let gate = gate([Bytes::from(bytes)], &budget, None);
-            Gate { free: true, message_bytes_max: SMALL_BYTES_MAX, ..gate }
+            Gate { paying: None, message_bytes_max: SMALL_BYTES_MAX, ..gate }
         };
         assert_eq!(pull(&mut small(largest.clone())).0, largest);
         let refused = pull(&mut small(message(SMALL_BYTES_MAX + 1))).1.unwrap();
-        assert_eq!((refused.code(), budget.all.available_permits()), (Code::OutOfRange, 1));
+        assert_eq!((refused.code(), budget.used_bytes()), (Code::OutOfRange, 0));
     }
 
     /// A body whose frames come from somebody.
@@ -722,7 +808,7 @@ mod tests {
     async fn a_small_request_comes_in_time() {
         for begun in [&[][..], &[0, 0], &[0, 0, 0, 0, 9, 1, 2]] {
             let budget = budget(1);
-            let mut gate = Gate { free: true, ..gate([], &budget, None) };
+            let mut gate = Gate { paying: None, ..gate([], &budget, None) };
             let send = fed(&mut gate);
             if !begun.is_empty() {
                 send(begun);
@@ -731,7 +817,7 @@ mod tests {
             assert!(took >= STALL && took < STALL * 2, "{took:?}");
         }
         // Once it has come the rest may take its time: answers are streamed meanwhile.
-        let mut gate = Gate { free: true, ..gate([], &budget(1), None) };
+        let mut gate = Gate { paying: None, ..gate([], &budget(1), None) };
         let send = fed(&mut gate);
         send(&message(3));
         let ended = tokio::time::timeout(STALL * 100, end_of(&mut gate)).await;
@@ -744,7 +830,7 @@ mod tests {
         let budget = budget(1);
         let first = |length| {
             let chunks = [Bytes::from(message(length)), Bytes::from(message(1 << 20))];
-            Gate { free: true, first_bytes_max: SMALL_BYTES_MAX, ..gate(chunks, &budget, None) }
+            Gate { paying: None, first_bytes_max: SMALL_BYTES_MAX, ..gate(chunks, &budget, None) }
         };
         let (passed, status) = pull(&mut first(SMALL_BYTES_MAX));
         assert!(status.is_none() && passed.len() == SMALL_BYTES_MAX + (1 << 20) + 10);

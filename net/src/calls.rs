@@ -18,10 +18,13 @@
 //!
 //! Must not know: sockets, services.
 
+use crate::accounts::{Resource, Share};
+use crate::budget::pieces;
+use crate::paying::Bill;
 use crate::status::to_status;
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind};
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::Frame;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -34,6 +37,10 @@ use tonic::body::Body;
 
 /// What is given to HTTP/2 at a time.
 const PIECE_BYTES: usize = 64 << 10;
+/// So much of an answer of which nothing lies there is free: where memory is short, small answers go on.
+const FREE_BYTES: usize = 4 << 10;
+/// An answer that holds memory for which others wait may lie for so long.
+const PRESSED: Duration = Duration::from_secs(2);
 /// A look is due at least so many times within the shortest limit.
 const LOOKS: u32 = 4;
 /// A connection over which nothing was ever let in is idle after this time.
@@ -99,9 +106,20 @@ impl Calls {
     }
 
     /// One more call, until what is returned is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> Call {
+    pub(crate) fn begin(self: &Arc<Self>, bill: Bill) -> Call {
         self.state().open += 1;
-        Call { calls: self.clone() }
+        Call { calls: self.clone(), is_quiet: false, bill }
+    }
+
+    /// The same of one that keeps no connection open.
+    pub(crate) fn begin_quietly(self: &Arc<Self>, bill: Bill) -> Call {
+        Call { calls: self.clone(), is_quiet: true, bill }
+    }
+
+    /// Whether a call is open that was not refused.
+    pub(crate) fn has_one_let_in(&self) -> bool {
+        let state = self.state();
+        state.open > state.refused
     }
 
     /// One that is open was refused.
@@ -131,6 +149,14 @@ impl Calls {
         for answer in answers {
             let (Some(slow), Some(since)) = (slow, answer.lying().since) else { continue };
             let lies = now.saturating_duration_since(since);
+            let payer = answer.call.bill.payer();
+            let slow = match payer {
+                Some(payer) if lies >= PRESSED && payer.is_pressed(Resource::Answers) => slow.min(PRESSED),
+                _ => slow,
+            };
+            if payer.is_some() {
+                next = next.min(now + PRESSED / 2);
+            }
             match answer.cut(slow, lies) {
                 Cut::Now => cut += 1,
                 Cut::Before => stuck |= lies / 2 >= slow,
@@ -152,11 +178,23 @@ fn slow_reader(slow: Duration) -> Status {
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
+    /// It keeps no connection open.
+    is_quiet: bool,
+    bill: Bill,
 }
 
+/// Among an answer's extensions: the memory that it takes is paid for where it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PaidFor;
+
 impl Call {
-    /// Its answer, watched.
-    pub(crate) fn answer(self, body: Body) -> Body {
+    /// Its answer, watched, and paid for unless that is done where it is made.
+    pub(crate) fn answer(self, response: Response<Body>) -> Response<Body> {
+        let is_paid_for = response.extensions().get::<PaidFor>().is_some();
+        response.map(|body| self.watched(body, is_paid_for))
+    }
+
+    fn watched(self, body: Body, is_paid_for: bool) -> Body {
         if http_body::Body::is_end_stream(&body) {
             return body;
         }
@@ -166,7 +204,8 @@ impl Call {
             state.next += 1;
             let id = state.next;
             let source = Mutex::new(Source { body: Some(body), ..Source::default() });
-            let handed = Arc::new(Handed { source, lying: Mutex::default(), id, call: self });
+            let lying = Mutex::default();
+            let handed = Arc::new(Handed { source, lying, id, call: self, is_paid_for });
             state.answers.insert(id, Arc::downgrade(&handed));
             handed
         };
@@ -177,6 +216,9 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let mut state = self.calls.state();
+        if self.is_quiet {
+            return;
+        }
         state.open -= 1;
         if state.refused > 0 {
             state.refused -= 1;
@@ -190,26 +232,35 @@ impl Drop for Call {
 }
 
 /// What an answer, its pieces and its connection share.
-#[derive(Debug)]
 struct Handed {
     source: Mutex<Source>,
     /// Locked for a moment only, and nothing is locked meanwhile.
     lying: Mutex<Lying>,
     id: u64,
     call: Call,
+    is_paid_for: bool,
 }
 
 /// What is still to be given.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Source {
     /// None: it was cut, or all of it was given.
     body: Option<Body>,
     /// Of the last chunk, what was not given yet.
     rest: Bytes,
+    /// The memory of the next piece is waited for.
+    waiting: Option<Pin<Box<dyn Future<Output = Share> + Send>>>,
     /// It was cut.
     is_cut: bool,
     /// Why, until that is told.
     why: Option<Status>,
+}
+
+impl Source {
+    /// What it reads from, to be dropped where nothing is locked.
+    fn let_go(&mut self) -> impl Sized + use<> {
+        (self.body.take(), std::mem::take(&mut self.rest), self.waiting.take())
+    }
 }
 
 /// The pieces that HTTP/2 holds.
@@ -247,20 +298,33 @@ impl Handed {
         }
         source.is_cut = true;
         source.why = Some(slow_reader(slow));
-        let gone = (source.body.take(), std::mem::take(&mut source.rest));
+        let gone = source.let_go();
         drop(source);
         drop(gone);
         Cut::Now
     }
 
-    /// So much of what there is, as HTTP/2 gets it.
-    fn piece(self: &Arc<Self>, rest: &mut Bytes) -> Frame<Bytes> {
-        let bytes = rest.split_to(rest.len().min(PIECE_BYTES));
+    /// So much of what there is, as HTTP/2 gets it, once there is memory for it.
+    fn poll_piece(self: &Arc<Self>, source: &mut Source, context: &mut Context<'_>) -> Poll<Frame<Bytes>> {
+        let length = source.rest.len().min(PIECE_BYTES);
+        let is_free = self.is_paid_for || length <= FREE_BYTES && self.lying().pieces == 0;
+        let share = match self.call.bill.payer().filter(|_| !is_free) {
+            None => None,
+            Some(payer) => {
+                let waiting = source.waiting.get_or_insert_with(|| {
+                    let payer = payer.clone();
+                    Box::pin(async move { payer.take(Resource::Answers, pieces(length)).await })
+                });
+                Some(ready!(waiting.as_mut().poll(context)))
+            }
+        };
+        source.waiting = None;
+        let bytes = source.rest.split_to(length);
         let mut lying = self.lying();
         lying.pieces += 1;
         lying.since.get_or_insert_with(Instant::now);
         drop(lying);
-        Frame::data(Bytes::from_owner(Piece { bytes, handed: self.clone() }))
+        Poll::Ready(Frame::data(Bytes::from_owner(Piece { bytes, handed: self.clone(), _share: share })))
     }
 }
 
@@ -274,6 +338,7 @@ impl Drop for Handed {
 struct Piece {
     bytes: Bytes,
     handed: Arc<Handed>,
+    _share: Option<Share>,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -299,7 +364,7 @@ impl Drop for Answer {
     fn drop(&mut self) {
         // What it reads from is let go, whatever lies of it.
         let mut source = self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = (source.body.take(), std::mem::take(&mut source.rest));
+        let gone = source.let_go();
         drop(source);
         drop(gone);
     }
@@ -320,7 +385,7 @@ impl http_body::Body for Answer {
             return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
         }
         if !source.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.handed.piece(&mut source.rest))));
+            return self.handed.poll_piece(source, context).map(|piece| Some(Ok(piece)));
         }
         let Some(body) = &mut source.body else { return Poll::Ready(None) };
         let frame = match ready!(Pin::new(body).poll_frame(context)) {
@@ -334,7 +399,7 @@ impl http_body::Body for Answer {
             Ok(data) if data.is_empty() => Frame::data(data),
             Ok(data) => {
                 source.rest = data;
-                self.handed.piece(&mut source.rest)
+                return self.handed.poll_piece(source, context).map(|piece| Some(Ok(piece)));
             }
             Err(trailers) => trailers,
         })))
@@ -405,7 +470,7 @@ mod tests {
         let calls = Calls::new();
         let held = Arc::new(());
         let chunks = vec![Bytes::from(vec![1; PIECE_BYTES + 1]), Bytes::from_static(b"more")];
-        let mut body = calls.begin().answer(Body::new(Chunks(chunks, held.clone())));
+        let mut body = calls.begin(Bill::default()).watched(Body::new(Chunks(chunks, held.clone())), false);
         let look = |now: Instant| calls.look(now, None, Some(SLOW));
         let first = piece(poll(&mut body));
         assert_eq!(first.len(), PIECE_BYTES);
@@ -445,7 +510,7 @@ mod tests {
         let mapped = Arc::new(());
         let of_a_segment = Bytes::from_owner(Mapped(mapped.clone()));
         let body = http_body_util::Full::new(of_a_segment).map_err(|never| match never {});
-        let mut body = calls.begin().answer(Body::new(body));
+        let mut body = calls.begin(Bill::default()).watched(Body::new(body), false);
         let last = piece(poll(&mut body));
         assert!(matches!(poll(&mut body), Poll::Ready(None)));
         drop(body);
@@ -472,8 +537,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_waits_for_something_to_say_is_not_slow() {
         let calls = Calls::new();
-        let mut body =
-            calls.begin().answer(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())));
+        let mut body = calls
+            .begin(Bill::default())
+            .watched(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())), false);
         let said = piece(poll(&mut body));
         assert!(poll(&mut body).is_pending());
         let look = || calls.look(Instant::now() + 10 * SLOW, Some(SLOW), Some(SLOW));
@@ -489,7 +555,7 @@ mod tests {
         let begun = Instant::now();
         assert!(matches!(look(begun + idle - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(begun + idle), Verdict::Idle);
-        let (first, second) = (calls.begin(), calls.begin());
+        let (first, second) = (calls.begin(Bill::default()), calls.begin(Bill::default()));
         assert!(matches!(look(begun + 9 * idle), Verdict::On(_)));
         drop(first);
         assert!(matches!(look(begun + 9 * idle), Verdict::On(_)));
@@ -509,13 +575,13 @@ mod tests {
         let look = |now| calls.look(now, Some(idle), None).verdict;
         let begun = Instant::now();
         tokio::time::advance(UNUSED / 2).await;
-        let call = calls.begin();
+        let call = calls.begin(Bill::default());
         calls.refused();
         drop(call);
         assert!(matches!(look(begun + UNUSED - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(begun + UNUSED), Verdict::Idle);
         // Who was let in once has the whole time, from then on.
-        drop(calls.begin());
+        drop(calls.begin(Bill::default()));
         let used = Instant::now();
         assert!(matches!(look(used + idle - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(used + idle), Verdict::Idle);

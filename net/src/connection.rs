@@ -11,6 +11,8 @@
 //! | a piece of an answer was given | the next one can go | `slow_reader`, see [`calls`](crate::calls) |
 //! | nothing can be written | something can | `slow_reader`, or [`BLOCKED`] |
 //!
+//! One that proved nothing ends when its place is wanted: [`places`](crate::places).
+//!
 //! Invariant: a connection that makes no progress wakes its task by itself.
 
 use crate::arrival::Arrival;
@@ -112,7 +114,7 @@ pub struct Connection<T> {
     /// Since when nothing can be written, if nothing can.
     blocked_since: Option<Instant>,
     ended: bool,
-    _place: Place,
+    place: Place,
 }
 
 impl<T> Connection<T> {
@@ -135,12 +137,15 @@ impl<T> Connection<T> {
             missing: PREFACE_BYTES,
             blocked_since: None,
             ended: false,
-            _place: place,
+            place,
         }
     }
 
     /// Looks whether a limit was reached; otherwise the task is woken for the next look.
     fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.place.poll_taken_away(context).is_ready() {
+            return Err(timed_out("its place was taken away: too many connections, and it proved nothing"));
+        }
         while !self.ended && self.look.as_mut().poll(context).is_ready() {
             let remote = self.arrival.remote();
             if self.missing > 0 {
@@ -329,9 +334,9 @@ mod tests {
 
     fn connection(io: DuplexStream, limits: ConnectionLimits) -> (Connection<DuplexStream>, Arc<Refusals>) {
         let remote = ([127, 0, 0, 1], 1).into();
-        let place = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
+        let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
         let refusals = Arc::<Refusals>::default();
-        let arrival = Arrival::new(remote, false, None);
+        let arrival = Arrival::new(remote, false, None, place.seat());
         let deadline = Instant::now() + limits.handshake;
         let connection = Connection::new(io, arrival, limits.into(), refusals.clone(), deadline, place);
         (connection, refusals)

@@ -17,7 +17,8 @@
 //! | [`refusals`] | counters of what was refused |
 //! | [`access`] | tokens, roles, and which method needs which |
 //! | [`arrival`] | what services know of a connection |
-//! | [`budget`] | the memory that requests may take |
+//! | [`budget`] | the memory that requests and answers may take, and how many streams there may be |
+//! | [`paying`] | calls take their place among the streams |
 //! | [`connection`] | one connection within its limits |
 //! | [`listener`] | connections that come in |
 //! | [`peer`] | the transport between replicas |
@@ -28,6 +29,7 @@
 //! | [`follower`] | such a copy, in the caller's process |
 
 pub mod access;
+mod accounts;
 pub mod address;
 pub mod admin;
 pub mod arrival;
@@ -46,6 +48,7 @@ pub mod listener;
 pub mod logspec;
 pub mod native;
 mod own_thread;
+pub mod paying;
 pub mod peer;
 mod places;
 pub mod proto;

@@ -5,6 +5,7 @@
 //! | no delay | a reply is as long as it is, and goes at once |
 //! | TLS, with what the listener proves itself with now | certificates change while it runs |
 //! | [authorities mended](crate::authority), within TLS | clients name things there that are no hosts |
+//! | [places](crate::places): those that proved nothing leave first | nobody holds all of them for nothing |
 //! | [limits](crate::connection) | who says nothing, asks nothing or reads nothing takes no room for ever |
 //! | large windows | a client fills a long line; what it may send unread stays bounded |
 //! | pings answered, never counted | clients ping idle connections, and drop those that do not answer |
@@ -16,6 +17,7 @@ use crate::places::{Place, Places};
 use crate::refusals::{Refusal, Refusals};
 use crate::sockets;
 use crate::tls::ServerTls;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -163,17 +165,26 @@ impl<T: Send + 'static> Incoming<T> {
         }
     }
 
+    /// A connection too many came from there.
+    fn count(&mut self, limit: Refusal, remote: SocketAddr, what: &str) {
+        let refused = self.refusals.count(limit);
+        if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
+            self.said = Some(Instant::now());
+            tracing::warn!(%remote, limit = limit.name(), refused, "too many connections: {what}");
+        }
+    }
+
     /// Takes one in, if there is a place for it. Some: it is ready.
     fn admit(&mut self, stream: TcpStream, remote: SocketAddr) -> Option<Connection<T>> {
         let place = match self.places.take(remote.ip()) {
-            Ok(place) => place,
-            Err(limit) => {
-                let refused = self.refusals.count(limit);
-                if self.said.is_none_or(|said| said.elapsed() >= SAY_INTERVAL) {
-                    self.said = Some(Instant::now());
-                    let limit = limit.name();
-                    tracing::warn!(%remote, limit, refused, "too many connections: a new one is closed at once");
+            Ok((place, limit)) => {
+                if let Some(limit) = limit {
+                    self.count(limit, remote, "the oldest one that showed no token makes room");
                 }
+                place
+            }
+            Err(limit) => {
+                self.count(limit, remote, "a new one is closed at once");
                 return None;
             }
         };
@@ -183,16 +194,22 @@ impl<T: Send + 'static> Incoming<T> {
         }
         let deadline = Instant::now() + self.limits.handshake.min(FAR);
         let Some(tls) = &self.tls else {
-            let arrival = Arrival::new(remote, false, None);
+            let arrival = Arrival::new(remote, false, None, place.seat());
             return Some(self.connection(Wire::Plain(stream), arrival, deadline, place));
         };
         let acceptor = TlsAcceptor::from(tls.current());
         let (limits, refusals, wrap) = (self.limits.clone(), self.refusals.clone(), self.wrap);
         self.handshakes.spawn(async move {
-            let (why, left) = match timeout_at(deadline, acceptor.accept(stream).into_fallible()).await {
+            let accepting = acceptor.accept(stream).into_fallible();
+            let accepted = tokio::select! {
+                () = poll_fn(|context| place.poll_taken_away(context)) => return None,
+                accepted = timeout_at(deadline, accepting) => accepted,
+            };
+            let (why, left) = match accepted {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
-                    let arrival = Arrival::new(remote, true, shown.map(|c| c.clone().into_owned()));
+                    let shown = shown.map(|c| c.clone().into_owned());
+                    let arrival = Arrival::new(remote, true, shown, place.seat());
                     let io = wrap(Wire::Tls(Box::new(stream)));
                     return Some(Connection::new(io, arrival, limits, refusals, deadline, place));
                 }

@@ -5,6 +5,8 @@
 //! | `request` | what an append carries, as it came |
 //! | `append` | requests in, answers out, in order |
 //! | `read` | committed records, pushed |
+//! | `reply` | one reply of them, as bytes of the wire |
+//! | `service` | the service as tonic serves it |
 //! | `info` | how the log stands, once or whenever it changes |
 //! | `fullness` | what a full log refused, for those who ask whether there is room |
 //! | `leader` | where to send a client that should ask another |
@@ -19,17 +21,20 @@ mod fullness;
 mod info;
 mod leader;
 mod read;
+mod reply;
 mod request;
+mod service;
 
 pub use request::AppendRequest;
+pub use service::LogspecServer;
 
-use crate::budget::{Budget, Budgeted};
+use crate::budget::Budget;
 use crate::gauges::{Counted, Open};
 use crate::host::Host;
 use crate::proto::logspec as proto;
-use crate::proto::logspec::log_server::LogServer;
 use chiplog::{ErrorKind, Index, Log};
 use fullness::Fullness;
+use futures_util::StreamExt as _;
 use leader::Answered;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -119,12 +124,8 @@ impl LogspecService {
     }
 
     /// As a service of a tonic server. Replies are never compressed; requests may be as large as the limits say.
-    pub fn into_server(self) -> Budgeted<LogServer<Self>> {
-        let limits = self.limits.clone();
-        let server = LogServer::new(self)
-            .max_decoding_message_size(limits.message_bytes_max)
-            .max_encoding_message_size(usize::MAX);
-        limits.budget.over(server, limits.message_bytes_max)
+    pub fn into_server(self) -> LogspecServer {
+        LogspecServer::new(self)
     }
 
     /// A stream that is counted while its client has it.
@@ -174,9 +175,9 @@ impl proto::log_server::Log for LogspecService {
     }
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let log = self.log()?.clone();
-        let next = Index(request.into_inner().next_index);
-        Ok(self.counted(Open::Reads, read::replies(self.clone(), log, next)))
+        let payer = self.limits.budget.payer_of(request.extensions());
+        let replies = self.replies(request.get_ref(), payer)?;
+        Ok(Response::new(Box::pin(replies.map(|reply| reply.map(proto::ReadReply::from)))))
     }
 
     async fn info(&self, request: Request<proto::InfoRequest>) -> Result<Response<proto::InfoReply>, Status> {

@@ -1,13 +1,28 @@
-//! Places: how many connections are open, of all clients together and of each address.
+//! Places: how many connections are open, of all clients together and of each address; and which one leaves when one more
+//! comes and there is no room.
 //!
-//! Invariant: a place is counted until it is dropped, and no longer; an address without a place is not remembered.
+//! | one more comes, and | leaves |
+//! |---|---|
+//! | all places are taken | of the address that has most connections that proved nothing: the oldest of these |
+//! | all of its address are taken | the oldest of that address that proved nothing |
+//! | every connection that could leave has proved something, or has a call open | the one that comes |
+//!
+//! A connection proves something when a call on it is let in that needs a role, or by a client's certificate.
+//!
+//! Invariants:
+//! - a place is counted until it is dropped or taken away, and no longer; an address without a place is not remembered;
+//! - a connection that proved something keeps its place.
 //!
 //! Must not know: sockets.
 
+use crate::calls::Calls;
 use crate::refusals::Refusal;
-use std::collections::HashMap;
+use futures_util::task::AtomicWaker;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 
 /// The bits of an IPv6 address that name a network. A host has all that there are within one.
 const NETWORK_BITS: u32 = 64;
@@ -23,7 +38,24 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    of: HashMap<IpAddr, usize>,
+    next: u64,
+    of: HashMap<IpAddr, OfAddress>,
+}
+
+#[derive(Debug, Default)]
+struct OfAddress {
+    count: usize,
+    /// Those that proved nothing yet, the oldest first.
+    unproven: BTreeMap<u64, Arc<Signal>>,
+}
+
+/// Tells a connection that its place is taken away.
+#[derive(Debug, Default)]
+struct Signal {
+    is_taken: AtomicBool,
+    waker: AtomicWaker,
+    /// What is asked on it; not yet known during a handshake.
+    calls: OnceLock<Arc<Calls>>,
 }
 
 // Nothing panics under the lock.
@@ -32,7 +64,7 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 }
 
 /// What counts as one address: that of IPv4, the network of IPv6.
-fn address(remote: IpAddr) -> IpAddr {
+pub(crate) fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
         ip @ IpAddr::V4(_) => ip,
@@ -44,42 +76,115 @@ impl Places {
         Self { all_max, of_address_max, taken: Arc::default() }
     }
 
-    /// One for a connection from there.
+    /// One for a connection from there; and whether another one was taken away for it, because of which limit.
     ///
     /// # Errors
     /// Which limit is reached.
-    pub(crate) fn take(&self, remote: IpAddr) -> Result<Place, Refusal> {
+    pub(crate) fn take(&self, remote: IpAddr) -> Result<(Place, Option<Refusal>), Refusal> {
         let address = address(remote);
         let mut taken = locked(&self.taken);
-        if taken.all >= self.all_max {
-            return Err(Refusal::Connections);
-        }
-        let of_address = taken.of.get(&address).copied().unwrap_or_default();
-        if of_address >= self.of_address_max {
-            return Err(Refusal::ConnectionsOfAddress);
+        let of_address = taken.of.get(&address).map_or(0, |of| of.count);
+        let limit = if taken.all >= self.all_max {
+            Some(Refusal::Connections)
+        } else {
+            (of_address >= self.of_address_max).then_some(Refusal::ConnectionsOfAddress)
+        };
+        let mut leaves = None;
+        if let Some(limit) = limit {
+            let within = (of_address >= self.of_address_max).then_some(address);
+            leaves = Some(taken.make_room(within).ok_or(limit)?);
         }
         taken.all += 1;
-        taken.of.insert(address, of_address + 1);
-        Ok(Place { address, taken: self.taken.clone() })
+        taken.next += 1;
+        let (number, signal) = (taken.next, Arc::<Signal>::default());
+        let of = taken.of.entry(address).or_default();
+        of.count += 1;
+        of.unproven.insert(number, signal.clone());
+        drop(taken);
+        if let Some(left) = leaves {
+            left.waker.wake();
+        }
+        Ok((Place { seat: Seat { address, number, signal, taken: self.taken.clone() } }, limit))
     }
 }
 
-/// A place, until it is dropped.
+impl Taken {
+    /// Takes away the place of a connection that proved nothing and has no call open; of this address, or of the one that
+    /// has most of these. None: there is none.
+    fn make_room(&mut self, within: Option<IpAddr>) -> Option<Arc<Signal>> {
+        let address = match within {
+            Some(address) => address,
+            None => *self.of.iter().max_by_key(|(_, of)| of.unproven.len())?.0,
+        };
+        let unproven = &self.of.get(&address)?.unproven;
+        let idle = |signal: &Signal| signal.calls.get().is_none_or(|calls| !calls.has_one_let_in());
+        let number = unproven.iter().find(|(_, signal)| idle(signal)).map(|(number, _)| *number)?;
+        let signal = self.leave(address, number)?;
+        signal.is_taken.store(true, Ordering::Release);
+        Some(signal)
+    }
+
+    /// A place is given back. Some: it had proved nothing.
+    fn leave(&mut self, address: IpAddr, number: u64) -> Option<Arc<Signal>> {
+        let of = self.of.get_mut(&address)?;
+        let signal = of.unproven.remove(&number);
+        self.all -= 1;
+        of.count -= 1;
+        if of.count == 0 {
+            self.of.remove(&address);
+        }
+        signal
+    }
+}
+
+/// A place, until it is dropped or taken away.
 #[derive(Debug)]
 pub(crate) struct Place {
+    seat: Seat,
+}
+
+/// Where a connection has its place, for those who know what it proved.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
     address: IpAddr,
+    number: u64,
+    signal: Arc<Signal>,
     taken: Arc<Mutex<Taken>>,
+}
+
+impl Place {
+    pub(crate) fn seat(&self) -> Seat {
+        self.seat.clone()
+    }
+
+    /// Ready: it was taken away, and the connection has to end.
+    pub(crate) fn poll_taken_away(&self, context: &mut Context<'_>) -> Poll<()> {
+        let Signal { is_taken, waker, .. } = &*self.seat.signal;
+        waker.register(context.waker());
+        if is_taken.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Seat {
+    /// What is asked on the connection.
+    pub(crate) fn of_calls(&self, calls: &Arc<Calls>) {
+        let _ = self.signal.calls.set(calls.clone());
+    }
+
+    /// The connection keeps its place from now on.
+    pub(crate) fn prove(&self) {
+        if let Some(of) = locked(&self.taken).of.get_mut(&self.address) {
+            of.unproven.remove(&self.number);
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = locked(&self.taken);
-        taken.all -= 1;
-        if let Some(of_address) = taken.of.get_mut(&self.address) {
-            *of_address -= 1;
-            if *of_address == 0 {
-                taken.of.remove(&self.address);
-            }
+        let mut taken = locked(&self.seat.taken);
+        // Told under the lock: a place that was taken away is counted no more.
+        if !self.seat.signal.is_taken.load(Ordering::Acquire) {
+            taken.leave(self.seat.address, self.seat.number);
         }
     }
 }
@@ -92,23 +197,63 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// A place that has proved something.
+    fn proven(places: &Places, from: IpAddr) -> Result<Place, Refusal> {
+        places.take(from).map(|(place, _)| {
+            place.seat().prove();
+            place
+        })
+    }
+
+    fn is_taken_away(place: &Place) -> bool {
+        place.poll_taken_away(&mut Context::from_waker(std::task::Waker::noop())).is_ready()
+    }
+
     #[test]
     fn an_address_has_so_many_and_all_have_so_many() {
         let places = Places::new(5, 2);
         let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
-        let mut open: Vec<Place> = [a, b, a, b].map(|from| places.take(from).unwrap()).into();
-        assert_eq!(places.take(a).unwrap_err(), Refusal::ConnectionsOfAddress);
-        open.push(places.take(c).unwrap());
+        let mut open: Vec<Place> = [a, b, a, b].map(|from| proven(&places, from).unwrap()).into();
+        assert_eq!(proven(&places, a).unwrap_err(), Refusal::ConnectionsOfAddress);
+        open.push(proven(&places, c).unwrap());
         // All are taken: that is said first.
-        assert_eq!(places.take(c).unwrap_err(), Refusal::Connections);
-        assert_eq!(places.take(a).unwrap_err(), Refusal::Connections);
+        assert_eq!(proven(&places, c).unwrap_err(), Refusal::Connections);
+        assert_eq!(proven(&places, a).unwrap_err(), Refusal::Connections);
         drop(open.remove(0));
-        open.push(places.take(a).unwrap());
+        open.push(proven(&places, a).unwrap());
         drop(open.pop());
-        open.push(places.take(c).unwrap());
+        open.push(proven(&places, c).unwrap());
         drop(open);
         let taken = locked(&places.taken);
         assert_eq!((taken.all, taken.of.len()), (0, 0), "nothing is remembered");
+    }
+
+    #[test]
+    fn the_oldest_unproven_of_the_address_with_most_leaves() {
+        let places = Places::new(6, 4);
+        let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
+        let take = |from| places.take(from).unwrap();
+        let kept = proven(&places, a).unwrap();
+        let open: Vec<Place> = [b, a, a, a, b].map(|from| take(from).0).into();
+        // All places are taken; `a` has most that proved nothing.
+        let (first, why) = take(c);
+        assert_eq!(why, Some(Refusal::Connections));
+        let gone: Vec<bool> = open.iter().map(is_taken_away).collect();
+        assert_eq!(gone, [false, true, false, false, false]);
+        // One that has a call open stays.
+        let calls = Calls::new();
+        open[2].seat().of_calls(&calls);
+        let call = calls.begin(Default::default());
+        let (second, _) = take(c);
+        assert!(is_taken_away(&open[3]) && !is_taken_away(&open[2]));
+        drop(call);
+        // An address at its own limit makes room of its own.
+        let more: Vec<Place> = [c, c].map(|from| take(from).0).into();
+        assert_eq!(take(c).1, Some(Refusal::Connections));
+        assert!(is_taken_away(&first) && !is_taken_away(&kept));
+        drop((open, more, first, second, kept));
+        let taken = locked(&places.taken);
+        assert_eq!((taken.all, taken.of.len()), (0, 0), "a place that was taken away is given back once");
     }
 
     #[test]

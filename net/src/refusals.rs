@@ -28,6 +28,8 @@ pub enum Refusal {
     MessageBytes,
     /// A message that found no room in time among those under way.
     InflightBytes,
+    /// A call: as many are open as are allowed.
+    Streams,
     /// A request whose rest did not come in time.
     Stalled,
     /// A call without a token, or with one that nobody knows.
@@ -38,7 +40,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connections,
         Self::ConnectionsOfAddress,
         Self::Handshake,
@@ -46,6 +48,7 @@ impl Refusal {
         Self::SlowReader,
         Self::MessageBytes,
         Self::InflightBytes,
+        Self::Streams,
         Self::Stalled,
         Self::Unauthenticated,
         Self::PermissionDenied,
@@ -61,6 +64,7 @@ impl Refusal {
             Self::SlowReader => "slow_reader",
             Self::MessageBytes => "message_bytes",
             Self::InflightBytes => "inflight_bytes",
+            Self::Streams => "streams",
             Self::Stalled => "stalled",
             Self::Unauthenticated => "unauthenticated",
             Self::PermissionDenied => "permission_denied",

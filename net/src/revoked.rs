@@ -63,8 +63,8 @@ impl<T: Clone + Send + 'static> Open<T> {
         let mut calls = locked(&self.calls);
         calls.next += 1;
         let id = calls.next;
-        calls.open.insert(id, (by, held.clone()));
-        Admitted { calls: self.calls.clone(), id, held }
+        calls.open.insert(id, (by.clone(), held.clone()));
+        Admitted { calls: self.calls.clone(), id, by, held }
     }
 
     /// Ends those that are let in no more. Does not wait for bodies that make their next piece just now.
@@ -84,10 +84,18 @@ impl<T: Clone + Send + 'static> Open<T> {
 pub(crate) struct Admitted<T> {
     calls: Arc<Mutex<Calls<T>>>,
     id: u64,
+    by: T,
     held: Arc<Held>,
 }
 
-impl<T: Send + 'static> Admitted<T> {
+impl<T> Admitted<T> {
+    /// What it was let in by.
+    pub(crate) fn by(&self) -> &T {
+        &self.by
+    }
+}
+
+impl<T: Unpin + Send + 'static> Admitted<T> {
     /// Its answer, until it is ended.
     pub(crate) fn answer(self, body: Body) -> Body {
         self.held.with_body(|held| *held = Some(body));

@@ -1,14 +1,21 @@
 //! Verbatim: answers of a server-streaming call as bytes of the wire, without a copy of what is large: the log's mapping
 //! is what the socket is given. A generated service would copy every answer into a buffer of its own.
 //!
+//! What an answer takes in memory (its small parts, and what was unpacked for it) is paid for by its maker before it is
+//! made, and is held until HTTP/2 has dropped the last piece of it.
+//!
 //! Must not know: what the messages say.
 
+use crate::accounts::{Payer, Resource, Share};
+use crate::budget::pieces;
+use crate::calls::PaidFor;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::Stream;
 use http_body::Frame;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tonic::body::Body;
 use tonic::codegen::StdError;
@@ -34,19 +41,71 @@ pub(crate) trait Verbatim: Send + 'static {
     fn encode(&self, chunks: &mut VecDeque<Bytes>);
 }
 
+/// The memory of an answer, held by its bytes. None: nobody counts it.
+pub(crate) type Memory = Option<Arc<Share>>;
+
+/// Pays for so many bytes of an answer, once there is room for them.
+pub(crate) async fn pay(payer: Option<&Arc<Payer>>, bytes: usize) -> Memory {
+    match payer {
+        Some(payer) => Some(Arc::new(payer.take(Resource::Answers, pieces(bytes)).await)),
+        None => None,
+    }
+}
+
+/// Bytes of an answer, with their share of what answers may take.
+struct Paid {
+    bytes: Bytes,
+    _memory: Arc<Share>,
+}
+
+impl AsRef<[u8]> for Paid {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// One gRPC frame in the making: what is small is gathered, what is large is shared.
 pub(crate) struct FrameWriter<'a> {
     pub(crate) head: BytesMut,
     chunks: &'a mut VecDeque<Bytes>,
+    memory: Memory,
+    /// What is shared takes memory as well: it is no mapping.
+    all_is_paid: bool,
 }
 
 impl<'a> FrameWriter<'a> {
     /// `length`: of the message. `gathered`: about how many of its bytes are small.
-    pub(crate) fn new(length: usize, gathered: usize, chunks: &'a mut VecDeque<Bytes>) -> Self {
+    pub(crate) fn new(
+        length: usize,
+        gathered: usize,
+        chunks: &'a mut VecDeque<Bytes>,
+        memory: &Memory,
+    ) -> Self {
         let mut head = BytesMut::with_capacity(FRAME_HEAD_BYTES + gathered);
         head.put_u8(0);
         head.put_u32(length as u32);
-        Self { head, chunks }
+        Self { head, chunks, memory: memory.clone(), all_is_paid: false }
+    }
+
+    /// What is shared from here on was unpacked for it, and holds its memory.
+    pub(crate) fn shares_memory(mut self) -> Self {
+        self.all_is_paid = true;
+        self
+    }
+
+    fn gathered(&mut self) {
+        if !self.head.is_empty() {
+            let bytes = self.head.split().freeze();
+            let bytes = self.paid(bytes);
+            self.chunks.push_back(bytes);
+        }
+    }
+
+    fn paid(&self, bytes: Bytes) -> Bytes {
+        match &self.memory {
+            Some(memory) => Bytes::from_owner(Paid { bytes, _memory: memory.clone() }),
+            None => bytes,
+        }
     }
 
     /// A field of bytes.
@@ -56,16 +115,22 @@ impl<'a> FrameWriter<'a> {
         if bytes.len() < SHARED_BYTES_MIN {
             self.head.put_slice(bytes);
         } else {
-            self.chunks.push_back(self.head.split().freeze());
-            self.chunks.push_back(bytes.clone());
+            self.gathered();
+            let bytes = if self.all_is_paid { self.paid(bytes.clone()) } else { bytes.clone() };
+            self.chunks.push_back(bytes);
         }
     }
 
+    /// A field of few bytes.
+    pub(crate) fn small(&mut self, tag: u32, bytes: &[u8]) {
+        encode_key(tag, WireType::LengthDelimited, &mut self.head);
+        encode_varint(bytes.len() as u64, &mut self.head);
+        self.head.put_slice(bytes);
+    }
+
     /// The frame is whole.
-    pub(crate) fn end(self) {
-        if !self.head.is_empty() {
-            self.chunks.push_back(self.head.freeze());
-        }
+    pub(crate) fn end(mut self) {
+        self.gathered();
     }
 }
 
@@ -133,6 +198,7 @@ where
             let frames = Frames { answers: Some(answers), chunks: VecDeque::new() };
             let mut response = Response::new(Body::new(frames));
             response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+            response.extensions_mut().insert(PaidFor);
             response
         }
         Err(status) => status.into_http(),

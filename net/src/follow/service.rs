@@ -1,6 +1,7 @@
 //! Service: `chiplog.v1.Follow` as tonic serves it. Not the generated one: its answers go out as they stand in the log.
 
 use super::{Follow, source};
+use crate::budget::Paying;
 use crate::proto::v1::FollowRequest;
 use crate::proto::v1::follow_server::SERVICE_NAME;
 use crate::verbatim::respond;
@@ -58,8 +59,10 @@ where
             return Box::pin(std::future::ready(Ok(status.into_http())));
         }
         let Self(follow) = self.clone();
+        let payer = request.extensions().get().map(|Paying(payer)| payer.clone());
         Box::pin(async move {
-            let begin = |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes);
+            let begin =
+                |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes, payer);
             Ok(respond(request, begin).await)
         })
     }

@@ -3,12 +3,13 @@
 //! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
 //! moment ago, it is read at once.
 
+use crate::accounts::Payer;
 use crate::host::{Feeding as Counted, Host};
 use crate::ids;
 use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
-use crate::verbatim::{Answers, FrameWriter, SHARED_BYTES_MIN, Verbatim};
+use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, pay};
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, Term, Timestamp};
 use prost::encoding::{encoded_len_varint, uint64};
@@ -21,6 +22,8 @@ use tonic::Status;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
+/// What a response takes besides its blocks.
+const RESPONSE_HEAD_BYTES: usize = 256;
 /// While much is sent, the source looks so often whether it is kept up to date itself.
 const FED_LOOK: Duration = Duration::from_secs(1);
 
@@ -35,6 +38,7 @@ pub(super) struct Reply {
     first: Index,
     committed: RaftIndex,
     fed: bool,
+    memory: Memory,
 }
 
 /// Begins a stream.
@@ -46,12 +50,14 @@ pub(super) fn begin(
     host: &Arc<Host>,
     request: &FollowRequest,
     response_bytes: usize,
+    payer: Option<Arc<Payer>>,
 ) -> Result<Answers<Reply>, Status> {
     let log = host.log(&request.log)?.clone();
     let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
     let feed = log.feed(from).map_err(|e| host.status_of(&e))?;
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
     let feeding = Feeding {
+        payer,
         counted: host.feeding(),
         fed: (Instant::now(), host.is_fed()),
         host: host.clone(),
@@ -97,6 +103,8 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
 }
 
 struct Feeding {
+    /// Who pays for the memory of responses.
+    payer: Option<Arc<Payer>>,
     /// Until the stream ends, the host counts it.
     counted: Counted,
     /// Whether the source is kept up to date, and when that was looked at.
@@ -128,7 +136,7 @@ impl Feeding {
 
     async fn respond(&mut self, mut feed: Box<Feed>) -> chiplog::Result<Reply> {
         if !std::mem::replace(&mut self.told, true) {
-            let mut reply = self.reply(&feed, None);
+            let mut reply = self.reply(&feed, None).await;
             reply.log = Some(self.log.info().log_id);
             self.feed = Some(feed);
             return Ok(reply);
@@ -139,7 +147,9 @@ impl Feeding {
             let frame = if self.at_tail {
                 feed.next(bytes_max)?
             } else {
+                let turn = self.host.turn_to_read().await;
                 let reading = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
                     let frame = feed.next(bytes_max);
                     (feed, frame)
                 });
@@ -150,7 +160,7 @@ impl Feeding {
             if let Some(frame) = frame {
                 // A frame ends before the block that would be too much: its size does not tell.
                 self.at_tail = feed.position().is_some_and(|(raft, _)| raft >= feed.committed());
-                let reply = self.reply(&feed, Some(frame));
+                let reply = self.reply(&feed, Some(frame)).await;
                 self.feed = Some(feed);
                 return Ok(reply);
             }
@@ -158,15 +168,17 @@ impl Feeding {
             if let Ok(more) = timeout_at(deadline, poll_fn(|context| feed.poll_more(context))).await {
                 more?;
             } else {
-                let reply = self.reply(&feed, None);
+                let reply = self.reply(&feed, None).await;
                 self.feed = Some(feed);
                 return Ok(reply);
             }
         }
     }
 
-    fn reply(&mut self, feed: &Feed, frame: Option<Fed>) -> Reply {
-        self.counted.sent(frame.as_ref().map_or(0, Fed::bytes));
+    async fn reply(&mut self, feed: &Feed, frame: Option<Fed>) -> Reply {
+        let bytes = frame.as_ref().map_or(0, Fed::bytes);
+        self.counted.sent(bytes);
+        let memory = pay(self.payer.as_ref(), bytes + RESPONSE_HEAD_BYTES).await;
         if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
             self.fed = (Instant::now(), self.host.is_fed());
         }
@@ -178,6 +190,7 @@ impl Feeding {
             first: info.first,
             committed: feed.committed(),
             fed: self.fed.1,
+            memory,
         }
     }
 }
@@ -219,7 +232,7 @@ impl Verbatim for Reply {
             + numbers.iter().map(|(tag, n)| uint64::encoded_len(*tag, n)).sum::<usize>();
         let gathered = |b: &Bytes| if b.len() < SHARED_BYTES_MIN { of_bytes(b) } else { 12 };
         let small = fields.iter().map(|(_, b)| gathered(b)).sum::<usize>() + 44;
-        let mut frame = FrameWriter::new(length, small, chunks);
+        let mut frame = FrameWriter::new(length, small, chunks, &self.memory);
         for (tag, bytes) in fields {
             frame.bytes(tag, bytes);
         }
@@ -252,7 +265,8 @@ mod tests {
         for (n, frame) in frames.into_iter().enumerate() {
             let log = (n == 0).then_some(LogId(1 << 100));
             let (last, first, committed) = (Index(1 << 33), Index(1), RaftIndex(300));
-            let reply = Reply { frame, log, last, first, committed, fed: n.is_multiple_of(2) };
+            let fed = n.is_multiple_of(2);
+            let reply = Reply { frame, log, last, first, committed, fed, memory: None };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();

@@ -19,6 +19,7 @@ mod read;
 mod service;
 mod verbatim;
 
+use crate::accounts::Payer;
 use crate::budget::{Budget, Ledger};
 use crate::gauges::{Counted, Open};
 use crate::host::Host;
@@ -120,9 +121,9 @@ impl Native {
         NativeServer::new(self)
     }
 
-    fn replies(&self, request: &ReadRequest) -> Result<Replies, Status> {
+    fn replies(&self, request: &ReadRequest, payer: Arc<Payer>) -> Result<Replies, Status> {
         let log = self.host.log(&request.log)?.clone();
-        let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes)?;
+        let replies = read::stream(self.host.clone(), log, request, self.options.reply_bytes, payer)?;
         Ok(Box::pin(Counted::new(replies, self.host.gauges(), Open::Reads)))
     }
 
@@ -186,7 +187,8 @@ impl Service for Native {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadStream>, Status> {
-        Ok(Response::new(ReadStream(self.replies(request.get_ref())?)))
+        let payer = self.options.budget.payer_of(request.extensions());
+        Ok(Response::new(ReadStream(self.replies(request.get_ref(), payer)?)))
     }
 
     async fn discard(&self, request: Request<DiscardRequest>) -> Result<Response<DiscardResponse>, Status> {

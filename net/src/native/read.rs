@@ -3,14 +3,18 @@
 //! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
 //! written a moment ago, it is read at once.
 //!
+//! Invariant: what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds
+//! places in the log's mapping and no memory.
+//!
 //! Must not know: what is in a batch.
 
+use crate::accounts::Payer;
 use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
-use crate::verbatim::Answers;
-use chiplog::{Error, ErrorKind, Index, Log, Reader, Start, StoredBatch, Timestamp};
+use crate::verbatim::{Answers, Memory, SHARED_BYTES_MIN, pay};
+use chiplog::{Error, ErrorKind, Index, Log, ReadMode, Reader, Start, StoredBatch, Timestamp};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,6 +33,7 @@ pub(super) struct Reply {
     pub(super) first: Index,
     /// Not settled yet: the read waits for the replica.
     pub(super) next: Option<Index>,
+    pub(super) memory: Memory,
 }
 
 /// The same as messages, for whoever serves the generated service.
@@ -40,7 +45,7 @@ impl Stream for ReadStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let reply = ready!(self.0.as_mut().poll_next(context));
         Poll::Ready(reply.map(|reply| {
-            reply.map(|Reply { batches, last, first, next }| ReadResponse {
+            reply.map(|Reply { batches, last, first, next, .. }| ReadResponse {
                 batches: batches.into_iter().map(message).collect(),
                 last: last.get(),
                 first: first.get(),
@@ -61,6 +66,8 @@ fn message(batch: StoredBatch) -> Message {
 /// The replies of one read.
 pub(super) type Replies = Answers<Reply>;
 
+/// What a batch takes in a reply besides its own bytes, generously.
+pub(super) const BATCH_HEAD_BYTES: usize = 160;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -74,6 +81,7 @@ pub(super) fn stream(
     log: Log,
     request: &ReadRequest,
     reply_bytes: usize,
+    payer: Arc<Payer>,
 ) -> Result<Replies, Status> {
     let start = match request.start {
         Some(Asked::Index(index)) => Start::Index(Index(index)),
@@ -87,8 +95,11 @@ pub(super) fn stream(
         }
     };
     let keep_alive = Duration::from_millis(request.keep_alive_millis.into());
+    let is_mapped = log.options().read_mode == ReadMode::Map;
     let reading = Reading {
         host,
+        payer,
+        is_mapped,
         log,
         stage: Stage::Waiting { min: Index(request.min_index), start },
         follow: request.follow,
@@ -103,7 +114,10 @@ pub(super) fn stream(
 
 struct Reading {
     host: Arc<Host>,
+    payer: Arc<Payer>,
     log: Log,
+    /// Batches are places in a mapping, and take no memory.
+    is_mapped: bool,
     stage: Stage,
     follow: bool,
     bytes_left: u64,
@@ -169,7 +183,7 @@ impl Reading {
                 Ok(more) => more?, // a log that takes nothing more never gets there
                 Err(_) => {
                     self.stage = Stage::Waiting { min, start };
-                    return Ok(self.response(Vec::new(), None));
+                    return Ok(self.response(Vec::new(), None).await);
                 }
             }
         }
@@ -182,7 +196,7 @@ impl Reading {
         };
         let next = reader.position();
         self.stage = Stage::Open { reader: Box::new(reader), at_tail: false };
-        Ok(self.response(Vec::new(), Some(next)))
+        Ok(self.response(Vec::new(), Some(next)).await)
     }
 
     /// None: all that was asked for was told.
@@ -200,7 +214,11 @@ impl Reading {
             let got = if at_tail {
                 gather(reader, bytes_max, records_max)
             } else {
-                let reading = tokio::task::spawn_blocking(move || gather(reader, bytes_max, records_max));
+                let turn = self.host.turn_to_read().await;
+                let reading = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    gather(reader, bytes_max, records_max)
+                });
                 reading.await.map_err(|_| gone())?
             };
             reader = got.reader;
@@ -208,7 +226,11 @@ impl Reading {
             if !got.batches.is_empty() {
                 self.bytes_left = self.bytes_left.saturating_sub(got.bytes);
                 self.records_left = self.records_left.saturating_sub(got.records);
-                let response = self.response(got.batches, Some(reader.position()));
+                let position = reader.position();
+                if !self.is_mapped {
+                    let _ = reader.seek(position); // lets go of the block that it has in memory
+                }
+                let response = self.response(got.batches, Some(position)).await;
                 // A short reply: the tail was reached.
                 self.stage = Stage::Open { reader, at_tail: got.bytes < bytes_max };
                 return Ok(Some(response));
@@ -223,7 +245,7 @@ impl Reading {
             match timeout_at(deadline, more(&mut reader)).await {
                 Ok(more) => more?,
                 Err(_) => {
-                    let response = self.response(Vec::new(), Some(reader.position()));
+                    let response = self.response(Vec::new(), Some(reader.position())).await;
                     self.stage = Stage::Open { reader, at_tail };
                     return Ok(Some(response));
                 }
@@ -231,9 +253,15 @@ impl Reading {
         }
     }
 
-    fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> Reply {
+    async fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> Reply {
+        let copied = |batch: &StoredBatch| match batch.bytes().len() {
+            bytes if !self.is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
+            _ => BATCH_HEAD_BYTES,
+        };
+        let bytes = batches.iter().map(copied).sum();
+        let memory = pay(Some(&self.payer), bytes).await;
         let info = self.log.info();
-        Reply { batches, last: info.last, first: info.first, next }
+        Reply { batches, last: info.last, first: info.first, next, memory }
     }
 
     fn status(&self, error: &Error) -> Status {

@@ -65,6 +65,9 @@ where
             return self.others.call(request.map(Body::new));
         }
         let native = self.native.clone();
-        Box::pin(async move { Ok(respond(request, |request: &ReadRequest| native.replies(request)).await) })
+        let payer = native.options.budget.payer_of(request.extensions());
+        Box::pin(
+            async move { Ok(respond(request, |request: &ReadRequest| native.replies(request, payer)).await) },
+        )
     }
 }

@@ -40,7 +40,8 @@ impl Verbatim for Reply {
         let length = batches + numbers.iter().map(|(tag, n)| uint64::encoded_len(*tag, n)).sum::<usize>();
         let copied =
             self.batches.iter().map(|b| b.bytes().len()).filter(|n| *n < SHARED_BYTES_MIN).sum::<usize>();
-        let mut frame = FrameWriter::new(length, copied + 40 * (self.batches.len() + 1), chunks);
+        let mut frame =
+            FrameWriter::new(length, copied + 40 * (self.batches.len() + 1), chunks, &self.memory);
         for (batch, (nanos, inner)) in self.batches.iter().zip(heads) {
             encode_key(field::response::BATCHES, WireType::LengthDelimited, &mut frame.head);
             encode_varint(inner as u64, &mut frame.head);
@@ -86,7 +87,8 @@ mod tests {
             [vec![], vec![44], vec![edge - 1], vec![edge], vec![100, edge + 1, 100, 100, 300_000, 44]]
         {
             let batches: Vec<_> = sizes.iter().zip(1..).map(|(bytes, first)| stored(first, *bytes)).collect();
-            let reply = Reply { batches, last: Index(1 << 33), first: Index(1), next: Some(Index(300)) };
+            let (last, first, next) = (Index(1 << 33), Index(1), Some(Index(300)));
+            let reply = Reply { batches, last, first, next, memory: None };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();

@@ -101,10 +101,13 @@ impl Peer for PeerService {
         let Some(peer_message::Message::Hello(hello)) = first.and_then(|m| m.message) else {
             return Err(Status::failed_precondition("a stream begins with a Hello"));
         };
-        let admitted = self.identify(&hello, arrival).and_then(|()| admit(&self.shared, &hello));
+        let admitted = self.identify(&hello, arrival.as_ref()).and_then(|()| admit(&self.shared, &hello));
         let sender = admitted.inspect_err(|status| {
             tracing::debug!(from = hello.from, why = status.message(), "refused a peer");
         })?;
+        if let Some(arrival) = &arrival {
+            arrival.prove();
+        }
         let answer = PeerHello {
             protocol: PROTOCOL,
             log_id: hello.log_id,
@@ -132,7 +135,7 @@ impl PeerService {
     ///
     /// # Errors
     /// PERMISSION_DENIED.
-    fn identify(&self, hello: &PeerHello, arrival: Option<Arrival>) -> Result<(), Status> {
+    fn identify(&self, hello: &PeerHello, arrival: Option<&Arrival>) -> Result<(), Status> {
         let node = NodeId(hello.from);
         if self.shared.tls.is_none() || arrival.is_some_and(|arrival| arrival.is_node(node)) {
             return Ok(());

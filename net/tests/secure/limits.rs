@@ -340,7 +340,8 @@ impl http_body::Body for Sent {
 /// the middle of a message was taken for one that does not send.
 #[tokio::test]
 async fn streams_that_wait_leave_room_for_others_of_their_connection() {
-    let limits = BudgetLimits { bytes: 64 << 20, connection_bytes: MESSAGE_BYTES_MAX, wait: PATIENCE * 2 };
+    let (bytes, connection_bytes, wait) = (64 << 20, MESSAGE_BYTES_MAX, PATIENCE * 2);
+    let limits = BudgetLimits { bytes, connection_bytes, wait, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_budget(settings, budget.clone()).await;
@@ -406,7 +407,7 @@ fn append(channel: &Channel, body: Sent) -> mpsc::Receiver<Bytes> {
     answered
 }
 
-/// A body that announces a message of so many bytes, and sends none of them; until it is to end.
+/// A body that sends all of a message but its last byte, and waits until it is to end.
 struct Announced(Option<Bytes>, oneshot::Receiver<()>);
 
 impl http_body::Body for Announced {
@@ -424,11 +425,11 @@ impl http_body::Body for Announced {
     }
 }
 
-/// Begins an append whose first message has so many bytes, and lets the server wait for it, until what is returned is
-/// dropped.
+/// Begins an append whose first message has so many bytes, and lets the server wait for the last of them, until what is
+/// returned is dropped.
 fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()> {
     let (stop, stopped) = oneshot::channel();
-    let head = [&[0], &length.to_be_bytes()[..]].concat();
+    let head = [&[0], &length.to_be_bytes()[..], &vec![7; length as usize - 1]].concat();
     let mut request = http::Request::new(Body::new(Announced(Some(head.into()), stopped)));
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = format!("http://a/{service}/Append").parse().unwrap();
@@ -443,7 +444,7 @@ fn announce(channel: &Channel, service: &str, length: u32) -> oneshot::Sender<()
     stop
 }
 
-/// Messages hold their room from when they are announced until they are answered: up to the limit of their connection,
+/// Messages hold room for what arrived of them until they are answered: up to the limit of their connection,
 /// and of all; one more waits, and is refused by name. Both services share it.
 #[tokio::test]
 async fn inflight_bytes() {
@@ -452,6 +453,8 @@ async fn inflight_bytes() {
         bytes: 2 * LIMIT as usize,
         connection_bytes: LIMIT as usize,
         wait: Duration::from_millis(400),
+        share_percent: 100,
+        ..BudgetLimits::default()
     };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
@@ -479,7 +482,7 @@ async fn inflight_bytes() {
     holds(LIMIT - 1024).await;
     append(&first).await.unwrap();
     holds(LIMIT - 1024).await;
-    let more = announce(&first, "chiplog.v1.Log", 1);
+    let more = announce(&first, "chiplog.v1.Log", 2);
     holds(LIMIT).await;
     let status = append(&first).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
@@ -490,7 +493,7 @@ async fn inflight_bytes() {
     let others = announce(&second, "chiplog.v1.Log", LIMIT - 1024);
     holds(2 * LIMIT - 1024).await;
     append(&third).await.unwrap();
-    let last = announce(&second, "logspec.Log", 1);
+    let last = announce(&second, "logspec.Log", 2);
     holds(2 * LIMIT).await;
     let status = append(&third).await.unwrap_err();
     assert!(status.message().contains("of all connections"), "{status}");

@@ -1,8 +1,10 @@
 //! A listener's doors: certificates, tokens, limits, each at its boundary.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod attacks;
 mod certificates;
 mod limits;
+mod others;
 mod peers;
 mod pki;
 mod support;

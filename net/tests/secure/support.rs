@@ -9,6 +9,7 @@ use chiplog_net::host::Host;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::logspec::{Limits, LogspecService};
 use chiplog_net::native::{Native, NativeOptions};
+use chiplog_net::paying::CallBudgetLayer;
 use chiplog_net::proto::logspec::InfoRequest;
 use chiplog_net::proto::logspec::log_client::LogClient;
 use chiplog_net::refusals::{Refusal, Refusals};
@@ -42,14 +43,23 @@ impl Served {
 
     pub(crate) async fn with_tokens(settings: Settings, tokens: Option<Tokens>) -> Self {
         let budget = Budget::new(BudgetLimits::default(), settings.refusals.clone());
-        Self::with(settings, tokens, budget).await
+        Self::with(settings, tokens, budget, MESSAGE_BYTES_MAX).await
     }
 
     pub(crate) async fn with_budget(settings: Settings, budget: Budget) -> Self {
-        Self::with(settings, None, budget).await
+        Self::with(settings, None, budget, MESSAGE_BYTES_MAX).await
     }
 
-    async fn with(settings: Settings, tokens: Option<Tokens>, budget: Budget) -> Self {
+    pub(crate) async fn with_message_bytes(settings: Settings, budget: Budget, message: usize) -> Self {
+        Self::with(settings, None, budget, message).await
+    }
+
+    pub(crate) async fn with(
+        settings: Settings,
+        tokens: Option<Tokens>,
+        budget: Budget,
+        message_bytes_max: usize,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
         let host = Host::new();
@@ -57,13 +67,13 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let refusals = settings.refusals.clone();
-        let limits =
-            Limits { message_bytes_max: MESSAGE_BYTES_MAX, budget: budget.clone(), ..Limits::default() };
+        let limits = Limits { message_bytes_max, budget: budget.clone(), ..Limits::default() };
         let mut options = NativeOptions::default();
-        (options.message_bytes_max, options.budget) = (MESSAGE_BYTES_MAX, budget.clone());
+        (options.message_bytes_max, options.budget) = (message_bytes_max, budget.clone());
         let access = Arc::new(Access::new(tokens, refusals.clone()));
         let router = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
+            .layer(CallBudgetLayer::new(budget.clone()))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
             .add_service(Native::with(host.clone(), options).into_service())
             .add_service(Follow::new(host).into_service());

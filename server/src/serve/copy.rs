@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use chiplog_net::access::AccessLayer;
 use chiplog_net::host::Host;
 use chiplog_net::listener;
+use chiplog_net::paying::CallBudgetLayer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +35,17 @@ impl CopyServer {
     pub(crate) fn start(config: &Config, host: &Arc<Host>) -> Result<Self> {
         let (listener, at) = bind("--listen", &config.listen.client)?;
         let mut reloader = Reloader::default();
-        let Doors { settings, access, .. } = doors(config, &mut reloader)?;
+        let Doors { settings, access, budget, .. } = doors(config, &mut reloader)?;
         if settings.tls.is_none() && !at.ip().is_loopback() && !config.insecure {
             let what = format!(
                 "--listen {at} is open to others and has no TLS: give --listen-certificate and --listen-key, or --insecure"
             );
             return Err(Failure::usage(what));
         }
-        let (routes, reporter) = router::copy_routes(host)?;
+        let (routes, reporter) = router::copy_routes(host, &budget)?;
         let mut server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access))
+            .layer(CallBudgetLayer::new(budget))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
         let runtime = crate::runtime::runtime(None)?;

@@ -17,6 +17,10 @@ pub(crate) struct Limits {
     pub(crate) connections_per_address_max: u64,
     /// Calls open on one connection.
     pub(crate) streams_max: u64,
+    /// Calls open on all connections.
+    pub(crate) streams_total_max: u64,
+    /// Of the latter, of `inflight_bytes_max` and of `answer_bytes_max`: what one address may have, and one token.
+    pub(crate) share_percent: u64,
     pub(crate) header_bytes_max: Size,
     /// None: what the log's batches need, 64 MiB at least.
     pub(crate) message_bytes_max: Option<Size>,
@@ -25,6 +29,10 @@ pub(crate) struct Limits {
     /// The same of all.
     pub(crate) inflight_bytes_max: Size,
     pub(crate) inflight_wait_millis: u64,
+    /// Answers that are made and not sent, of one connection.
+    pub(crate) answer_connection_bytes_max: Size,
+    /// The same of all.
+    pub(crate) answer_bytes_max: Size,
     pub(crate) handshake_millis: u64,
     /// 0: for ever.
     pub(crate) idle_seconds: u64,
@@ -40,11 +48,15 @@ impl Default for Limits {
             connections_max: connection.connections as u64,
             connections_per_address_max: connection.connections_per_address as u64,
             streams_max: connection.streams.into(),
+            streams_total_max: budget.streams as u64,
+            share_percent: budget.share_percent.into(),
             header_bytes_max: Size(connection.header_bytes.into()),
             message_bytes_max: None,
             inflight_connection_bytes_max: size(budget.connection_bytes),
             inflight_bytes_max: size(budget.bytes),
             inflight_wait_millis: budget.wait.as_millis() as u64,
+            answer_connection_bytes_max: size(budget.answer_connection_bytes),
+            answer_bytes_max: size(budget.answer_bytes),
             handshake_millis: connection.handshake.as_millis() as u64,
             idle_seconds: connection.idle.map_or(0, |t| t.as_secs()),
             slow_reader_millis: connection.slow_reader.map_or(0, |t| t.as_millis() as u64),
@@ -68,11 +80,15 @@ impl Limits {
         within("connections_max", self.connections_max, 1, 1 << 20)?;
         within("connections_per_address_max", self.connections_per_address_max, 1, 1 << 20)?;
         within("streams_max", self.streams_max, 1, 1 << 20)?;
+        within("streams_total_max", self.streams_total_max, 1, 1 << 20)?;
+        within("share_percent", self.share_percent, 1, 100)?;
         within("header_bytes_max", self.header_bytes_max.0, 1 << 10, 64 << 10)?;
         within("message_bytes_max", message, u64::from(batch_bytes_max) + FRAME_BYTES, 1 << 30)?;
         within("inflight_connection_bytes_max", self.inflight_connection_bytes_max.0, 1 << 20, 1 << 38)?;
         within("inflight_bytes_max", self.inflight_bytes_max.0, 1 << 20, 1 << 38)?;
         within("inflight_wait_millis", self.inflight_wait_millis, 0, MILLIS_MAX)?;
+        within("answer_connection_bytes_max", self.answer_connection_bytes_max.0, 1 << 20, 1 << 38)?;
+        within("answer_bytes_max", self.answer_bytes_max.0, 1 << 20, 1 << 38)?;
         within("handshake_millis", self.handshake_millis, 100, MILLIS_MAX)?;
         within("idle_seconds", self.idle_seconds, 0, SECONDS_MAX)?;
         within("slow_reader_millis", self.slow_reader_millis, 0, MILLIS_MAX)
@@ -102,8 +118,26 @@ impl Limits {
             bytes: self.inflight_bytes_max.0 as usize,
             connection_bytes: self.inflight_connection_bytes_max.0 as usize,
             wait: Duration::from_millis(self.inflight_wait_millis),
+            answer_bytes: self.answer_bytes_max.0 as usize,
+            answer_connection_bytes: self.answer_connection_bytes_max.0 as usize,
+            streams: self.streams_total_max as usize,
+            share_percent: self.share_percent as u8, // bounded
         }
     }
+}
+
+/// Descriptors besides those of clients' connections: segments, replicas, probes. Where fewer are allowed in all, half of
+/// these.
+const DESCRIPTORS: u64 = 1024;
+
+/// How many connections of clients there is room for, where so many descriptors may be open.
+pub(super) fn connections_within(descriptors: u64) -> u64 {
+    (descriptors - DESCRIPTORS.min(descriptors / 2)).max(1)
+}
+
+/// Descriptors that so many connections of clients need, with all else.
+pub(super) fn descriptors_for(connections: u64) -> u64 {
+    connections.saturating_add(DESCRIPTORS)
 }
 
 fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
@@ -117,6 +151,15 @@ fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn connections_leave_descriptors_for_the_log() {
+        for (descriptors, connections) in [(0, 1), (1, 1), (64, 32), (1024, 512), (2048, 1024), (5120, 4096)] {
+            assert_eq!(connections_within(descriptors), connections);
+        }
+        assert_eq!(connections_within(descriptors_for(4096)), 4096);
+        assert_eq!(connections_within(descriptors_for(u64::MAX)), u64::MAX - DESCRIPTORS);
+    }
+
     /// Each option sets its own limit, and no other.
     #[test]
     fn every_option_is_used() {
@@ -124,11 +167,15 @@ mod tests {
             connections_max: 1,
             connections_per_address_max: 2,
             streams_max: 3,
+            streams_total_max: 12,
+            share_percent: 13,
             header_bytes_max: Size(4),
             message_bytes_max: Some(Size(5)),
             inflight_connection_bytes_max: Size(6),
             inflight_bytes_max: Size(7),
             inflight_wait_millis: 8,
+            answer_connection_bytes_max: Size(14),
+            answer_bytes_max: Size(15),
             handshake_millis: 9,
             idle_seconds: 10,
             slow_reader_millis: 11,
@@ -145,7 +192,10 @@ mod tests {
         } = limits.connection();
         assert_eq!((connections, connections_per_address, streams, header_bytes), (1, 2, 3, 4));
         assert_eq!(limits.message_bytes_max(1 << 30), 5);
-        let BudgetLimits { bytes, connection_bytes, wait } = limits.budget();
+        let budget = limits.budget();
+        assert_eq!((budget.streams, budget.share_percent), (12, 13));
+        assert_eq!((budget.answer_connection_bytes, budget.answer_bytes), (14, 15));
+        let BudgetLimits { bytes, connection_bytes, wait, .. } = budget;
         assert_eq!((connection_bytes, bytes, wait), (6, 7, Duration::from_millis(8)));
         assert_eq!(handshake, Duration::from_millis(9));
         let for_ever = Limits { idle_seconds: 0, slow_reader_millis: 0, ..limits }.connection();

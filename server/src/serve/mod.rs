@@ -62,9 +62,6 @@ pub(crate) enum First {
     Join(LogId),
 }
 
-/// Descriptors besides those of clients' connections: files, replicas, probes.
-const DESCRIPTORS: u64 = 1024;
-
 /// A server at work.
 pub(crate) struct Server {
     pub(crate) host: Arc<Host>,
@@ -116,12 +113,12 @@ impl Server {
     /// # Errors
     /// A listener cannot be had, would be open to others without TLS; the log cannot be opened, or is another than `first`
     /// speaks of.
-    pub(crate) async fn start(config: Config, first: First) -> Result<Self> {
+    pub(crate) async fn start(mut config: Config, first: First) -> Result<Self> {
         if config.node == 0 {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
             return Err(Failure::usage(what));
         }
-        make_room_for_connections(config.limits.connections_max);
+        config.limits.connections_max = room_for_connections(config.limits.connections_max);
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
@@ -185,6 +182,7 @@ impl Server {
         let (routes, reporter) = router::routes(&self.host, admin, &room)?;
         let mut server = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
+            .layer(CallBudgetLayer::new(budget.clone()))
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)));
         let settings = settings.clone();
@@ -210,6 +208,7 @@ impl Server {
             transport: self.transport.clone(),
             refusals: self.doors.settings.refusals.clone(),
             budget: self.doors.budget.clone(),
+            bounds: Bounds::of(&self.config)?,
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);
@@ -439,23 +438,25 @@ fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     Ok(Doors { settings, access, budget, reloads: reloader.reloads().clone() })
 }
 
-/// Descriptors for all connections that may come, and for the log's files: as many as this process may ask for.
-fn make_room_for_connections(connections: u64) {
+/// Raises the limit of open files to what `connections` and the log need, as far as this process may. Returns how many
+/// connections there is room for.
+fn room_for_connections(connections: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let needed = connections.saturating_add(DESCRIPTORS);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return;
-    }
+    let needed = limits::descriptors_for(connections);
+    let Some(current) = limit.current.filter(|current| *current < needed) else { return connections };
     let wanted = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
-    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
-    let error = setrlimit(Resource::Nofile, raised).err();
-    if wanted < needed || error.is_some() {
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+    let may = if raised.is_ok() { wanted } else { current };
+    let room = connections.min(limits::connections_within(may));
+    if room < connections {
         tracing::warn!(
-            limit = wanted,
+            open_files = may,
             needed,
-            "too few open files are allowed for limits.connections_max: raise the limit (ulimit -n), or lower the option"
+            connections_max = room,
+            "too few open files are allowed for limits.connections_max, which is lowered: raise the limit (ulimit -n), or lower the option"
         );
     }
+    room
 }
 
 /// A listener at the first address that the place stands for.

@@ -66,9 +66,11 @@ pub(super) fn routes(
 }
 
 /// The services of a copy that follows: it is read, and feeds others.
-pub(super) fn copy_routes(host: &Arc<Host>) -> Result<(Routes, HealthReporter)> {
-    let (routes, reporter) = common_routes(&Budget::default(), COPY_NAMES)?;
-    Ok((native_services(routes, host, NativeOptions::default()), reporter))
+pub(super) fn copy_routes(host: &Arc<Host>, budget: &Budget) -> Result<(Routes, HealthReporter)> {
+    let (routes, reporter) = common_routes(budget, COPY_NAMES)?;
+    let mut options = NativeOptions::default();
+    options.budget = budget.clone();
+    Ok((native_services(routes, host, options), reporter))
 }
 
 /// What has nothing to do with a log. Within the budget as well: what is asked is small, and comes in time.

@@ -1,0 +1,243 @@
+//! Clients that mean harm, each as one call: what they hold open ends when what is returned is dropped.
+//!
+//! Nothing here judges. The tests in `others.rs` look at what other clients get meanwhile.
+
+use bytes::Bytes;
+use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::proto::v1::read_request::Start;
+use chiplog_net::proto::v1::{AppendRequest as NativeAppend, ReadRequest};
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+/// An attack that goes on until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Attack {
+    _tasks: JoinSet<()>,
+    /// How often each part of it was begun.
+    pub(crate) begun: watch::Receiver<u64>,
+}
+
+/// Where an attack goes, as whom, from where.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// `host:port`.
+    pub(crate) address: String,
+    pub(crate) token: Option<String>,
+    pub(crate) from: Option<IpAddr>,
+}
+
+impl Target {
+    pub(crate) fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), token: None, from: None }
+    }
+
+    pub(crate) fn from(mut self, from: [u8; 4]) -> Self {
+        self.from = Some(from.into());
+        self
+    }
+
+    pub(crate) fn token(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
+        self
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        match self.from {
+            Some(from) => endpoint.local_address(Some(from)),
+            None => endpoint,
+        }
+    }
+
+    fn bearer(&self) -> Option<String> {
+        self.token.as_ref().map(|token| format!("Bearer {token}"))
+    }
+
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(bearer) = self.bearer() {
+            let value: AsciiMetadataValue = bearer.parse().unwrap();
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
+    }
+}
+
+/// Append streams that announce a message of `length` bytes and send 9 of them. Each stream is made again after `renew`.
+pub(crate) fn announce(
+    target: &Target,
+    connections: usize,
+    streams: usize,
+    length: u32,
+    renew: Duration,
+) -> Attack {
+    let (mut tasks, (count, begun)) = (JoinSet::new(), watch::channel(0));
+    for n in 0..connections {
+        let (target, count) = (target.clone(), count.clone());
+        tasks.spawn(async move {
+            let channel = target.endpoint().connect().await.unwrap();
+            let service = ["chiplog.v1.Log", "logspec.Log"][n % 2];
+            let mut open = JoinSet::new();
+            for _ in 0..streams {
+                let (target, channel, count) = (target.clone(), channel.clone(), count.clone());
+                open.spawn(async move {
+                    loop {
+                        let one = announce_one(&target, channel.clone(), service, length);
+                        count.send_modify(|n| *n += 1);
+                        let _ = tokio::time::timeout(renew, one).await;
+                    }
+                });
+            }
+            while open.join_next().await.is_some() {}
+        });
+    }
+    Attack { _tasks: tasks, begun }
+}
+
+async fn announce_one(target: &Target, mut channel: Channel, service: &str, length: u32) {
+    let head = [&[0], &length.to_be_bytes()[..], &[7; 4]].concat();
+    let body = http_body_util::StreamBody::new(futures_util::stream::unfold(Some(head), |head| async {
+        match head {
+            Some(head) => Some((Ok::<_, Status>(http_body::Frame::data(Bytes::from(head))), None)),
+            None => std::future::pending().await,
+        }
+    }));
+    let mut request = http::Request::new(Body::new(body));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = format!("http://a/{service}/Append").parse().unwrap();
+    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    if let Some(bearer) = target.bearer() {
+        request.headers_mut().insert("authorization", bearer.parse().unwrap());
+    }
+    if std::future::poll_fn(|context| channel.poll_ready(context)).await.is_err() {
+        return;
+    }
+    if let Ok(answer) = channel.call(request).await {
+        let mut body = answer.into_body();
+        while std::future::poll_fn(|context| {
+            http_body::Body::poll_frame(std::pin::Pin::new(&mut body), context)
+        })
+        .await
+        .is_some()
+        {}
+    }
+}
+
+/// Which way an attack reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Logspec,
+    Native,
+}
+
+/// Streams that read the whole log and take nothing of it. Their windows are `window` bytes: the default of HTTP/2 is
+/// 64 KiB; a large one has the server fill its buffers.
+pub(crate) fn read_nothing(
+    target: &Target,
+    service: Service,
+    connections: usize,
+    streams: usize,
+    window: u32,
+) -> Attack {
+    let (mut tasks, (count, begun)) = (JoinSet::new(), watch::channel(0));
+    for _ in 0..connections {
+        let (target, count) = (target.clone(), count.clone());
+        tasks.spawn(async move {
+            let endpoint = target.endpoint().initial_stream_window_size(window);
+            let channel = endpoint.initial_connection_window_size(window).connect().await.unwrap();
+            let mut open = JoinSet::new();
+            for _ in 0..streams {
+                let (target, channel, count) = (target.clone(), channel.clone(), count.clone());
+                open.spawn(async move { hold_read(&target, channel, service, &count).await });
+            }
+            while open.join_next().await.is_some() {}
+        });
+    }
+    Attack { _tasks: tasks, begun }
+}
+
+async fn hold_read(target: &Target, channel: Channel, service: Service, count: &watch::Sender<u64>) {
+    const ANY: usize = 1 << 30;
+    loop {
+        let begun = match service {
+            Service::Logspec => {
+                let mut client = LogClient::new(channel.clone()).max_decoding_message_size(ANY);
+                let read = target.request(LogspecRead { next_index: 1 });
+                client.read(read).await.map(|answer| Box::new(answer) as Box<dyn Send>)
+            }
+            Service::Native => {
+                let mut client = NativeClient::new(channel.clone()).max_decoding_message_size(ANY);
+                let all =
+                    ReadRequest { start: Some(Start::Oldest(true)), follow: true, ..Default::default() };
+                client.read(target.request(all)).await.map(|answer| Box::new(answer) as Box<dyn Send>)
+            }
+        };
+        count.send_modify(|n| *n += 1);
+        match begun {
+            Ok(_held) => std::future::pending().await,
+            // A limit, or a connection that was closed: it tries again.
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
+}
+
+/// Connections that say nothing at all, from these addresses; each is made again when it is closed.
+pub(crate) fn connect(address: &str, from: &[[u8; 4]], each: usize, said: &'static [u8]) -> Attack {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (mut tasks, (count, begun)) = (JoinSet::new(), watch::channel(0));
+    for from in from.iter().flat_map(|from| std::iter::repeat_n(*from, each)) {
+        let (count, to) = (count.clone(), address.parse().unwrap());
+        tasks.spawn(async move {
+            loop {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind((from, 0).into()).unwrap();
+                let stream: std::io::Result<TcpStream> = socket.connect(to).await;
+                if let Ok(mut stream) = stream
+                    && stream.write_all(said).await.is_ok()
+                {
+                    count.send_modify(|n| *n += 1);
+                    let mut sink = [0; 1024];
+                    while let Ok(1..) = stream.read(&mut sink).await {}
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+    }
+    Attack { _tasks: tasks, begun }
+}
+
+/// Appends `count` records one after the other and returns how many were acknowledged.
+pub(crate) async fn append_all(target: &Target, channel: &Channel, count: usize) -> Result<usize, Status> {
+    let batch = chiplog::BatchBuilder::new().push(b"of another client").unwrap().build().unwrap();
+    let (requests, stream) = mpsc::channel(1);
+    let request = target.request(ReceiverStream::new(stream));
+    let send = NativeAppend { log: String::new(), batch: batch.as_bytes().clone() };
+    requests.send(send.clone()).await.unwrap();
+    let mut answers = NativeClient::new(channel.clone()).append(request).await?.into_inner();
+    let mut done = 0;
+    while done < count {
+        let answer =
+            answers.message().await?.ok_or_else(|| Status::new(Code::Aborted, "the stream ended"))?;
+        use chiplog_net::proto::v1::append_response::Result as Outcome;
+        match answer.result {
+            Some(Outcome::Appended(_)) => done += 1,
+            other => return Err(Status::new(Code::Aborted, format!("{other:?}"))),
+        }
+        if done < count {
+            requests.send(send.clone()).await.map_err(|_| Status::new(Code::Aborted, "the stream ended"))?;
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,225 @@
+//! One client must not stop another: each attack, and what other clients get meanwhile. Judged by progress and by counted
+//! bytes, never by time.
+
+use crate::attacks::{self, Service, Target, append_all};
+use crate::support::{PATIENCE, Served};
+use chiplog::{BatchBuilder, Codec};
+use chiplog_net::access::digest_of;
+use chiplog_net::budget::{Budget, BudgetLimits};
+use chiplog_net::listener::Settings;
+use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
+use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::refusals::Refusal;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: not yet");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what}: no progress"))
+}
+
+/// Bytes of this process that are in memory.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Streams that announced 30 MiB and sent 9 bytes held all the memory that requests may take: in a minute 8 appends of
+/// other clients went through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announced_messages_hold_what_arrived() {
+    let limits = BudgetLimits { bytes: 256 << 20, connection_bytes: 64 << 20, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_message_bytes(settings, budget.clone(), 31 << 20).await;
+    let target = Target::new(&server.address);
+    let attack = attacks::announce(&target, 8, 32, 30 << 20, Duration::from_millis(500));
+    until("the attack runs", || *attack.begun.borrow() >= 8 * 32).await;
+    let channel = target.endpoint().connect().await.unwrap();
+    for _ in 0..4 {
+        let others = append_all(&target, &channel, 25);
+        assert_eq!(in_time("appends of others", others).await.unwrap(), 25);
+        let held = budget.used_bytes();
+        assert!(held <= 8 * 32 * 4096, "{held} bytes are held for 9 bytes a stream");
+    }
+    println!("{} streams were begun", *attack.begun.borrow());
+}
+
+const UNPACKED: usize = 7 << 20;
+
+/// A log of packed batches that are small in the log and large in memory.
+async fn packed(server: &Served, batches: usize) {
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || {
+        let zeros = vec![0; 64 << 10];
+        for _ in 0..batches {
+            let mut batch = BatchBuilder::new();
+            batch.codec(Codec::Zstd);
+            for _ in 0..UNPACKED / zeros.len() {
+                batch.push(&zeros).unwrap();
+            }
+            let batch = batch.build().unwrap();
+            assert!(batch.as_bytes().len() < 16 << 10, "{}", batch.as_bytes().len());
+            log.append_batch(&batch).unwrap();
+        }
+    })
+    .await
+    .unwrap();
+}
+
+/// Reads so many records from the start.
+async fn read(channel: &Channel, count: usize) {
+    let mut client = LogClient::new(channel.clone()).max_decoding_message_size(64 << 20);
+    let mut answers = client.read(LogspecRead { next_index: 1 }).await.unwrap().into_inner();
+    let mut got = 0;
+    while got < count {
+        use chiplog_net::proto::logspec::read_reply::Reply;
+        match answers.message().await.unwrap().and_then(|answer| answer.reply) {
+            Some(Reply::Ok(entries)) => got += entries.entries.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Batches of some hundred bytes that unpack to megabytes: streams that read them and took nothing held 6.5 GB, and
+/// nobody else was served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unpacked_batches_stay_within_the_answer_budget() {
+    const ANSWERS: usize = 256 << 20;
+    let limits = BudgetLimits { answer_bytes: ANSWERS, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
+    packed(&server, 4).await;
+    let before = resident_bytes();
+    let attacker = Target::new(&server.address).from([127, 0, 0, 2]);
+    let attack = attacks::read_nothing(&attacker, Service::Logspec, 4, 20, 64 << 10);
+    until("the attack runs", || *attack.begun.borrow() >= 80).await;
+    let other = Target::new(&server.address);
+    let channel = other.endpoint().connect().await.unwrap();
+    for _ in 0..4 {
+        assert_eq!(in_time("appends of others", append_all(&other, &channel, 25)).await.unwrap(), 25);
+        in_time("reads of others", read(&channel, 2 * UNPACKED / (64 << 10))).await;
+        let (grown, held) = (resident_bytes().saturating_sub(before), budget.answer_bytes());
+        println!(
+            "{} MiB more, answers hold {} MiB, {} wait",
+            grown >> 20,
+            held >> 20,
+            budget.answers_waiting()
+        );
+        // What one address may have, and what the other reader has.
+        assert!(held <= ANSWERS / 4 + 2 * UNPACKED + (2 << 20), "{held} bytes of answers");
+        assert!(grown < ANSWERS as u64, "{grown} bytes more in memory");
+    }
+    assert!(budget.answers_waiting() > 0);
+    drop(attack);
+    until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+}
+
+/// The same from the address of the others, and without tokens: those who read nothing are ended when others wait for the
+/// memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
+    let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_budget(settings, budget.clone()).await;
+    packed(&server, 4).await;
+    let target = Target::new(&server.address);
+    let _attack = attacks::read_nothing(&target, Service::Logspec, 4, 10, 64 << 10);
+    until("they hold it all", || budget.answers_waiting() > 20).await;
+    let channel = target.endpoint().connect().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(in_time("appends of others", append_all(&target, &channel, 25)).await.unwrap(), 25);
+        in_time("reads of others", read(&channel, 2 * UNPACKED / (64 << 10))).await;
+    }
+    assert!(server.refusals.read(Refusal::SlowReader) > 0);
+}
+
+/// Thousands of streams that nobody read took the processors and a gigabyte: the others appended nothing meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_an_address_and_of_a_token_are_bounded() {
+    const STREAMS: usize = 80;
+    let limits = BudgetLimits { streams: STREAMS, answer_bytes: 64 << 20, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let tokens = format!(
+        "read:{}
+append:{}
+",
+        digest_of("attacker"),
+        digest_of("other")
+    );
+    let server = Served::with(settings, Some(tokens.parse().unwrap()), budget.clone(), 1 << 20).await;
+    let log = server.log.clone();
+    tokio::task::spawn_blocking(move || (0..64).for_each(|_| drop(log.append(&[7; 64 << 10]).unwrap())))
+        .await
+        .unwrap();
+    let other = Target::new(&server.address).token("other").from([127, 0, 0, 9]);
+    let channel = other.endpoint().connect().await.unwrap();
+    // From one address; then with one token from several.
+    for froms in [[[127, 0, 0, 2]; 3], [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]]] {
+        for service in [Service::Logspec, Service::Native] {
+            let before = server.refusals.read(Refusal::Streams);
+            let attacks: Vec<_> = froms
+                .iter()
+                .map(|from| Target::new(&server.address).token("attacker").from(*from))
+                .map(|target| attacks::read_nothing(&target, service, 2, 20, 1 << 20))
+                .collect();
+            until("they are refused", || server.refusals.read(Refusal::Streams) >= before + 50).await;
+            for _ in 0..4 {
+                let streams = budget.streams();
+                assert!(streams <= STREAMS / 4 + 1, "{streams} streams are open");
+                let others = append_all(&other, &channel, 25);
+                assert_eq!(in_time("appends of others", others).await.unwrap(), 25);
+            }
+            drop(attacks);
+            until("all is given back", || budget.streams() == 0 && budget.answer_bytes() == 0).await;
+        }
+    }
+    // A stream is open as long as anything of its answer is not taken, and one more is refused by name.
+    let from = |n| Target::new(&server.address).token("attacker").from([127, 0, 0, n]);
+    let _held = attacks::read_nothing(&from(5), Service::Native, 1, STREAMS / 4, 1 << 20);
+    until("they are open", || budget.streams() == STREAMS / 4).await;
+    let late = from(6);
+    let mut client = LogClient::new(late.endpoint().connect().await.unwrap());
+    let status = client.read(late.request(LogspecRead { next_index: 1 })).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("of this token"), "{status}");
+}
+
+/// Connections that say nothing took all places there were: nobody else got in for as long as they were waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_not_authenticated_leave_first() {
+    let mut settings = Settings::default();
+    (settings.limits.connections, settings.limits.connections_per_address) = (16, 8);
+    let server = Served::start(settings).await;
+    // One that was let in stays.
+    let other = Target::new(&server.address).from([127, 0, 0, 9]);
+    let early = other.endpoint().connect().await.unwrap();
+    assert_eq!(append_all(&other, &early, 1).await.unwrap(), 1);
+    let froms = [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4], [127, 0, 0, 5]];
+    let attack = attacks::connect(&server.address, &froms, 8, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    until("the attack runs", || *attack.begun.borrow() >= 16).await;
+    for _ in 0..10 {
+        let appended = async {
+            loop {
+                let Ok(channel) = other.endpoint().connect().await else { continue };
+                if append_all(&other, &channel, 1).await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        in_time("another client gets in", appended).await;
+    }
+    assert_eq!(in_time("the early client goes on", append_all(&other, &early, 10)).await.unwrap(), 10);
+}
