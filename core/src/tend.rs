@@ -275,12 +275,16 @@ impl Tending {
         }
         let maker =
             Maker { segments: self.segments.clone(), options: self.options.clone(), node: self.cluster.node };
+        let preparer = self.preparer.clone();
         self.send_off(move || {
             let from = looking.probe.at;
-            let found = looking.probe.look().and_then(|look| match look {
-                Look::More => Ok(None),
-                Look::Sound => Ok(Some(Hurt::None)),
-                Look::Broken(why) => looking.examine(why, &maker).map(Some),
+            let found = looking.look(&maker).or_else(|error| {
+                // What is missing at the file's end cannot be read.
+                if !preparer.restore_length(&looking.segment)? {
+                    return Err(error);
+                }
+                looking.probe.again();
+                looking.look(&maker)
             });
             let bytes = looking.probe.at - from;
             Done::Looked { looking, bytes, found }
@@ -395,6 +399,15 @@ impl Tending {
 }
 
 impl Looking {
+    /// Looks at a piece. None: it was sound, and there is more.
+    fn look(&mut self, maker: &Maker) -> Result<Option<Hurt>> {
+        match self.probe.look()? {
+            Look::More => Ok(None),
+            Look::Sound => Ok(Some(Hurt::None)),
+            Look::Broken(why) => self.examine(why, maker).map(Some),
+        }
+    }
+
     /// What is to be done about a break in the chain.
     fn examine(&mut self, why: crate::batch::Malformed, maker: &Maker) -> Result<Hurt> {
         let Some(wound) = self.probe.wound(why)? else {

@@ -418,3 +418,37 @@ fn a_viewer_that_was_left_behind_catches_up() {
     }
     assert_eq!(viewer.read(Index(n)).unwrap().data, record(n));
 }
+
+/// The files hold what clients sent: they were readable for everybody on the machine.
+#[test]
+fn files_are_their_owners_unless_the_directory_admits_its_group() {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    let top = tempfile::tempdir().unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let fill = |dir: &std::path::Path| {
+        let log = Log::open(dir, small()).unwrap();
+        for i in 1..=300 {
+            log.append(&record(i)).unwrap();
+        }
+        log.discard(Index(200)).unwrap();
+        log.close().unwrap();
+        check(&Log::open(dir, small()).unwrap(), 200, 300);
+    };
+    let made = top.path().join("above/log");
+    fill(&made);
+    assert_eq!((mode(&made), mode(made.parent().unwrap())), (0o700, 0o700));
+    // A mode that a directory has by chance says nothing of its files; that of a group and nobody else does.
+    for (directory, file) in [(0o700, 0o600), (0o755, 0o600), (0o777, 0o600), (0o750, 0o640)] {
+        let dir = top.path().join(format!("{directory:o}"));
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(directory)).unwrap();
+        fill(&dir);
+        assert_eq!(mode(&dir), directory);
+        for dir in [(&dir, file), (&made, 0o600)] {
+            let names: Vec<_> = fs::read_dir(dir.0).unwrap().map(|e| e.unwrap().path()).collect();
+            assert!(names.len() > 3, "{names:?}");
+            names.iter().for_each(|path| assert_eq!(mode(path), dir.1, "{}", path.display()));
+        }
+    }
+}

@@ -749,3 +749,52 @@ fn lost_last_segment_is_refused() {
         assert!(error.contains(last) && error.contains("remove this node"), "{error}");
     }
 }
+
+/// Another program shortens the files of a replica that reads by `pread`. Readers get `Corrupt`, the process goes on, and
+/// the bytes that are gone come back from another replica.
+#[test]
+fn shortened_files_are_repaired_under_their_readers() {
+    let network = MemoryNetwork::new();
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let open = |node: u64, bootstrap| {
+        Log::open(dirs[node as usize - 1].path(), options(node, bootstrap, &network, NO_SCRUB)).unwrap()
+    };
+    let leader = open(1, Bootstrap::Init);
+    let follower = open(2, Bootstrap::Join(leader.info().log_id));
+    let directory = follower.info().directory;
+    let add = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
+    leader.change_members(&[add], PATIENCE).unwrap();
+    let records: Vec<Vec<u8>> = (0..200).map(|n| record(n, 4000)).collect();
+    records.iter().for_each(|r| assert!(leader.append(r).unwrap() > Index(0)));
+    follower.wait_for(Index(200), PATIENCE).unwrap();
+    let read = || -> chiplog::Result<u64> {
+        let mut reader = follower.reader(Start::First)?;
+        let mut read = 0;
+        while let Some(record) = reader.next_record()? {
+            let n = record.index.get() as usize - 1;
+            assert_eq!(record.data, &records[n % records.len()][..]);
+            read += 1;
+        }
+        Ok(read)
+    };
+    assert_eq!(read().unwrap(), 200);
+    // In the middle of a block, in the opening block, in the segment's header, and the last segment, which grows.
+    let last = follower.info().segments;
+    assert!(last > 4, "{last}");
+    for (round, (number, length)) in
+        [(1, 20_000), (2, 4096 + 70), (3, 100), (last, 5000)].into_iter().enumerate()
+    {
+        let name = dirs[1].path().join(format!("{number:020}.seg"));
+        let file = std::fs::OpenOptions::new().write(true).open(&name).unwrap();
+        file.set_len(length).unwrap();
+        drop(file);
+        let error = read().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains(&format!("{number:020}.seg")), "{error}");
+        wait("the right bytes", || read().is_ok());
+        assert_eq!(read().unwrap(), 200 + round as u64);
+        assert_eq!(std::fs::metadata(&name).unwrap().len(), 64 << 10, "segment {number}");
+        leader.append(&records[round]).unwrap(); // goes on
+        follower.wait_for(leader.info().last, PATIENCE).unwrap();
+    }
+}

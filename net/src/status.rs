@@ -38,6 +38,14 @@ pub fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
+/// Whether an append that was submitted, and failed so, may be in the log all the same. Any other kind says that it is not.
+pub(crate) fn leaves_unknown(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
+    )
+}
+
 /// The error as a status; with the leader's client address, where that is wanted and known.
 ///
 /// ```

@@ -1,4 +1,7 @@
 //! The real disk: a directory on Linux, through rustix.
+//!
+//! Invariant: directories are made with mode 0700 and files with 0600. In a directory that its group may read and others
+//! may not (0750, 2750), files get 0640. The process's umask applies besides. What exists keeps its mode.
 
 use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
 use rustix::fs::{
@@ -6,10 +9,10 @@ use rustix::fs::{
     fcntl_setfl, flock, fstat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,28 +21,34 @@ const SLICES_MAX: usize = 1024;
 /// What direct writes are aligned to: no device asks for more.
 const PAGE_BYTES: usize = 4096;
 
+const DIRECTORY_MODE: u32 = 0o700;
+
 /// A directory of the file system.
 #[derive(Debug)]
 pub(crate) struct RealDisk {
     path: PathBuf,
     dir: File,
+    /// Of files that are made.
+    mode: Mode,
 }
 
 impl RealDisk {
     /// Opens a directory; with `create`, makes it first if it is missing (see [`Disk::sync_ancestors`]).
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
         if create && !path.exists() {
-            fs::create_dir_all(path)?;
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
         }
         // What cannot be looked at is not taken for missing.
         if !fs::metadata(path)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(Self { path: std::path::absolute(path)?, dir: File::open(path)? })
+        let dir = File::open(path)?;
+        let mode = file_mode(fstat(&dir)?.st_mode);
+        Ok(Self { path: std::path::absolute(path)?, dir, mode })
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        Ok(openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?.into())
+        Ok(openat(&self.dir, name, flags | OFlags::CLOEXEC, self.mode)?.into())
     }
 }
 
@@ -193,6 +202,12 @@ impl DiskFile for RealFile {
     fn map(&self) -> io::Result<Map> {
         Map::new(&self.file)
     }
+}
+
+/// The mode of files in a directory of this mode.
+fn file_mode(directory: u32) -> Mode {
+    let (group_reads, others) = (directory & 0o050 == 0o050, directory & 0o007);
+    Mode::from_raw_mode(if group_reads && others == 0 { 0o640 } else { 0o600 })
 }
 
 fn not_ours(e: &io::Error) -> bool {

@@ -9,10 +9,14 @@ use super::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list};
 use super::places::Place;
 use super::segment::{SegmentData, Source};
 use crate::batch::Malformed;
+use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use bytes::Bytes;
+use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+
+const SHORT: Malformed = "the file ends before its last block";
 
 /// Written bytes of a segment: a place in its mapping, or a copy.
 #[derive(Clone, Debug)]
@@ -155,13 +159,20 @@ impl Blocks {
             Source::Map(map) if at + length <= map.len() => {
                 Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length })
             }
-            Source::Map(_) => Err(self.corrupt(at, "the file ends before its last block")),
+            Source::Map(_) => Err(self.corrupt(at, SHORT)),
             Source::File(file) => {
                 let (from, window) = &self.window;
                 if at < *from || at + length > from + window.len() {
-                    let mut bytes = vec![0; length.max(self.window_bytes.min(upto - at))];
-                    let read = file.read_at(at as u64, &mut bytes);
-                    read.map_err(|e| Error::io("read", &self.data.path, e))?;
+                    let ahead = length.max(self.window_bytes.min(upto - at));
+                    // A file that something shortened may still hold this much.
+                    let read = match read(&**file, at, ahead) {
+                        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => read(&**file, at, length),
+                        read => read,
+                    };
+                    let bytes = read.map_err(|e| match e.kind() {
+                        io::ErrorKind::UnexpectedEof => self.corrupt(at, SHORT),
+                        _ => Error::io("read", &self.data.path, e),
+                    })?;
                     self.window = (at, bytes.into());
                 }
                 let (from, window) = &self.window;
@@ -169,4 +180,10 @@ impl Blocks {
             }
         }
     }
+}
+
+fn read(file: &dyn DiskFile, at: usize, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    file.read_at(at as u64, &mut bytes)?;
+    Ok(bytes)
 }

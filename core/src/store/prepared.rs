@@ -454,6 +454,34 @@ impl Preparer {
         })
     }
 
+    /// Gives a segment file that something shortened its full size again, with zeros, durably: the blocks that are gone are
+    /// then damage like any other. Whether it was shorter.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn restore_length(&self, segment: &Segment) -> Result<bool> {
+        let name = file_name(segment.number);
+        let path = self.disk.path().join(&name);
+        let io = |doing: &'static str| {
+            let path = path.clone();
+            move |e| Error::io(doing, &path, e)
+        };
+        let file = self.disk.open(&name, true).map_err(io("open"))?;
+        let length = file.len().map_err(io("measure"))?;
+        if length >= u64::from(segment.bytes) {
+            return Ok(false);
+        }
+        tracing::error!(file = %path.display(), length, was = segment.bytes, "something shortened the file of a segment");
+        file.fill_with_zeros(length..segment.bytes.into()).map_err(io("lengthen"))?;
+        if length < SEGMENT_HEADER_BYTES as u64 {
+            let (number, id, bytes) = (segment.number, segment.id, segment.bytes);
+            let header = SegmentHeader { log: self.log, number, id, bytes };
+            file.write_at(0, &[IoSlice::new(&header.encode())]).map_err(io("repair"))?;
+        }
+        file.sync().map_err(io("sync"))?;
+        Ok(true)
+    }
+
     /// Really allocates a new file. Gives up when the log is closed: nobody needs it then.
     fn fill(&self, file: &dyn DiskFile) -> io::Result<()> {
         let bytes = u64::from(self.segment_bytes);

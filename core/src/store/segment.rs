@@ -264,17 +264,17 @@ pub(crate) enum Source {
 }
 
 impl SegmentData {
-    /// Copies a range out, whatever the source.
-    fn copy(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
+    /// Copies a range out, whatever the source. None: the file ends before it.
+    fn copy(&self, offset: usize, length: usize) -> Result<Option<Vec<u8>>> {
         match &self.source {
-            Source::Map(map) => map
-                .bytes(offset..offset + length)
-                .map(<[u8]>::to_vec)
-                .ok_or_else(|| Error::corrupt(&self.path, offset as u64, "the file ends before its index")),
+            Source::Map(map) => Ok(map.bytes(offset..offset + length).map(<[u8]>::to_vec)),
             Source::File(file) => {
                 let mut bytes = vec![0; length];
-                file.read_at(offset as u64, &mut bytes).map_err(|e| Error::io("read", &self.path, e))?;
-                Ok(bytes)
+                match file.read_at(offset as u64, &mut bytes) {
+                    Ok(()) => Ok(Some(bytes)),
+                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+                    Err(e) => Err(Error::io("read", &self.path, e)),
+                }
             }
         }
     }
@@ -314,10 +314,10 @@ impl SegmentData {
     /// Reads and checks the stored index. A bad one is not used: the blocks are walked from the start.
     fn load_index(&self, (offset, count, crc): (u32, u32, u32)) -> Result<Vec<IndexEntry>> {
         let bytes = self.copy(offset as usize, count as usize * INDEX_ENTRY_BYTES)?;
-        if crc32c(&bytes) != crc {
+        let Some(bytes) = bytes.filter(|bytes| crc32c(bytes) == crc) else {
             tracing::warn!(file = %self.path.display(), offset, "block index is corrupt and not used");
             return Ok(Vec::new());
-        }
+        };
         Ok(bytes.as_chunks::<INDEX_ENTRY_BYTES>().0.iter().map(IndexEntry::parse).collect())
     }
 }

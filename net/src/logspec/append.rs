@@ -8,6 +8,8 @@
 //!
 //! Invariants:
 //! - an answer says ok only when every batch of its request is durable;
+//! - a redirect or a full says that nothing of its request, or of any behind it on the stream, is in the log: a client
+//!   sends all of that again. An unknown outcome is an error;
 //! - after a redirect, a full or an error the stream ends, and nothing more is submitted;
 //! - a log that was closed ends its streams, also idle ones;
 //! - what was submitted is finished by the log, whether or not anybody still waits for the answer.
@@ -17,11 +19,14 @@ use super::{AppendRequest, LogspecService, Replies};
 use crate::budget;
 use crate::proto::logspec::AppendReply;
 use crate::proto::logspec::append_reply::{Ok as Durable, Reply};
-use chiplog::{Error, ErrorKind, Log, Ticket};
+use crate::status::leaves_unknown;
+use chiplog::{Appended, Error, ErrorKind, Log, Ticket};
 use futures_util::stream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
@@ -42,10 +47,19 @@ enum Turn {
     },
     /// Nothing to append: is there a leader, is there room?
     Probe { sequence: u64 },
-    /// The log refused.
-    Refused(Error),
+    /// The log did not take all of it.
+    Failed(Failure),
     /// The client did something wrong, or is gone.
     Wrong(Status),
+}
+
+/// Why a request got no ok.
+#[derive(Clone, Debug)]
+enum Failure {
+    /// Nothing of it is in the log.
+    Refused(Error),
+    /// All of it or a part may be in the log.
+    Unknown(Error),
 }
 
 /// The stream of answers.
@@ -59,9 +73,18 @@ pub(super) fn answers(
     let held = extensions.get::<budget::Ledger>().cloned().unwrap_or_default();
     let pieces = (service.limits.stream_bytes_max / PIECE_BYTES).clamp(1, Semaphore::MAX_PERMITS);
     let room = Arc::new(Semaphore::new(pieces));
-    let taker = Taker { service: service.clone(), log: log.clone(), line, pieces, room, held };
-    tokio::spawn(taker.run(requests));
-    let answerer = Answerer { service, log, turns, over: false };
+    let submitted = Arc::new(AtomicU64::new(0));
+    let taker = Taker {
+        service: service.clone(),
+        log: log.clone(),
+        line,
+        pieces,
+        room,
+        held,
+        submitted: submitted.clone(),
+    };
+    let taker = tokio::spawn(taker.run(requests));
+    let answerer = Answerer { service, log, turns, taker, submitted, settled: 0, over: false };
     Box::pin(stream::unfold(answerer, |mut answerer| async {
         answerer.next().await.map(|answer| (answer, answerer))
     }))
@@ -76,6 +99,8 @@ struct Taker {
     pieces: usize,
     room: Arc<Semaphore>,
     held: budget::Ledger,
+    /// The last request of which anything was submitted.
+    submitted: Arc<AtomicU64>,
 }
 
 impl Taker {
@@ -86,7 +111,7 @@ impl Taker {
         tokio::select! {
             () = gone.closed() => {}
             () = self.take_all(&mut requests) => {}
-            error = end_of(&log) => drop(gone.send(Turn::Refused(error)).await),
+            error = end_of(&log) => drop(gone.send(Turn::Failed(Failure::Refused(error))).await),
         }
     }
 
@@ -102,7 +127,7 @@ impl Taker {
                 }
                 Err(status) => Turn::Wrong(status),
             };
-            let over = matches!(turn, Turn::Refused(_) | Turn::Wrong(_));
+            let over = matches!(turn, Turn::Failed(_) | Turn::Wrong(_));
             if self.line.send(turn).await.is_err() || over {
                 return;
             }
@@ -124,7 +149,8 @@ impl Taker {
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
         let room = self.room.clone().acquire_many_owned(pieces as u32).await;
         let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
-        self.service.fullness.check(&self.log, request.stored_bytes()).map_err(Turn::Refused)?;
+        let refused = |error| Turn::Failed(Failure::Refused(error));
+        self.service.fullness.check(&self.log, request.stored_bytes()).map_err(refused)?;
         let options = self.log.options();
         let mut tickets = Vec::new();
         for batch in request.batches(options.batch_bytes_max) {
@@ -132,7 +158,8 @@ impl Taker {
             let submitted = timeout(options.queue_timeout, submitting).await;
             let submitted =
                 submitted.unwrap_or_else(|_| Err(no_room(options.queue_timeout, tickets.is_empty())));
-            tickets.push(submitted.map_err(|error| Turn::Refused(in_part(error, tickets.len())))?);
+            tickets.push(submitted.map_err(|error| Turn::Failed(in_part(error, tickets.len())))?);
+            self.submitted.store(sequence, Ordering::Relaxed);
             tokio::task::consume_budget().await; // other streams have their turn between the batches of a large one
         }
         // From here on the log's own limits count it: a client that reads no answers keeps nothing from others.
@@ -151,7 +178,7 @@ impl Taker {
         if request.largest() > most as usize {
             let what =
                 format!("a proposal of {} bytes; option record_bytes_max allows {most}", request.largest());
-            return Err(Turn::Refused(Error::new(ErrorKind::TooLarge, what)));
+            return Err(Turn::Failed(Failure::Refused(Error::new(ErrorKind::TooLarge, what))));
         }
         Ok(())
     }
@@ -163,15 +190,17 @@ fn no_room(waited: Duration, first: bool) -> Error {
     Error::new(ErrorKind::Busy, format!("the log's queue was full for {waited:?}{nothing}"))
 }
 
-/// A refusal is of the whole request only if none of its batches went in: else nobody is told that it is not in the log.
-fn in_part(error: Error, taken: usize) -> Error {
-    match taken {
-        0 => error,
-        n => Error::new(
-            ErrorKind::Unavailable,
-            format!("outcome unknown: {n} batches of the request went in; then: {error}"),
-        ),
+/// A batch was refused before it was submitted: that is a refusal of the request if none of its batches went in.
+fn in_part(error: Error, submitted: usize) -> Failure {
+    match submitted {
+        0 => Failure::Refused(error),
+        n => unknown(n, &error),
     }
+}
+
+fn unknown(taken: usize, error: &Error) -> Failure {
+    let what = format!("outcome unknown: {taken} batches of the request went in; then: {error}");
+    Failure::Unknown(Error::new(ErrorKind::Unavailable, what))
 }
 
 /// Waits until the log takes nothing more, and tells why.
@@ -190,6 +219,11 @@ struct Answerer {
     service: LogspecService,
     log: Log,
     turns: mpsc::Receiver<Turn>,
+    taker: JoinHandle<()>,
+    /// The last request of which anything was submitted.
+    submitted: Arc<AtomicU64>,
+    /// The last submitted request whose outcome is known.
+    settled: u64,
     over: bool,
 }
 
@@ -198,21 +232,26 @@ impl Answerer {
         if self.over {
             return None;
         }
-        let error = match self.turns.recv().await? {
-            Turn::Appended { sequence, count, tickets, _room } => match await_all(tickets, count).await {
-                Ok(indexes) => return Some(Ok(ok(sequence, indexes))),
-                Err(error) => {
-                    if error.kind() == ErrorKind::Full {
-                        self.service.fullness.disk_is_full(); // the capacity had room
+        let failure = match self.turns.recv().await? {
+            Turn::Appended { sequence, count, tickets, _room } => {
+                self.settled = sequence;
+                match await_all(tickets, count).await {
+                    Ok(indexes) => return Some(Ok(ok(sequence, indexes))),
+                    Err(failure) => {
+                        if let Failure::Refused(error) = &failure
+                            && error.kind() == ErrorKind::Full
+                        {
+                            self.service.fullness.disk_is_full(); // the capacity had room
+                        }
+                        failure
                     }
-                    error
                 }
-            },
+            }
             Turn::Probe { sequence } => match self.probe() {
                 Ok(()) => return Some(Ok(ok(sequence, Vec::new()))),
-                Err(error) => error,
+                Err(error) => Failure::Refused(error),
             },
-            Turn::Refused(error) => error,
+            Turn::Failed(failure) => failure,
             Turn::Wrong(status) => {
                 self.over = true;
                 return Some(Err(status));
@@ -220,12 +259,46 @@ impl Answerer {
         };
         self.over = true;
         self.turns.close(); // the taker ends; what it has submitted is the log's affair
+        Some(self.answer_to(failure).await)
+    }
+
+    async fn answer_to(&mut self, failure: Failure) -> Result<AppendReply, Status> {
+        let error = match failure {
+            Failure::Unknown(error) => return Err(self.service.host.status_of(&error)),
+            Failure::Refused(error) => error,
+        };
+        if self.may_be_in_the_log_behind().await {
+            let what = format!(
+                "outcome unknown: a later request of the stream may be in the log; this one is not: {error}"
+            );
+            return Err(self.service.host.status_of(&Error::new(ErrorKind::Unavailable, what)));
+        }
         let reply = match self.service.answer_to(&self.log, &error).await {
             Answered::Redirect(redirect) => Reply::Redirect(redirect),
             Answered::Full(_) => Reply::Full(true),
-            Answered::Failed(status) => return Some(Err(status)),
+            Answered::Failed(status) => return Err(status),
         };
-        Some(Ok(AppendReply { reply: Some(reply) }))
+        Ok(AppendReply { reply: Some(reply) })
+    }
+
+    /// Whether anything of the requests behind one that was refused may be in the log. Waits until that is known; the
+    /// line was closed.
+    async fn may_be_in_the_log_behind(&mut self) -> bool {
+        let _ = (&mut self.taker).await; // it ends as the line is closed: nothing more is submitted
+        while let Some(turn) = self.turns.recv().await {
+            match turn {
+                Turn::Appended { sequence, count, tickets, _room } => {
+                    self.settled = sequence;
+                    if !matches!(await_all(tickets, count).await, Err(Failure::Refused(_))) {
+                        return true;
+                    }
+                }
+                Turn::Failed(Failure::Unknown(_)) => return true,
+                Turn::Failed(Failure::Refused(_)) | Turn::Probe { .. } | Turn::Wrong(_) => {}
+            }
+        }
+        // The taker may have ended between the batches of a request.
+        self.submitted.load(Ordering::Relaxed) > self.settled
     }
 
     /// Whether an append would be taken.
@@ -237,24 +310,37 @@ impl Answerer {
     }
 }
 
-/// The indexes of all records of a request, once all of them are durable. Waits for all batches: where some failed, what
-/// became of the others decides what may be told.
-async fn await_all(tickets: Vec<Ticket>, count: usize) -> chiplog::Result<Vec<u64>> {
-    let (mut indexes, mut taken, mut failed) = (Vec::with_capacity(count), 0, None);
+/// The indexes of all records of a request, once all of them are durable. Waits for all batches, also when one failed.
+async fn await_all(tickets: Vec<Ticket>, count: usize) -> Result<Vec<u64>, Failure> {
+    let mut outcomes = Vec::with_capacity(tickets.len());
     for ticket in tickets {
-        match ticket.await {
+        outcomes.push(ticket.await);
+    }
+    let indexes = combine(outcomes)?;
+    assert_eq!(indexes.len(), count, "one index for each proposal");
+    Ok(indexes)
+}
+
+/// The outcome of a request from those of its batches, all of which were submitted: refused if all of them were.
+fn combine(outcomes: Vec<chiplog::Result<Appended>>) -> Result<Vec<u64>, Failure> {
+    let (mut indexes, mut taken, mut refused) = (Vec::new(), 0, None);
+    let mut in_doubt = None;
+    for outcome in outcomes {
+        match outcome {
             Ok(appended) => {
                 taken += 1;
                 indexes.extend(appended.first.get()..=appended.last().get());
             }
-            Err(error) => _ = failed.get_or_insert(error),
+            Err(error) if leaves_unknown(error.kind()) => _ = in_doubt.get_or_insert(error),
+            Err(error) => _ = refused.get_or_insert(error),
         }
     }
-    if let Some(error) = failed {
-        return Err(in_part(error, taken));
+    match (in_doubt, refused) {
+        (Some(error), _) => Err(Failure::Unknown(error)),
+        (None, Some(error)) if taken == 0 => Err(Failure::Refused(error)),
+        (None, Some(error)) => Err(unknown(taken, &error)),
+        (None, None) => Ok(indexes),
     }
-    assert_eq!(indexes.len(), count, "one index for each proposal");
-    Ok(indexes)
 }
 
 fn ok(sequence: u64, indexes: Vec<u64>) -> AppendReply {
@@ -265,12 +351,40 @@ fn ok(sequence: u64, indexes: Vec<u64>) -> AppendReply {
 mod tests {
     use super::*;
 
+    fn failed(kind: ErrorKind) -> chiplog::Result<Appended> {
+        Err(Error::new(kind, "no"))
+    }
+
+    /// A request went out in several batches: the first was refused, of the second nobody knew what became of it. The
+    /// client was redirected, and appended the second one again.
+    #[test]
+    fn unknown_outcome_of_one_batch_is_that_of_the_request() {
+        use ErrorKind::{Closed, Full, Io, NotLeader, Poisoned, Timeout, Unavailable};
+        let taken = || Ok(Appended { first: 7.into(), count: 2 });
+        for unknown in [Unavailable, Poisoned, Closed, Timeout, Io] {
+            for outcomes in [
+                vec![failed(NotLeader), failed(unknown)],
+                vec![failed(unknown), failed(NotLeader)],
+                vec![failed(Full), failed(NotLeader), failed(unknown)],
+                vec![taken(), failed(unknown), taken()],
+            ] {
+                let Err(Failure::Unknown(error)) = combine(outcomes) else { panic!("{unknown}") };
+                assert_eq!(error.kind(), unknown);
+            }
+        }
+        let Err(Failure::Unknown(error)) = combine(vec![taken(), failed(NotLeader)]) else { panic!() };
+        assert!(error.to_string().contains("outcome unknown: 1 batches"), "{error}");
+        let Err(Failure::Refused(error)) = combine(vec![failed(NotLeader), failed(Full)]) else { panic!() };
+        assert_eq!(error.kind(), NotLeader);
+        assert_eq!(combine(vec![taken(), taken()]).unwrap(), [7, 8, 7, 8]);
+    }
+
     /// "Full" means to a client that nothing of its request is in the log.
     #[test]
     fn a_request_of_which_some_went_in_is_not_refused() {
         let full = || Error::new(ErrorKind::Full, "no room");
-        assert_eq!(in_part(full(), 0).kind(), ErrorKind::Full);
-        let unknown = in_part(full(), 2);
+        assert!(matches!(in_part(full(), 0), Failure::Refused(error) if error.kind() == ErrorKind::Full));
+        let Failure::Unknown(unknown) = in_part(full(), 2) else { panic!("refused") };
         assert_eq!(unknown.kind(), ErrorKind::Unavailable);
         assert!(unknown.to_string().contains("outcome unknown"), "{unknown}");
     }

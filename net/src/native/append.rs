@@ -12,6 +12,7 @@ use crate::budget::{Held, Ledger};
 use crate::host::Host;
 use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
+use crate::status::leaves_unknown;
 use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -228,16 +229,12 @@ fn appended(first: u64, count: u32) -> AppendResponse {
 /// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
 fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
     let kind = error.kind();
-    let unknown = matches!(
-        kind,
-        ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Io
-    );
     let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
     let refused = Refused {
         kind: kind.code(),
         message: error.to_string(),
         retryable: error.is_retryable(),
-        outcome_unknown: in_doubt && unknown,
+        outcome_unknown: in_doubt && leaves_unknown(kind),
         leader: leader.unwrap_or_default(),
     };
     AppendResponse { result: Some(Outcome::Refused(refused)) }

@@ -224,6 +224,35 @@ async fn a_leader_is_lost_in_mid_append() {
     }
 }
 
+/// A leader was cut off with an append under way, and came back to hear of the next one. What became of the append it did
+/// not know, and said "redirect", as of an append that is surely not in the log.
+#[tokio::test]
+async fn unknown_outcome_is_no_redirect() {
+    let trio = Trio::new().await;
+    let old = trio.leader();
+    let node = old.log.status().node;
+    let mut appender = old.appender().await;
+    assert_eq!(appender.append(["before"]).await, [1]);
+    trio.network.disconnect(node);
+    appender.send(["cut off"]).await;
+    let elected = |s: &&Served| s.address != old.address && s.log.status().role == Role::Leader;
+    let until = Instant::now() + PATIENCE;
+    while !trio.served.iter().any(|s| elected(&s)) {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    trio.network.connect(node);
+    let status = appender.reply().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("outcome unknown"), "{status:?}");
+    trio.await_all(|log| log.status().leader.is_some_and(|leader| leader != node)).await;
+    // The next append was never submitted: that is a redirect.
+    let mut appender = old.appender().await;
+    appender.send(["refused"]).await;
+    let Some(Reply::Redirect(redirect)) = appender.reply().await.unwrap() else { panic!() };
+    assert_ne!(redirect.host, old.address);
+}
+
 /// A leader whose only follower is not heard: it takes little, and commits nothing. Append waits for room for so long.
 async fn stalled(network: &MemoryNetwork, queue_timeout: Duration) -> ([TempDir; 2], Vec<Log>) {
     let (dirs, mut logs) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Vec::<Log>::new());

@@ -43,6 +43,7 @@ use reload::{Reloader, Reloads};
 use router::Room;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,6 +102,7 @@ impl Founder {
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
         let log = Log::open(&self.config.data, options)?;
+        warn_of_mode(&self.config.data);
         let info = log.info();
         self.transport.identify(info.log_id, info.directory);
         Ok(log)
@@ -429,6 +431,18 @@ fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Resu
 }
 
 /// What stands before the services, as the configuration says.
+/// Warns of a data directory that every user of this machine can look into. Its files are for their owner all the same.
+fn warn_of_mode(data: &Path) {
+    let mode = std::fs::metadata(data).map_or(0, |data| data.permissions().mode() & 0o777);
+    if mode & 0o007 != 0 {
+        tracing::warn!(
+            data = %data.display(), mode = format!("{mode:o}"),
+            "others can look into the log's directory; files of earlier versions may be readable for all: `chmod -R go= {}`, or `chmod -R g+rX,o=` where its group shall read the log",
+            data.display()
+        );
+    }
+}
+
 fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     let mut settings = Settings::default();
     settings.limits = config.limits.connection();

@@ -18,6 +18,7 @@ mod partitions;
 mod reflection;
 mod session_file;
 mod shell;
+mod shortened;
 mod stopped;
 mod stranger;
 mod three;
