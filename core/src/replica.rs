@@ -229,6 +229,21 @@ impl Replica {
         self.unapplied.len()
     }
 
+    /// Whom raft has voted for in its term; 0: nobody.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn vote(&self) -> u64 {
+        self.raw.raft.vote
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term, or cannot be read.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.raw.store().body(raft, term)
+    }
+
     /// Messages that may leave now.
     pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
         std::mem::take(&mut self.outgoing)

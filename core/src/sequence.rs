@@ -202,6 +202,12 @@ impl Sequencer {
         self.pending.iter().rev().find(changes).map(|p| p.raft)
     }
 
+    /// Changes of membership in the log that are not known to be committed.
+    #[cfg(feature = "sim")]
+    pub(crate) fn changes_in_doubt(&self) -> usize {
+        self.pending.iter().filter(|p| matches!(p.effect, Some(Effect::Membership(_)))).count()
+    }
+
     /// The first index that the last block leads to.
     fn first_at_end(&self) -> Index {
         let discards = self.pending.iter().filter_map(|p| match p.effect {

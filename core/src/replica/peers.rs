@@ -298,7 +298,7 @@ impl Replica {
     }
 
     /// Whether it waits for others to tell what they know of it.
-    pub(super) fn is_introduced(&self) -> bool {
+    pub(crate) fn is_introduced(&self) -> bool {
         self.peers.introduced_by.is_none()
     }
 

@@ -31,6 +31,7 @@ mod failover;
 mod fault;
 mod history;
 mod host;
+mod kept;
 mod linear;
 mod machine;
 mod network;
