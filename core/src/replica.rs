@@ -57,6 +57,8 @@ use readies::Durability;
 use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
 pub(crate) use storage::Entries;
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) use storage::encode_snapshot;
 use ticking::{SplitMix, Ticks};
 
 /// The replica's state.
@@ -239,7 +241,7 @@ impl Replica {
     ///
     /// # Errors
     /// It is not there in this term, or cannot be read.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
         self.raw.store().body(raft, term)
     }

@@ -131,6 +131,7 @@ const ORDER: &[&str] = &[
     "sim::world::nemesis",
     "sim::world::watch",
     "sim::run",
+    "sim::directed",
     "sim::bugs",
     "sim",
 ];

@@ -64,6 +64,8 @@ pub(super) struct Host {
     pub(super) limp: u32,
     /// What the sync under way will make durable.
     pub(super) syncing: Option<Kept>,
+    /// The sync under way, or the last one, began while the disk was slow.
+    pub(super) slow_sync: bool,
     pub(super) kept: Kept,
     /// An earlier state of its disk.
     pub(super) old: Option<DiskState>,
@@ -119,6 +121,7 @@ impl Host {
             sync_time: plan.sync_time.mul_f64(0.5 + rng.below(100) as f64 / 100.0),
             limp: 1,
             syncing: None,
+            slow_sync: false,
             kept: Kept::default(),
             old: None,
             cut_recovery: None,
@@ -225,6 +228,14 @@ impl Host {
     pub(super) fn cut_power(&mut self, rng: &mut Rng) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.crash_randomly(rng);
+        unanswered
+    }
+
+    /// The power fails, and nothing is left that was not synced.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn cut_power_at_worst(&mut self) -> Vec<u64> {
+        let unanswered = self.end(State::Down);
+        self.disk = self.disk.crash(|_| 0);
         unanswered
     }
 

@@ -351,7 +351,17 @@ impl Machine {
         self.node.replica.sequencer.sessions().len()
     }
 
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.node.replica.body_of(raft, term)
+    }
+
     /// Whether the others have told this process what they know of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn is_introduced(&self) -> bool {
         self.node.replica.is_introduced()
     }

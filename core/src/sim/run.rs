@@ -190,7 +190,7 @@ impl World {
     }
 
     /// One node makes the cluster; the others are added as an operator would.
-    fn build(&mut self) -> Check {
+    pub(super) fn build(&mut self) -> Check {
         let first = self.new_host(Bootstrap::Init);
         self.start(first)?;
         self.log = self.machine(first).map(|m| m.identity().0);

@@ -377,6 +377,7 @@ impl World {
         let began = machine.begin_sync(now);
         if began {
             host.syncing = machine.writes().ok();
+            host.slow_sync = host.limp > 1;
             let takes = host.sync_takes(&mut self.rng);
             self.schedule.after(takes, Event::Synced { node, life: host.life });
         }

@@ -52,7 +52,7 @@ impl Watch {
 impl World {
     /// How long a cluster may take from when all that it needs is there.
     fn bound(&self) -> Duration {
-        self.plan.election_timeout * 10 + Duration::from_secs(3)
+        self.plan.election_timeout * 6 + Duration::from_secs(1)
     }
 
     pub(in crate::sim) fn watch(&mut self) -> Check {
@@ -184,7 +184,9 @@ impl World {
 
 /// Whether nothing is wrong with a host, as far as it is known outside the nemesis.
 fn is_well(host: &Host) -> bool {
-    host.state == State::Up && host.limp == 1 && host.maimed.is_none() && !host.machine.as_ref().is_some_and(Machine::is_poisoned)
+    let slow = host.limp > 1 || (host.slow_sync && host.syncing.is_some());
+    let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
+    host.state == State::Up && !slow && host.maimed.is_none() && !poisoned
 }
 
 impl super::Nemesis {
