@@ -119,6 +119,7 @@ const ORDER: &[&str] = &[
     "sim::history",
     "sim::linear",
     "sim::network",
+    "sim::pending",
     "sim::plan",
     "sim::kept",
     "sim::machine",

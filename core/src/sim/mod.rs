@@ -39,6 +39,7 @@ mod linear;
 mod machine;
 mod network;
 mod oracle;
+mod pending;
 mod plan;
 mod run;
 mod story;
