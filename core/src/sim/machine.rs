@@ -346,11 +346,6 @@ impl Machine {
         self.node.replica.sequencer.changes_in_doubt()
     }
 
-    /// How many sessions there are, and how many there may be.
-    pub(super) fn sessions(&self) -> usize {
-        self.node.replica.sequencer.sessions().len()
-    }
-
     /// The body of an entry as it goes to another replica.
     ///
     /// # Errors

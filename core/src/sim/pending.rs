@@ -12,3 +12,7 @@ pub(super) const SHRINKING_TO_ONE: bool = false;
 
 /// Sessions expire and the table is full. Waits for a table that nothing but an entry changes.
 pub(super) const SESSIONS_THAT_GO: bool = false;
+
+/// No replica dies of a full disk. Waits for a reserve that is there from the opening on, and lasts: a log that opens on a
+/// full disk has none behind its last file, and each roll at a conflict takes one file of it.
+pub(super) const FULL_DISKS: bool = false;
