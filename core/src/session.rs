@@ -287,7 +287,8 @@ impl Sessions {
         let one = |(id, session): (&SessionId, &Session)| {
             let words = [id.0, session.last.0, session.active.0, session.idle_max_ms];
             let batches = session.remembered.iter().flat_map(|b| [b.first.0, b.count.into()]);
-            let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mix =
+                |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             words.into_iter().chain(batches).fold(0x517c_c1b7_2722_0a95, mix)
         };
         let good = self.sessions.iter().filter(|(_, session)| !session.is_expired(at));

@@ -359,7 +359,8 @@ fn snapshot() -> Message {
 fn barrier_is_asked_again_after_a_jump() -> Check {
     let mut follower = Follower::new()?;
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
-    let asked = follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
+    let asked =
+        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
     follower.turns()?;
     let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
         let (kind, body) = raft_codec::parse_head(&envelope.head).ok()?;
@@ -411,7 +412,10 @@ fn another_directory_is_not_heard() -> Check {
     follower.hears(&append(0, entries), DIRECTORY)?;
     follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
     if follower.0.glance().last_raft != RaftIndex(3) {
-        return Err(format!("it took an entry from a directory that is no member's: {:?}", follower.0.glance()));
+        return Err(format!(
+            "it took an entry from a directory that is no member's: {:?}",
+            follower.0.glance()
+        ));
     }
     follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
     if follower.0.glance().last_raft != RaftIndex(4) {
@@ -426,7 +430,7 @@ mod tests {
 
     #[test]
     fn removed_leader_votes_until_the_others_know() {
-        if super::super::pending::SHRINKING_TO_ONE {
+        if super::super::pending::LEADERS_THAT_LEAVE {
             assert_eq!(leader_that_steps_down_still_votes(), Ok(()));
         }
     }

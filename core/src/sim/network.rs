@@ -112,7 +112,8 @@ impl Network {
         let mut left = nodes.clone();
         loop {
             let walls = |n: &NodeId| {
-                let here = |(from, to): &&Wall| left.contains(from) && left.contains(to) && (from == n || to == n);
+                let here =
+                    |(from, to): &&Wall| left.contains(from) && left.contains(to) && (from == n || to == n);
                 self.walls.iter().filter(here).count()
             };
             match left.iter().map(|n| (walls(n), *n)).max() {

@@ -431,12 +431,16 @@ impl Oracle {
                 return Err(format!("node {node}: votes before any other has told what it knows of it"));
             }
             if host.promised.0 == term && host.promised.1 != vote {
-                return Err(format!("node {node}: votes for {vote} in term {term}, and did for {}", host.promised.1));
+                return Err(format!(
+                    "node {node}: votes for {vote} in term {term}, and did for {}",
+                    host.promised.1
+                ));
             }
             host.promised = host.promised.max((term, vote));
         }
-        let goes_beyond =
-            |kept: &Kept| kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote));
+        let goes_beyond = |kept: &Kept| {
+            kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote))
+        };
         if !goes_beyond(&host.kept) {
             return Ok(());
         }

@@ -40,9 +40,9 @@ use crate::types::{LogId, NodeId};
 use admin::Admin;
 use drill::Drill;
 use nemesis::Nemesis;
-use watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use watch::Watch;
 
 /// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
 const TURN_DELAY_MAX: Duration = Duration::from_micros(100);

@@ -208,7 +208,12 @@ fn sync_covers_only_what_was_written_before_it_began() {
     assert_eq!((&kept()[..3], kept().len()), (&b"two"[..], SECTOR_BYTES + 4));
 
     // A failed one forgets what it covered, and nothing that came later.
-    disk.plan(Fault { call: Some(Call::Sync), nth: 1, lasting: false, trouble: Trouble::Eio(Landed::Nothing) });
+    disk.plan(Fault {
+        call: Some(Call::Sync),
+        nth: 1,
+        lasting: false,
+        trouble: Trouble::Eio(Landed::Nothing),
+    });
     file.write_at(0, &[IoSlice::new(b"abc")]).unwrap();
     disk.begin_sync("a");
     file.write_at(SECTOR_BYTES as u64, &[IoSlice::new(b"LATE")]).unwrap();

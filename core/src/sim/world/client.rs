@@ -510,7 +510,8 @@ impl World {
             }
             Want::Discard(_) => self.finish(n, place, Told::Discarded),
             Want::Open => {
-                self.clients[n].session = Some(Session { id: SessionId(appended.first.0), next: 1, active: None });
+                self.clients[n].session =
+                    Some(Session { id: SessionId(appended.first.0), next: 1, active: None });
                 self.finish(n, place, Told::Nothing)
             }
             Want::Close(_) => self.finish(n, place, Told::Nothing),

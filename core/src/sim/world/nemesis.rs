@@ -528,7 +528,9 @@ impl World {
         }
         let now = self.now();
         let known = pending::LONG_ABSENCES && self.nemesis.rng.permille(600);
-        self.story.tell(now, || format!("TROUBLE long_absence of node {away}, which knows the next voters: {known}"));
+        self.story.tell(now, || {
+            format!("TROUBLE long_absence of node {away}, which knows the next voters: {known}")
+        });
         let mut next = Vec::new();
         for _ in 0..2 {
             let fresh = self.new_host(Bootstrap::Join(log));

@@ -106,7 +106,8 @@ impl World {
                 && m.voters() == (config.voters.clone(), config.outgoing.clone())
                 && m.change_is_durable()
         };
-        if !self.watch.earlier.is_empty() && self.hosts.values().filter_map(|h| h.machine.as_ref()).any(in_force)
+        if !self.watch.earlier.is_empty()
+            && self.hosts.values().filter_map(|h| h.machine.as_ref()).any(in_force)
         {
             self.watch.earlier.clear();
         }
@@ -134,7 +135,9 @@ impl World {
             ));
         }
         let oldest = self.clients.iter().filter_map(super::Client::oldest_append).min();
-        let Some(oldest) = oldest.filter(|at| now.since(*at) >= bound + CLIENT_PATIENCE) else { return Ok(()) };
+        let Some(oldest) = oldest.filter(|at| now.since(*at) >= bound + CLIENT_PATIENCE) else {
+            return Ok(());
+        };
         let long = |(_, since): &&(u32, Moment)| now.since(*since) >= bound + CLIENT_PATIENCE;
         let still: BTreeSet<NodeId> =
             self.watch.well.iter().filter(|(_, w)| long(w)).map(|(node, _)| *node).collect();
