@@ -51,18 +51,21 @@ use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
+use checking::is_candidates;
 use handover::Handover;
 use introduction::Introduction;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
 use peers::Peers;
-use raft::eraftpb::Entry;
+use raft::eraftpb::{Entry, Message};
 use raft::{RawNode, StateRole};
 use readies::Durability;
 use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) use storage::encode_snapshot;
 use ticking::{SplitMix, Ticks};
 
 /// The replica's state.
@@ -106,6 +109,8 @@ pub(crate) struct Replica {
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
     out: Option<Error>,
+    /// It was removed and answers candidates still: others may count on its vote.
+    votes_on: bool,
     /// Why it takes no part as long as the cluster takes another directory for this node's.
     misplaced: Option<Error>,
 }
@@ -183,6 +188,7 @@ impl Replica {
             lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
+            votes_on: false,
             misplaced: None,
             cluster,
         };
@@ -261,6 +267,21 @@ impl Replica {
         self.unapplied.len()
     }
 
+    /// Whom raft has voted for in its term; 0: nobody.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn vote(&self) -> u64 {
+        self.raw.raft.vote
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term, or cannot be read.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.raw.store().body(raft, term)
+    }
+
     /// Messages that may leave now.
     pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
         std::mem::take(&mut self.outgoing)
@@ -321,16 +342,21 @@ impl Replica {
     /// # Errors
     /// What the replica dies of. It is not the message's fault.
     pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writing: &mut Writing) -> Result<()> {
-        if self.out.is_some() {
+        if self.out.is_some() && !self.votes_on {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
-            Ok(Some(checked)) => self.step(checked, now, writing)?,
-            Ok(None) => {}
+            Ok(Some(checked)) if self.hears(&checked.0) => self.step(checked, now, writing)?,
+            Ok(_) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
         }
         self.steady();
         Ok(())
+    }
+
+    /// Whether raft takes this message here: all of them, or of a removed replica questions for votes alone.
+    fn hears(&self, message: &Message) -> bool {
+        self.out.is_none() || (self.votes_on && is_candidates(message))
     }
 
     /// Entries up to `raft` are in the files.

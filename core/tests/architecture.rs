@@ -116,6 +116,7 @@ const ORDER: &[&str] = &[
     "fuzzing",
     // The cluster simulated.
     "sim::clock",
+    "sim::pending",
     "sim::fault",
     "sim::failover",
     "sim::story",
@@ -123,6 +124,7 @@ const ORDER: &[&str] = &[
     "sim::linear",
     "sim::network",
     "sim::plan",
+    "sim::kept",
     "sim::machine",
     "sim::host",
     "sim::oracle",
@@ -131,7 +133,9 @@ const ORDER: &[&str] = &[
     "sim::world::client",
     "sim::world::drill",
     "sim::world::nemesis",
+    "sim::world::watch",
     "sim::run",
+    "sim::directed",
     "sim::bugs",
     "sim",
 ];

@@ -34,7 +34,7 @@ impl Replica {
             }
             let Some(index) = change else { break };
             let membership = self.membership_of(&self.unapplied[0])?;
-            if self.is_leader() && !self.is_known(index, &membership) {
+            if self.is_leader() && !self.is_known(index, &membership) && !planted!(34) {
                 break;
             }
             if let Some(entry) = self.unapplied.pop_front() {
@@ -81,8 +81,19 @@ impl Replica {
         }
         if was_member && self.membership.get(self.node()).is_none() {
             self.leave("it was removed from the cluster");
+            self.vote_on();
         }
         Ok(())
+    }
+
+    /// A removed replica goes on answering those who ask for votes. Voters that have the change and do not know that it is
+    /// committed still count it in, and can need its vote to find out. It has no part in what they elect.
+    fn vote_on(&mut self) {
+        self.votes_on = true;
+        // It hears of no leader any more: one that it remembers would keep it from voting.
+        let term = self.raw.raft.term;
+        self.raw.raft.become_follower(term, raft::INVALID_ID);
+        self.steady();
     }
 
     /// Whether a majority of the voters of `membership`, of each half of a joint one, durably knows that `index` is
@@ -158,6 +169,7 @@ impl Replica {
         let what = format!("node {} takes no part any more: {why}; its data can still be read", self.node());
         tracing::warn!("{what}");
         self.out = Some(Error::new(ErrorKind::Removed, what));
+        self.votes_on = false;
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }

@@ -144,3 +144,8 @@ pub(super) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes)
 pub(super) fn is_aside(message: &Message) -> bool {
     matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
 }
+
+/// Whether a message asks for votes.
+pub(super) fn is_candidates(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
+}

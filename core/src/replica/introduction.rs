@@ -82,7 +82,7 @@ impl Replica {
         let node = self.node();
         // A voter for whose being alone only what is not committed speaks can have voted for another.
         let alone = |m: &Membership| m.is_alone(node);
-        if alone(&self.membership) && alone(self.sequencer.membership_at_end()) {
+        if alone(&self.membership) && alone(self.sequencer.membership_at_end()) || planted!(32) {
             return;
         }
         self.introduction = Some(Introduction {
@@ -104,7 +104,7 @@ impl Replica {
     }
 
     /// Whether this replica may vote and stand for election.
-    pub(super) fn may_vote(&self) -> bool {
+    pub(crate) fn may_vote(&self) -> bool {
         self.introduction.as_ref().is_none_or(|i| i.votes)
     }
 
@@ -252,8 +252,11 @@ impl Replica {
         let committed = self.sequencer.committed().raft;
         let node = self.node();
         let Some(introduction) = &mut self.introduction else { return Ok(()) };
+        if planted!(42) {
+            return Ok(());
+        }
         let is_first = introduction.answered.insert(from);
-        if is_first && known > introduction.found {
+        if is_first && known > introduction.found && !planted!(33) {
             let found = introduction.found;
             let what = format!(
                 "node {from} remembers that this directory had entry {} in term {}, and its disk held entry {} in term {} \

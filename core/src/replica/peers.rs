@@ -4,6 +4,7 @@
 //! where a message contradicts its state. So all of that is checked here, before it.
 
 use super::Replica;
+use super::checking::is_candidates;
 use super::introduction::Extent;
 use super::pace::is_urgent;
 use crate::batch::Malformed;
@@ -342,9 +343,4 @@ fn raft_message(head: &Bytes) -> Option<Message> {
 fn is_leaders(message: &Message) -> bool {
     let kind = message.get_msg_type();
     matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
-}
-
-/// Whether a message asks for votes.
-fn is_candidates(message: &Message) -> bool {
-    matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
 }

@@ -1,6 +1,7 @@
 //! Machine: one process of a simulation: a [`Node`] over a simulated disk, driven call by call. What the log's own driver
 //! does with threads and clocks, this does when it is told.
 
+use super::kept::{Kept, Seal};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::completion::Ticket;
@@ -9,7 +10,7 @@ use crate::disk::sim::SimDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
-use crate::membership::Change;
+use crate::membership::{Change, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
@@ -17,6 +18,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
+use crate::sequence::parse_command;
 use crate::store::block::{Batches, BlockHeader, Kind};
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
@@ -25,6 +27,7 @@ use crate::writing::Fsync;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -59,6 +62,8 @@ pub(super) struct Setup {
     pub(super) heartbeat: Duration,
     pub(super) election_timeout: Duration,
     pub(super) session_idle_max: Duration,
+    /// Sessions that may be open at a time; none: as many as the options allow.
+    pub(super) sessions_max: Option<u32>,
     pub(super) seed: u64,
 }
 
@@ -90,6 +95,36 @@ pub(super) struct Glance {
     pub(super) base_raft: RaftIndex,
     /// The last record in the files, synced or not.
     pub(super) written: Index,
+    /// Whom raft has voted for in this term; 0: nobody.
+    pub(super) vote: u64,
+    /// Term and vote as the next block says them.
+    pub(super) says: (Term, u64),
+}
+
+/// What the blocks up to an entry have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The last entry, and its term.
+    pub(super) end: (RaftIndex, Term),
+    /// The record after it.
+    pub(super) next: Index,
+    /// Sessions that are still good.
+    pub(super) sessions: u64,
+    /// Its membership.
+    pub(super) members: u64,
+    /// The log's time.
+    pub(super) time: Timestamp,
+}
+
+/// What the committed blocks have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) raft: RaftIndex,
+    pub(super) next: Index,
+    pub(super) first: Index,
+    pub(super) members: u64,
+    /// The record before which nothing is in the files.
+    pub(super) base_next: Index,
 }
 
 /// A message's way out of a machine: it waits here until the world takes it.
@@ -112,15 +147,6 @@ impl Transport for Outbox {
     }
 }
 
-/// What a write under way, or a finished one, leaves on the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
-    /// The last record.
-    pub(super) last: Index,
-    pub(super) term: Term,
-    pub(super) vote: u64,
-}
-
 /// A running process.
 pub(super) struct Machine {
     node: Node,
@@ -131,6 +157,7 @@ pub(super) struct Machine {
     reader: Reader,
     /// The sync under way.
     job: Option<Arc<Fsync>>,
+    disk: SimDisk,
 }
 
 /// The least that a segment can be, so that runs go through many.
@@ -163,7 +190,7 @@ impl Machine {
         let node = Node::new(opened, options, queue, positions.clone(), setup.seed, now)?;
         let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
         let reader = shelf.reader(Start::First)?;
-        Ok(Self { node, identity, shelf, outbox, reader, job: None })
+        Ok(Self { node, identity, shelf, outbox, reader, job: None, disk: disk.clone() })
     }
 
     pub(super) fn identity(&self) -> (LogId, DirectoryId) {
@@ -214,6 +241,10 @@ impl Machine {
             return false;
         }
         self.job = self.node.begin_sync(now);
+        // What is written from here on is not made durable by it.
+        if let Some(name) = self.job.as_ref().and_then(|job| job.file_name()) {
+            self.disk.begin_sync(name);
+        }
         self.job.is_some()
     }
 
@@ -273,7 +304,68 @@ impl Machine {
             durable_raft: self.node.writing.synced().end.raft,
             base_raft: self.node.writing.archive.first().raft,
             written: self.node.writing.written().end.next.previous(),
+            vote: replica.vote(),
+            says: {
+                let state = replica.sequencer.hard_state();
+                (state.term, state.vote)
+            },
         }
+    }
+
+    /// What the blocks so far have led to, committed or not.
+    pub(super) fn standing(&self) -> Standing {
+        let sequencer = &self.node.replica.sequencer;
+        let (end, time) = (sequencer.end(), sequencer.last_timestamp());
+        Standing {
+            end: (end.raft, end.term),
+            next: end.next,
+            sessions: sequencer.sessions().digest(time),
+            members: digest_of(sequencer.membership_at_end()),
+            time,
+        }
+    }
+
+    /// What the committed blocks have led to.
+    pub(super) fn settled(&self) -> Settled {
+        let committed = self.node.replica.sequencer.committed();
+        Settled {
+            raft: committed.raft,
+            next: committed.next,
+            first: committed.first,
+            members: digest_of(&committed.membership),
+            base_next: self.node.writing.archive.first().next,
+        }
+    }
+
+    /// The committed membership, and the entry that led to it, of those that this process has seen committed.
+    pub(super) fn committed_membership(&self) -> (&Membership, RaftIndex) {
+        let committed = self.node.replica.sequencer.committed();
+        (&committed.membership, committed.changed)
+    }
+
+    /// Whether a durable block says that the last change of membership is committed.
+    pub(super) fn change_is_durable(&self) -> bool {
+        self.node.writing.synced().commit >= self.node.replica.sequencer.committed().changed
+    }
+
+    /// Changes of membership in the log that are not known to be committed.
+    pub(super) fn changes_in_doubt(&self) -> usize {
+        self.node.replica.sequencer.changes_in_doubt()
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.node.replica.body_of(raft, term)
+    }
+
+    /// Whether the others have told this process what they know of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn is_introduced(&self) -> bool {
+        self.node.replica.may_vote()
     }
 
     /// Entries that are committed and wait to come into force.
@@ -282,9 +374,24 @@ impl Machine {
     }
 
     /// What is written, and will be durable once a sync that begins now is done.
-    pub(super) fn writes(&self) -> Kept {
-        let state = self.node.replica.sequencer.hard_state();
-        Kept { last: self.glance().written, term: state.term, vote: state.vote }
+    ///
+    /// # Errors
+    /// An entry of which it is not sure cannot be read.
+    pub(super) fn writes(&self) -> Result<Kept> {
+        let (state, glance) = (self.node.replica.sequencer.hard_state(), self.glance());
+        let (sure, end) = (glance.committed_raft, self.node.writing.written().end.raft);
+        // Memory is ahead of the files as long as anything is planned.
+        let planned = !self.node.writing.plan.is_empty();
+        let mut tail = Vec::new();
+        for index in sure.0 + 1..=end.0 {
+            let header = match self.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
+                Some((header, _)) => Some(header),
+                None => self.node.writing.archive.header(RaftIndex(index))?,
+            };
+            let Some(header) = header else { break };
+            tail.push(Seal::of(&header));
+        }
+        Ok(Kept { last: glance.written, term: state.term, vote: state.vote, sure, tail })
     }
 
     /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
@@ -327,6 +434,21 @@ impl Machine {
             records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
         }
         Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
+    }
+
+    /// What a command's block says; none: it is no command's.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn command_of(&self, header: &BlockHeader) -> Result<Option<Command>> {
+        if header.kind != Kind::Command {
+            return Ok(None);
+        }
+        let body = match self.node.replica.in_memory(header.raft_index) {
+            Some((_, Some(pieces))) => pieces.concat().into(),
+            _ => self.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
+        };
+        parse_command(&body).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
     }
 
     /// One record, as any reader gets it.
@@ -373,6 +495,11 @@ impl Machine {
 /// Bytes of messages that may wait.
 const QUEUED_MAIL_MAX: usize = 1 << 20;
 
+/// Whether a message tells a replica that has started what its sender knows of it.
+pub(super) fn introduces(envelope: &Envelope) -> bool {
+    envelope.head.get(raft_codec::KIND_AT) == Some(&(HeadKind::Known as u8))
+}
+
 /// The term, and the vote, that a message tells others of: those have to be durable before it leaves. None of what
 /// tells nothing of the kind.
 pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
@@ -395,11 +522,13 @@ fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         election_timeout: setup.election_timeout,
         ..Cluster::new(setup.node, setup.bootstrap, outbox)
     };
+    let options = Options::with_segment_bytes(SEGMENT_BYTES);
     Options {
         clock: setup.clock.clone(),
         session_idle_max: setup.session_idle_max,
         cluster: Some(cluster),
-        ..Options::with_segment_bytes(SEGMENT_BYTES)
+        sessions_max: setup.sessions_max.unwrap_or(options.sessions_max),
+        ..options
     }
 }
 
@@ -410,5 +539,27 @@ fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
 pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
     let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
     let (state, end) = (opened.sequencer.hard_state(), opened.sequencer.end());
-    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote })
+    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote, ..Kept::default() })
+}
+
+/// Which entry stands at `index` on a disk; none: nothing does. What was discarded is said to be `known`.
+///
+/// # Errors
+/// Those of opening a log and of reading it.
+pub(super) fn entry_on(disk: &SimDisk, setup: &Setup, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+    let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
+    let archive = opened.store.archive();
+    if index <= archive.first().raft {
+        return Ok(Some(known));
+    }
+    Ok(archive.header(index)?.map(|header| Seal::of(&header)))
+}
+
+/// A number that stands for a membership.
+fn digest_of(membership: &Membership) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for m in membership.members() {
+        (m.node.0, m.directory.0, m.is_voter(), m.is_leaving(), &m.address).hash(&mut hasher);
+    }
+    hasher.finish()
 }

@@ -15,6 +15,7 @@ mod admin;
 mod client;
 mod drill;
 mod nemesis;
+mod watch;
 
 pub(super) use admin::Task;
 pub(super) use client::Client;
@@ -41,6 +42,7 @@ use drill::Drill;
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use watch::Watch;
 
 /// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
 const TURN_DELAY_MAX: Duration = Duration::from_micros(100);
@@ -73,6 +75,8 @@ pub(super) enum Event {
     Probe,
     /// A host is taken away.
     Retire(NodeId),
+    /// Whether all that can get on does.
+    Watch,
 }
 
 /// Who asked.
@@ -100,6 +104,7 @@ pub(super) struct World {
     pub(super) clients: Vec<Client>,
     pub(super) admin: Admin,
     pub(super) nemesis: Nemesis,
+    pub(super) watch: Watch,
     pub(super) oracle: Oracle,
     pub(super) history: History,
     pub(super) counts: Counts,
@@ -130,6 +135,7 @@ impl World {
             clients,
             admin: Admin::default(),
             nemesis: Nemesis::new(&plan, rng.fork()),
+            watch: Watch::default(),
             oracle: Oracle::default(),
             history: History::default(),
             counts: Counts::default(),
@@ -207,6 +213,7 @@ impl World {
             Ok(()) => {
                 let life = host.life;
                 self.story.tell(now, || format!("node {node}: starts (life {life})"));
+                self.oracle.opens(host)?;
                 self.after_step(node)
             }
             Err(error) => self.refused_to_start(node, &error),
@@ -266,6 +273,7 @@ impl World {
             Event::Mend(trouble) => self.mend(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
+            Event::Watch => self.watch()?,
         }
         Ok(true)
     }
@@ -367,9 +375,9 @@ impl World {
         let Some(machine) = host.running() else { return Ok(()) };
         let outgoing = machine.take_outgoing();
         let began = machine.begin_sync(now);
-        let kept = machine.writes();
         if began {
-            host.syncing = Some(kept);
+            host.syncing = machine.writes().ok();
+            host.slow_sync = host.limp > 1;
             let takes = host.sync_takes(&mut self.rng);
             self.schedule.after(takes, Event::Synced { node, life: host.life });
         }
@@ -380,7 +388,7 @@ impl World {
             }
         }
         if self.story.is_loud() {
-            let (kept, machine) = (host.kept, host.machine.as_ref());
+            let (kept, machine) = (&host.kept, host.machine.as_ref());
             if let Some(m) = machine {
                 let (g, voters) = (m.glance(), m.voters());
                 self.story.tell(now, || {

@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_the_log() {
-        for (descriptors, connections) in [(0, 1), (1, 1), (64, 32), (1024, 512), (2048, 1024), (5120, 4096)] {
+        for (descriptors, connections) in [(0, 1), (1, 1), (64, 32), (1024, 512), (2048, 1024), (5120, 4096)]
+        {
             assert_eq!(connections_within(descriptors), connections);
         }
         assert_eq!(connections_within(descriptors_for(4096)), 4096);

@@ -68,6 +68,7 @@ impl Stage {
             heartbeat: HEARTBEAT,
             election_timeout: ELECTION,
             session_idle_max: PATIENCE,
+            sessions_max: None,
             seed: node,
         };
         let disk = self.disks.entry(node).or_default();
