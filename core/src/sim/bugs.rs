@@ -56,6 +56,8 @@ bugs! {
     26 "a leader that was removed goes on",
     27 "an append whose outcome is not known is said to be refused",
     30 "a discard is forgotten at a roll",
+    60 "a log that is closed ends at once, whatever is under way",
+    61 "a sync that has ended on the other thread is not noted",
 }
 
 /// Planted as well, and not found by 400 seeds, because something else stands behind them: they count for nothing until a

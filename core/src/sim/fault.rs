@@ -60,6 +60,8 @@ faults! {
     LeaderKilled = "leader_killed",
     /// A replica did nothing for a while.
     Pause = "pause",
+    /// A replica was closed in order, with appends under way.
+    Close = "close",
     /// A disk was slow for a while.
     Limp = "limp",
     /// A sync failed.

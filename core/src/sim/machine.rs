@@ -1,11 +1,13 @@
 //! Machine: one process of a simulation: a [`Node`] over a simulated disk, driven call by call. What the log's own driver
 //! does with threads and clocks, this does when it is told.
 
+use super::threads::{Dial, Ran, Records, Threads, header_at, records_at};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::completion::Ticket;
 use crate::config::{Clock, Options};
-use crate::disk::sim::SimDisk;
+use crate::disk::sim::{Call, Rng, SimDisk};
+use crate::driver::{Driver, Turn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
@@ -17,16 +19,15 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
-use crate::store::block::{Batches, BlockHeader, Kind};
+use crate::store::block::BlockHeader;
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
-use crate::writing::Fsync;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// When simulations begin, by the wall clock.
@@ -123,14 +124,15 @@ pub(super) struct Kept {
 
 /// A running process.
 pub(super) struct Machine {
-    node: Node,
+    threads: Threads,
+    dial: Dial,
+    queue: Arc<Queue>,
+    disk: SimDisk,
     identity: Identity,
     shelf: Shelf,
     outbox: Arc<Outbox>,
     /// Follows what is committed.
     reader: Reader,
-    /// The sync under way.
-    job: Option<Arc<Fsync>>,
 }
 
 /// The least that a segment can be, so that runs go through many.
@@ -160,10 +162,17 @@ impl Machine {
             mail_bytes: QUEUED_MAIL_MAX,
         };
         let queue = Arc::new(Queue::new(limits, segments.bytes_from(committed.first)));
-        let node = Node::new(opened, options, queue, positions.clone(), setup.seed, now)?;
+        let cluster = opened.cluster.clone();
+        let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
+        let dial = Dial::default();
+        let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
         let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
         let reader = shelf.reader(Start::First)?;
-        Ok(Self { node, identity, shelf, outbox, reader, job: None })
+        Ok(Self { threads, dial, queue, disk: disk.clone(), identity, shelf, outbox, reader })
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn<Node>> {
+        self.threads.driver.turn()
     }
 
     pub(super) fn identity(&self) -> (LogId, DirectoryId) {
@@ -172,7 +181,7 @@ impl Machine {
 
     /// A message has come.
     pub(super) fn deliver(&self, envelope: Envelope) {
-        self.node.queue.push_mail(Mail::Message(envelope));
+        self.queue.push_mail(Mail::Message(envelope));
     }
 
     /// Hands in a question; the answer comes with a later turn.
@@ -180,7 +189,7 @@ impl Machine {
     /// # Errors
     /// What refuses it at once.
     pub(super) fn ask(&self, request: Request, patience: Duration, idle_max_ms: u64) -> Result<Ticket> {
-        let queue = &self.node.queue;
+        let queue = &self.queue;
         let ask = match request {
             Request::Append(batch) => return queue.push_batch(&batch, Patience::None),
             Request::Discard(first) => return queue.push_command(Command::Discard { first }),
@@ -196,64 +205,57 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Does all there is to do but syncing.
-    ///
-    /// # Errors
-    /// What the node dies of.
-    pub(super) fn turn(&mut self, now: Moment) -> Result<()> {
-        let hungry = self.node.is_hungry();
-        let work = self.node.queue.take(hungry);
-        self.node.turn(now, work)?;
-        self.node.writing.store.preparer.help();
-        Ok(())
+    /// Lets one of its threads go on. The second: the sync was carried out in the turn.
+    pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
+        let syncs = self.disk.calls(Some(Call::Sync));
+        let ran = self.threads.run(thread, now, linger);
+        let turn = self.turn();
+        let synced = ran.stepped && turn.node.is_alone() && self.disk.calls(Some(Call::Sync)) > syncs;
+        turn.node.writing.store.preparer.help();
+        (ran, synced)
     }
 
-    /// Begins a sync, if there is something to sync and none is under way.
-    pub(super) fn begin_sync(&mut self, now: Moment) -> bool {
-        if self.job.is_some() {
-            return false;
-        }
-        self.job = self.node.begin_sync(now);
-        self.job.is_some()
-    }
-
-    /// Carries out the sync that was begun.
+    /// Carries out the sync of a thread.
     ///
     /// # Errors
     /// The disk's.
-    pub(super) fn run_sync(&self) -> Result<()> {
-        self.job.as_ref().map_or(Ok(()), |job| job.run())
+    pub(super) fn sync(&mut self, thread: usize) -> Result<()> {
+        self.threads.sync(thread)
     }
 
-    /// The sync that was begun has been carried out.
-    ///
-    /// # Errors
-    /// What the node dies of.
-    pub(super) fn end_sync(&mut self, now: Moment) -> Result<()> {
-        let Some(job) = self.job.take() else { return Ok(()) };
-        self.node.end_sync(now, &job)
+    /// The threads that are woken by what has happened.
+    pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
+        self.threads.called(rng)
     }
 
-    pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
-        self.node.deadline(now)
+    /// The log is closed: what was handed in is still answered.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Whether it was closed, and all its threads have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.threads.are_over()
+    }
+
+    /// What it has died of.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.turn().ended.clone().and_then(Result::err)
     }
 
     pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
         self.outbox.take()
     }
 
-    pub(super) fn poison(&mut self, cause: Error) {
-        self.node.poison(cause);
-    }
-
     /// Whether it takes nothing more.
     pub(super) fn is_poisoned(&self) -> bool {
-        self.node.published.poison.get().is_some()
+        self.turn().node.published.poison.get().is_some()
     }
 
     /// How it stands.
     pub(super) fn glance(&self) -> Glance {
-        let replica = &self.node.replica;
+        let turn = self.turn();
+        let (replica, writing) = (&turn.node.replica, &turn.node.writing);
         let (first, committed) = self.shelf.positions.range();
         Glance {
             role: replica.role(),
@@ -261,34 +263,36 @@ impl Machine {
             leader: replica.leader(),
             first,
             committed,
-            committed_raft: replica.sequencer.committed().raft.min(self.node.writing.written().end.raft),
+            committed_raft: replica.sequencer.committed().raft.min(writing.written().end.raft),
             last_raft: replica.sequencer.end().raft,
-            durable_raft: self.node.writing.synced().end.raft,
-            base_raft: self.node.writing.archive.first().raft,
-            written: self.node.writing.written().end.next.previous(),
+            durable_raft: writing.synced().end.raft,
+            base_raft: writing.archive.first().raft,
+            written: writing.written().end.next.previous(),
         }
     }
 
     /// Entries that are committed and wait to come into force.
     pub(super) fn changes_not_in_force(&self) -> usize {
-        self.node.replica.changes_not_in_force()
+        self.turn().node.replica.changes_not_in_force()
     }
 
     /// What is written, and will be durable once a sync that begins now is done.
     pub(super) fn writes(&self) -> Kept {
-        let state = self.node.replica.sequencer.hard_state();
-        Kept { last: self.glance().written, term: state.term, vote: state.vote }
+        let last = self.glance().written;
+        let state = self.turn().node.replica.sequencer.hard_state();
+        Kept { last, term: state.term, vote: state.vote }
     }
 
     /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
     pub(super) fn voters(&self) -> (Vec<NodeId>, Vec<NodeId>) {
-        let membership = self.node.replica.membership();
+        let turn = self.turn();
+        let membership = turn.node.replica.membership();
         let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
         (nodes(membership.voters()), nodes(membership.voters_outgoing()))
     }
 
     pub(super) fn learners(&self) -> Vec<NodeId> {
-        self.node.replica.membership().learners().into_iter().map(NodeId).collect()
+        self.turn().node.replica.membership().learners().into_iter().map(NodeId).collect()
     }
 
     /// The entry `index`, which is committed here; none if it is not here any more.
@@ -296,30 +300,26 @@ impl Machine {
     /// # Errors
     /// It cannot be read.
     pub(super) fn entry(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
-        match self.node.replica.in_memory(index) {
+        match self.dial.entry(index) {
             Some((header, _)) => Ok(Some(header)),
-            None => self.node.writing.archive.header(index),
+            None => header_at(&self.turn().node, index),
         }
+    }
+
+    /// Whether the last turn has committed this entry: it may be gone again.
+    pub(super) fn has_seen(&self, index: RaftIndex) -> bool {
+        self.dial.entry(index).is_some()
     }
 
     /// The records of an entry, with their indexes.
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Vec<(Index, Vec<u8>)>> {
-        if header.kind != Kind::Data {
-            return Ok(Vec::new());
+    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
+        match self.dial.entry(header.raft_index) {
+            Some((_, records)) => Ok(records),
+            None => records_at(&self.turn().node, header),
         }
-        let body = match self.node.replica.in_memory(header.raft_index) {
-            Some((_, Some(pieces))) => pieces.concat().into(),
-            _ => self.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
-        };
-        let mut records = Vec::new();
-        for batch in Batches::new(&body) {
-            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
-            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
-        }
-        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
     /// One record, as any reader gets it.

@@ -7,14 +7,14 @@
 //! println!("{} appends in {:?} of virtual time", report.acknowledged, report.simulated);
 //! ```
 //!
-//! What runs is what ships: the same nodes that `Log` drives with threads and a real disk, here driven call by
-//! call. Around them:
+//! What runs is what ships: the same nodes and the same driver that `Log` runs with threads and a real disk, here step by
+//! step: the seed says which thread has the turn, and when a sync ends. Around them:
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `clock` | virtual time; what is to happen when |
 //! | `network` | loss, replay, reordering, damage, walls, bounded queues |
-//! | `host`, `machine` | a process on a simulated disk, with a clock and a power switch |
+//! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
 //! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
 //! | `oracle` | what has to hold after every event |
 //! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
@@ -38,6 +38,7 @@ mod oracle;
 mod plan;
 mod run;
 mod story;
+mod threads;
 mod world;
 
 pub use crate::moment::Moment;

@@ -136,7 +136,8 @@ impl Oracle {
             return Ok(news); // it has decided more than it has written, and will not act on it
         }
         if glance.committed_raft > host.checked {
-            let from = host.checked.max(glance.base_raft);
+            let seen = machine.has_seen(host.checked.next());
+            let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
             for index in from.0 + 1..=glance.committed_raft.0 {
                 match self.entry(node, machine, RaftIndex(index)) {
                     Err(Trouble::Unreadable(e)) if unreadable(&e) => break,

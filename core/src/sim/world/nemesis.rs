@@ -69,6 +69,11 @@ impl Nemesis {
         }
     }
 
+    /// Whether no trouble lasts.
+    pub(in crate::sim) fn is_quiet(&self) -> bool {
+        self.troubles.is_empty()
+    }
+
     /// A member has left the cluster.
     pub(in crate::sim) fn left(&mut self, node: NodeId) {
         self.maimed.remove(&node);
@@ -120,6 +125,7 @@ impl World {
             }
             Fault::LeaderKilled => return self.begin_drill(),
             Fault::Pause => self.pause(node),
+            Fault::Close => return self.close(node),
             Fault::Limp => self.limp(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
             Fault::DiskFull => self.fill_disk(node),
@@ -300,7 +306,7 @@ impl World {
         let time = self.nemesis.millis(50, 8_000);
         let Some(host) = self.hosts.get_mut(&node) else { return false };
         host.state = State::Paused;
-        host.turn_at = None;
+        host.due = Default::default();
         self.schedule.after(time, Event::Resume { node, life: host.life });
         true
     }
