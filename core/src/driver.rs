@@ -34,9 +34,9 @@ use crate::writing::Fsync;
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Tells the time to those who drive a node.

@@ -12,9 +12,9 @@
 //!
 //! Must not know: hosts, the network, what a node does.
 
+use crate::batch::Batch;
 use crate::disk::sim::Rng;
 use crate::driver::{Driver, Next, SHORT, Watch};
-use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::node::Node;

@@ -166,7 +166,9 @@ impl World {
         }
         let now = self.now();
         let well = self.is_free_of_trouble(node);
-        self.story.tell(now, || format!("TROUBLE close at node {node}{}", if well { ", all else is well" } else { "" }));
+        self.story.tell(now, || {
+            format!("TROUBLE close at node {node}{}", if well { ", all else is well" } else { "" })
+        });
         self.counts.add(Fault::Close);
         let lives = self.hosts.values().filter(|h| h.is_up()).map(|h| (h.node, h.life)).collect();
         if let Some(host) = self.hosts.get_mut(&node) {
@@ -223,7 +225,11 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn closer_hears(&mut self, attempt: u64, result: Option<(NodeId, LogResult<Appended>)>) -> Check {
+    pub(super) fn closer_hears(
+        &mut self,
+        attempt: u64,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
         let now = self.now();
         let Some(call) = self.burst.calls.remove(&attempt) else { return Ok(()) };
         let Some((node, Ok(appended))) = result else {
@@ -238,7 +244,12 @@ impl World {
     }
 
     /// An answer from a process that is being closed.
-    pub(super) fn answered_at_the_end(&mut self, node: NodeId, asker: Asker, result: &LogResult<Appended>) -> Check {
+    pub(super) fn answered_at_the_end(
+        &mut self,
+        node: NodeId,
+        asker: Asker,
+        result: &LogResult<Appended>,
+    ) -> Check {
         let now = self.now();
         let Some(error) = result.as_ref().err().filter(|_| asker == Asker::Closer) else { return Ok(()) };
         let Some(closing) = self.hosts.get(&node).and_then(|h| h.closing.as_ref()) else { return Ok(()) };
@@ -266,7 +277,10 @@ impl World {
         let took = host.closing.as_ref().map(|c| now.since(c.began));
         let unanswered = host.close();
         if !unanswered.is_empty() {
-            return Err(format!("node {node} was closed and left {} calls without an answer", unanswered.len()));
+            return Err(format!(
+                "node {node} was closed and left {} calls without an answer",
+                unanswered.len()
+            ));
         }
         self.story.tell(now, || format!("node {node}: closed, after {took:?}"));
         let back = self.rng.between(50, 5000);
