@@ -94,6 +94,16 @@ faults! {
     Transfer = "transfer",
     /// A replica that fell behind a discard jumped over it.
     Jump = "jump",
+    /// A follower lost its power, or was killed.
+    FollowerCrash = "follower_crash",
+    /// A follower had no room for what it was fed.
+    FollowerFull = "follower_full",
+    /// A follower went to another source.
+    FollowerSwitch = "follower_switch",
+    /// A follower was fed by another one.
+    FollowerChain = "follower_chain",
+    /// A follower jumped over what was discarded.
+    FollowerJump = "follower_jump",
 }
 
 impl fmt::Display for Fault {

@@ -9,6 +9,8 @@ use crate::config::{Clock, Options};
 use crate::disk::sim::{Call, Rng, SimDisk};
 use crate::driver::{Driver, Turn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FeedFrom;
+use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::Change;
@@ -19,6 +21,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
+use crate::sequence::Me;
 use crate::store::block::BlockHeader;
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
@@ -26,8 +29,9 @@ use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// When simulations begin, by the wall clock.
@@ -128,6 +132,8 @@ pub(super) struct Machine {
     dial: Dial,
     queue: Arc<Queue>,
     disk: SimDisk,
+    node: NodeId,
+    options: Options,
     identity: Identity,
     shelf: Shelf,
     outbox: Arc<Outbox>,
@@ -136,7 +142,7 @@ pub(super) struct Machine {
 }
 
 /// The least that a segment can be, so that runs go through many.
-const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
+pub(super) const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
 
 impl Machine {
     /// Opens what is on the disk, as `Log::open` does, but for the threads.
@@ -162,16 +168,27 @@ impl Machine {
             mail_bytes: QUEUED_MAIL_MAX,
         };
         let queue = Arc::new(Queue::new(limits, segments.bytes_from(committed.first)));
-        let cluster = opened.cluster.clone();
+        let (cluster, kept) = (opened.cluster.clone(), options.clone());
         let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
         let dial = Dial::default();
         let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
         let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
         let reader = shelf.reader(Start::First)?;
-        Ok(Self { threads, dial, queue, disk: disk.clone(), identity, shelf, outbox, reader })
+        Ok(Self {
+            threads,
+            dial,
+            queue,
+            disk: disk.clone(),
+            node: setup.node,
+            options: kept,
+            identity,
+            shelf,
+            outbox,
+            reader,
+        })
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn<Node>> {
+    fn turn(&self) -> impl DerefMut<Target = Turn<Node>> {
         self.threads.driver.turn()
     }
 
@@ -207,10 +224,15 @@ impl Machine {
 
     /// Lets one of its threads go on. The second: the sync was carried out in the turn.
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
-        let syncs = self.disk.calls(Some(Call::Sync));
+        let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
         let ran = self.threads.run(thread, now, linger);
         let turn = self.turn();
-        let synced = ran.stepped && turn.node.is_alone() && self.disk.calls(Some(Call::Sync)) > syncs;
+        let alone = alone || turn.node.is_alone(); // the turn may have changed it
+        let synced = ran.stepped
+            && alone
+            && !ran.began_sync
+            && self.disk.calls(Some(Call::Sync)) > syncs
+            && turn.node.writing.store.is_synced();
         turn.node.writing.store.preparer.help();
         (ran, synced)
     }
@@ -330,6 +352,14 @@ impl Machine {
         Ok(self.shelf.read(index)?.data)
     }
 
+    /// A feed of its log.
+    ///
+    /// # Errors
+    /// Those of `Log::feed`.
+    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        Feed::new(self.shelf.clone(), Me::Node(self.node), self.identity.log, self.options.clone(), from)
+    }
+
     /// The first and the last record that it shows.
     pub(super) fn range(&self) -> (Index, Index) {
         self.shelf.positions.range()
@@ -340,17 +370,7 @@ impl Machine {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        let mut fresh = Vec::new();
-        loop {
-            match self.reader.next_record() {
-                Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
-                Ok(None) => return Ok(fresh),
-                Err(e) if e.kind() == ErrorKind::Discarded => {
-                    self.reader = self.shelf.reader(Start::First)?
-                }
-                Err(e) => return Err(e),
-            }
-        }
+        read_on(&self.shelf, &mut self.reader)
     }
 
     /// Everything that it shows.
@@ -360,6 +380,22 @@ impl Machine {
     pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         self.reader = self.shelf.reader(Start::First)?;
         self.follow()
+    }
+}
+
+/// All that a reader has not given yet; from the beginning, if that has moved beyond where it stands.
+///
+/// # Errors
+/// Those of `Reader::next_record`.
+pub(super) fn read_on(shelf: &Shelf, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
+    let mut fresh = Vec::new();
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
+            Ok(None) => return Ok(fresh),
+            Err(e) if e.kind() == ErrorKind::Discarded => *reader = shelf.reader(Start::First)?,
+            Err(e) => return Err(e),
+        }
     }
 }
 

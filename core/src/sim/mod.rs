@@ -15,6 +15,7 @@
 //! | `clock` | virtual time; what is to happen when |
 //! | `network` | loss, replay, reordering, damage, walls, bounded queues |
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
+//! | `copy` | a follower: fed, not a member |
 //! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
 //! | `oracle` | what has to hold after every event |
 //! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
@@ -27,6 +28,7 @@
 #[cfg(feature = "planted-bugs")]
 pub mod bugs;
 mod clock;
+mod copy;
 mod failover;
 mod fault;
 mod history;

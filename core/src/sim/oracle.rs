@@ -237,6 +237,18 @@ impl Oracle {
         }
     }
 
+    /// An entry is fed to a follower: it is the one that was committed there.
+    pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
+        let seal = Seal::of(header);
+        match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
+            Some(known) if *known == seal => Ok(()),
+            known => Err(format!(
+                "follower {node} is fed entry {} as {seal:?}; committed was {known:?}",
+                header.raft_index
+            )),
+        }
+    }
+
     pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
         self.acknowledged += 1;
         if appended.count as usize != records.len() {

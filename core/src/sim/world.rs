@@ -14,6 +14,7 @@
 mod admin;
 mod client;
 mod drill;
+mod followers;
 mod nemesis;
 mod process;
 
@@ -41,6 +42,7 @@ use crate::transport::Envelope;
 use crate::types::{LogId, NodeId};
 use admin::Admin;
 use drill::Drill;
+use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -77,6 +79,7 @@ pub(super) enum Event {
     Probe,
     /// A host is taken away.
     Retire(NodeId),
+    Follower(usize, FollowerEvent),
 }
 
 /// Who asked.
@@ -121,6 +124,7 @@ pub(super) struct World {
     pub(super) failovers: Vec<FailOver>,
     pub(super) next_probe: u64,
     pub(super) burst: Burst,
+    pub(super) followers: Vec<Follower>,
     /// Nodes that were removed from the cluster.
     pub(super) left: BTreeSet<NodeId>,
 }
@@ -152,6 +156,7 @@ impl World {
             failovers: Vec::new(),
             next_probe: 0,
             burst: Burst::default(),
+            followers: Vec::new(),
             left: BTreeSet::new(),
             rng,
             plan,
@@ -276,6 +281,7 @@ impl World {
             Event::Mend(trouble) => self.mend(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
+            Event::Follower(n, event) => self.follower_event(n, event)?,
         }
         Ok(true)
     }

@@ -55,6 +55,9 @@ impl Nemesis {
                     | Fault::CorruptBody
                     | Fault::QueueFull
                     | Fault::Jump
+                    | Fault::FollowerSwitch
+                    | Fault::FollowerChain
+                    | Fault::FollowerJump
                     | Fault::Promote
             )
         };
@@ -126,6 +129,7 @@ impl World {
             Fault::LeaderKilled => return self.begin_drill(),
             Fault::Pause => self.pause(node),
             Fault::Close => return self.close(node),
+            Fault::FollowerCrash | Fault::FollowerFull => return self.strike_follower(kind),
             Fault::Limp => self.limp(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
             Fault::DiskFull => self.fill_disk(node),
@@ -188,6 +192,7 @@ impl World {
         }
         self.network.open();
         self.network.weather = Weather::default();
+        self.mend_followers();
         let now = self.now();
         for host in self.hosts.values_mut() {
             host.cut_recovery = None;
