@@ -84,27 +84,30 @@ pub struct Options {
     pub prefetch_bytes: u32,
     /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
     pub retention_bytes: Option<u64>,
-    /// Discard segments whose newest record is older than this. Default: keep all.
+    /// Discard segments whose newest record is older than this, by the log's time. Default: keep all.
     ///
-    /// Trusts the clock: while it shows the far future, every full segment is that old and is discarded, for
-    /// good. See [`clock`](Self::clock).
+    /// Trusts the clock that it is opened with: if that shows the far future, every full segment is that old and is
+    /// discarded, for good. See [`clock`](Self::clock).
     pub retention_age: Option<Duration>,
     /// The most exactly-once sessions open at a time, default 4,096. With `session_window` it bounds the table
     /// that each segment begins with, which may take an eighth of the segment.
     pub sessions_max: u32,
     /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
     pub session_window: u16,
-    /// A session that sends nothing for so long (by the log's timestamps) expires. Default 24 h. A clock that
-    /// jumps ahead by more than this expires all that are open: see [`clock`](Self::clock).
+    /// A session that sends nothing for so long (by the log's timestamps) expires. Default 24 h. A clock that jumps ahead
+    /// while the log is open makes that half as long at most. See [`clock`](Self::clock).
     pub session_idle_max: Duration,
     /// Where timestamps come from. Default: the wall clock.
     ///
-    /// The log's time never goes back and has no upper bound, so **one look at a clock that shows the far
-    /// future** (an unset hardware clock, a bad time server) stays in the log. Its time then stands there until
-    /// the real time catches up: all new records get that one timestamp, so that [`crate::Start::Timestamp`]
-    /// cannot tell them apart; no session expires any more, after all that were open expired at the jump; and
-    /// `retention_age` keeps what is written from then on, after discarding what was there. Records and their
-    /// order are not touched. Where that matters, give a clock that checks itself.
+    /// The log's time never goes back. While the log is open its time also follows the machine's boot clock, which no
+    /// administrator sets: a clock that jumps ahead moves it at most twice as fast as time passes, and one entry moves it
+    /// by at most a minute more than has passed. A clock that jumps back makes it stand still.
+    ///
+    /// **The clock is believed when the log is opened**, since a log may have been at rest for years. A clock that shows
+    /// the far future then stays in the log: its time stands there until the real time catches up. All new records get
+    /// that one timestamp, so that [`crate::Start::Timestamp`] cannot tell them apart. All sessions that were open
+    /// expire, and those opened later do not. `retention_age` discards every full segment. Records and their order are
+    /// not touched. Open the log after the clock is set.
     pub clock: Arc<dyn Clock>,
     /// The replica's place in its cluster. None, the default: a log on its own, the only voter of a cluster of
     /// one.

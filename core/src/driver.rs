@@ -16,7 +16,9 @@
 //! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
 //! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
 //!   may be, while a sync lasts, what the node came to want later.
-//! - A log that is being closed is led no longer than its appends need: not for a disk that stands.
+//! - What was submitted before the log was closed is ordered and committed as long as that gets on. A replica leads no longer
+//!   than this needs: not for a disk that stands.
+//! - The last word is said once, whatever panics meanwhile, and waits for no disk.
 //!
 //! What a thread decides while it has the turn is [`Driver::step`]: it knows no threads, no locks and no clock. The
 //! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
@@ -30,14 +32,16 @@ use crate::mail::Mail;
 use crate::moment::Moment;
 use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
+use crate::types::RaftIndex;
 use crate::writing::Fsync;
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
+use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Tells the time to those who drive a node.
 pub(crate) trait Watch<N> {
@@ -47,18 +51,25 @@ pub(crate) trait Watch<N> {
     fn sees(&self, _: &N) {}
 }
 
-/// Time since the process looked first.
+/// Time since the process looked first. It goes on while the machine is suspended: else the wall clock would seem to jump.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Instant);
+pub(crate) struct Stopwatch(Moment);
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self(Instant::now())
+        Self(since_boot())
     }
 
     pub(crate) fn now(self) -> Moment {
-        Moment(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Moment::default().plus(since_boot().since(self.0))
     }
+}
+
+fn since_boot() -> Moment {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+    Moment::default().plus(seconds + nanos)
 }
 
 impl<N> Watch<N> for Stopwatch {
@@ -77,6 +88,7 @@ pub(crate) trait Steered {
     fn is_leader(&self) -> bool;
     fn is_alone(&self) -> bool;
     fn is_hungry(&self) -> bool;
+    fn committed(&self) -> RaftIndex;
     fn is_busy(&self, now: Moment) -> bool;
     fn awaits_commit(&self, now: Moment) -> bool;
     fn turn(&mut self, now: Moment, work: Work) -> Result<()>;
@@ -86,7 +98,7 @@ pub(crate) trait Steered {
     fn prove_now(&mut self, now: Moment);
     fn abdicate(&mut self);
     fn end(&mut self);
-    fn poison(&mut self, cause: Error);
+    fn poison(&mut self, cause: &Error);
     /// The files are left as they are to be found.
     fn settle(&mut self);
     /// Nobody waits any more who is not told: the log is closed, or poisoned for this reason.
@@ -114,6 +126,10 @@ impl Steered for Node {
 
     fn is_hungry(&self) -> bool {
         self.is_hungry()
+    }
+
+    fn committed(&self) -> RaftIndex {
+        self.replica.committed()
     }
 
     fn is_busy(&self, now: Moment) -> bool {
@@ -152,7 +168,7 @@ impl Steered for Node {
         self.end();
     }
 
-    fn poison(&mut self, cause: Error) {
+    fn poison(&mut self, cause: &Error) {
         self.poison(cause);
     }
 
@@ -184,11 +200,27 @@ pub(crate) struct Turn<N> {
     pub(crate) node: N,
     /// A sync is under way on a thread that does not have the turn.
     syncing: bool,
-    /// The log is closed; it may go on until then.
-    ending: Option<Moment>,
+    /// The log is closed.
+    ending: Option<Ending>,
     pub(crate) ended: Option<Result<()>>,
-    /// The last word is said.
+    /// The last word is said, to the end.
     silent: bool,
+}
+
+/// A closed log goes on while what was submitted before gets committed.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    committed: RaftIndex,
+    /// Unless more is committed by then.
+    until: Moment,
+}
+
+impl Ending {
+    /// `patience` from now on, if more is committed than before.
+    fn note(ending: &mut Option<Self>, committed: RaftIndex, now: Moment, patience: Duration) -> Self {
+        let before = ending.filter(|e| committed <= e.committed);
+        *ending.insert(before.unwrap_or(Self { committed, until: now.plus(patience) }))
+    }
 }
 
 /// What who had the turn does next, without it.
@@ -225,8 +257,11 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     /// The end of a thread; the first one says the last word.
     pub(crate) fn leave(&self) {
         let mut turn = self.turn();
-        if !std::mem::replace(&mut turn.silent, true) {
-            self.end(&mut turn);
+        // A second time, if foreign code panics in it: what was said then stays said.
+        for _ in 0..2 {
+            if !turn.silent {
+                turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
+            }
         }
     }
 
@@ -273,7 +308,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
     fn try_step(&self, turn: &mut Turn<N>) -> Result<Next<N::Job>> {
         self.collect_sync(turn)?;
         let now = self.watch.now();
-        if turn.syncing && turn.ending.is_some_and(|end| now >= end || !turn.node.awaits_commit(now)) {
+        if turn.syncing && turn.ending.is_some_and(|e| now >= e.until || !turn.node.awaits_commit(now)) {
             return Ok(Next::Pause);
         }
         let hungry = turn.node.is_hungry();
@@ -292,9 +327,11 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
             return Ok(Next::Sync(job));
         }
         if closed {
-            let end = *turn.ending.get_or_insert(now.plus(self.cluster.election_timeout * 2));
-            let busy = turn.node.is_busy(now) && now < end && !planted!(60);
-            if turn.syncing || busy {
+            let (committed, patience) = (turn.node.committed(), self.cluster.election_timeout * 2);
+            let ending = Ending::note(&mut turn.ending, committed, now, patience);
+            // Nobody else could lead a log on its own: it waits for its disk, as any append does.
+            let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
+            if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
             }
             self.bring_to_its_end(turn)?;
@@ -359,18 +396,22 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Ok(())
     }
 
-    /// The last word, to all who wait.
+    /// The last word: to all who wait here, then to the other replicas. Only then the helper thread is waited for: its disk
+    /// may stand.
     fn end(&self, turn: &mut Turn<N>) {
         let node = &mut turn.node;
-        let poisoned = turn.ended.clone().and_then(Result::err).map(|cause| {
-            node.poison(cause.clone()); // its last word is for the others
-            unknown(&cause)
-        });
-        self.cluster.transport.detach(self.cluster.node);
+        let cause = turn.ended.clone().and_then(Result::err);
+        if let Some(cause) = &cause {
+            node.poison(cause);
+        }
         self.queue.deafen();
-        self.refuse_the_rest(&poisoned.unwrap_or_else(closed));
-        node.settle();
+        self.refuse_the_rest(&cause.as_ref().map_or_else(closed, unknown));
         node.dismiss();
+        if cause.is_some() {
+            node.abdicate();
+        }
+        self.cluster.transport.detach(self.cluster.node);
+        node.settle();
     }
 
     /// What came in before the queue was closed has not been written.
@@ -403,3 +444,23 @@ fn pause() {
 
 #[cfg(all(test, loom))]
 mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Time to close ran from the first moment on, however much was committed meanwhile.
+    #[test]
+    fn closing_goes_on_while_appends_are_committed() {
+        let patience = Duration::from_secs(2);
+        let after = |seconds| Moment::default().plus(Duration::from_secs(seconds));
+        let mut ending = None;
+        let mut until = |seconds, committed| {
+            Ending::note(&mut ending, RaftIndex(committed), after(seconds), patience).until
+        };
+        assert_eq!(until(1, 5), after(3));
+        assert_eq!(until(2, 5), after(3), "nothing was committed");
+        assert_eq!(until(2, 6), after(4));
+        assert_eq!(until(5, 6), after(4), "it is over");
+    }
+}

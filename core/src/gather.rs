@@ -524,6 +524,11 @@ impl Queue {
         work
     }
 
+    /// Whether appends or commands wait.
+    pub(crate) fn has_items(&self) -> bool {
+        !self.lock().items.is_empty()
+    }
+
     /// What waits: appends, their bytes, and bytes that were taken and are not written.
     pub(crate) fn waiting(&self) -> (usize, usize, usize) {
         let inner = self.lock();

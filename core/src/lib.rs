@@ -48,6 +48,7 @@ mod gather;
 pub mod inspect;
 mod limping;
 mod log;
+mod log_clock;
 mod mail;
 mod membership;
 mod mender;

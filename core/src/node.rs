@@ -232,7 +232,7 @@ impl Node {
         let retains = self.replica.is_leader() && self.to_drop.is_none();
         let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
             let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
-            let left = Duration::from_millis(due.saturating_sub(self.options.clock.now().0));
+            let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
             now.plus(left).max(self.retain_at)
         });
         [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
@@ -570,8 +570,8 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
-        let Some(first) = self.beyond_retention() else {
-            if self.is_too_old() {
+        let Some(first) = self.beyond_retention(now) else {
+            if self.is_too_old(now) {
                 self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
             }
             return Ok(());
@@ -594,15 +594,15 @@ impl Node {
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Whether the oldest segment is beyond the age limit.
-    fn is_too_old(&self) -> bool {
+    /// Whether the oldest segment is beyond the age limit, by the log's time: a wall clock that jumps discards nothing.
+    fn is_too_old(&self, now: Moment) -> bool {
         self.aging().is_some_and(|(oldest, age)| {
-            oldest.last_timestamp() < Timestamp(self.options.clock.now().0.saturating_sub(age))
+            oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
         })
     }
 
     /// The first index that retention would leave, if it is beyond today's.
-    fn beyond_retention(&self) -> Option<Index> {
+    fn beyond_retention(&self, now: Moment) -> Option<Index> {
         if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
             return None;
         }
@@ -610,7 +610,7 @@ impl Node {
         let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
-        ((too_many || self.is_too_old()) && first > committed.first && first <= committed.next)
+        ((too_many || self.is_too_old(now)) && first > committed.first && first <= committed.next)
             .then_some(first)
     }
 
@@ -619,9 +619,9 @@ impl Node {
         !self.writing.is_settled() || self.awaits_commit(now)
     }
 
-    /// Whether appends are under way that others can help to commit.
+    /// Whether appends wait that others can help to commit: in the queue, taken from it, or ordered.
     pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
-        let waits = !self.items.is_empty() || self.replica.has_waiting();
+        let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
         waits && self.replica.can_commit(now)
     }
 
@@ -642,7 +642,7 @@ impl Node {
         }
     }
 
-    /// A leader that is closed lets another lead.
+    /// A leader that is closed or poisoned lets another lead.
     pub(crate) fn abdicate(&mut self) {
         self.replica.abdicate();
         self.send();
@@ -659,16 +659,12 @@ impl Node {
     }
 
     /// Ends the node's life as one that takes appends. Readers go on.
-    pub(crate) fn poison(&mut self, cause: Error) {
+    pub(crate) fn poison(&mut self, cause: &Error) {
         tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
-        let error = self.published.poison.get_or_init(|| poisoned(&cause)).clone();
-        self.replica.abdicate();
-        for envelope in self.replica.take_outgoing() {
-            self.cluster.transport.send(envelope);
-        }
+        let error = self.published.poison.get_or_init(|| poisoned(cause)).clone();
         self.show_end();
         self.queue.refuse(error);
-        let unknown = unknown(&cause);
+        let unknown = unknown(cause);
         self.replica.fail_all(&unknown);
         for item in self.items.drain(..) {
             fail(item, &unknown);

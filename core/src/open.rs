@@ -296,7 +296,7 @@ fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result
     let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
     let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
     preparer.prepare_first()?;
-    let mut sequencer = Sequencer::new(Me::Node(cluster.node), membership, options);
+    let sequencer = Sequencer::new(Me::Node(cluster.node), membership, options);
     let opening = sequencer.opening();
     let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
     keep(&*disk, identity)?;

@@ -425,7 +425,7 @@ fn made_again(damaged: &Damaged, wound: &Wound) -> Result<Option<Spare>> {
     let to = RaftIndex(wound.first().0 - 1);
     let mut until = Until { replayed: Replayed { sequencer, options: &damaged.options }, to };
     Walk::new(&before).run(&mut before.scanner(), &mut until)?;
-    let mut sequencer = until.replayed.sequencer;
+    let sequencer = until.replayed.sequencer;
     let block = sequencer.opening();
     Ok((sequencer.end().raft == to).then(|| (header_of(&block), block.body)))
 }

@@ -36,6 +36,7 @@ mod ticking;
 use crate::cluster::{Cluster, Role};
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log_clock::LogClock;
 use crate::membership::{Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec;
@@ -44,7 +45,7 @@ use crate::store::NewBlock;
 use crate::store::identity::Identity;
 use crate::store::segment::Base;
 use crate::transport::Envelope;
-use crate::types::{NodeId, RaftIndex, Term};
+use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
@@ -56,6 +57,7 @@ use raft::{RawNode, StateRole};
 use readies::Durability;
 use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 pub(crate) use storage::Entries;
 use ticking::{SplitMix, Ticks};
 
@@ -69,6 +71,8 @@ pub(crate) struct Replica {
     /// What raft's applied entries lead to.
     membership: Membership,
     ticks: Ticks,
+    /// What the entries that it orders get their time from.
+    clock: LogClock,
     durability: Durability,
     /// Appends and commands whose entries are not committed, in the order of the log.
     waiting: VecDeque<Waiting>,
@@ -134,7 +138,16 @@ impl Replica {
         let raw = RawNode::new(&config, entries, &logger())
             .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
         let ticks = Ticks::new(now, &cluster, election, seed);
-        let first_attempt = SplitMix(seed ^ options.clock.now().0.rotate_left(32)).next();
+        let wall = options.clock.now();
+        let ahead = Duration::from_millis(sequencer.last_timestamp().0.saturating_sub(wall.0));
+        if ahead > Duration::from_secs(60) {
+            tracing::warn!(
+                newest_ms = sequencer.last_timestamp().0,
+                wall_ms = wall.0,
+                "the newest entry is stamped ahead of the wall clock: new ones get its time until the clock is as far"
+            );
+        }
+        let first_attempt = SplitMix(seed ^ wall.0.rotate_left(32)).next();
         let mut replica = Self {
             raw,
             sequencer,
@@ -142,6 +155,7 @@ impl Replica {
             me,
             membership,
             ticks,
+            clock: LogClock::new(now, wall),
             durability: Durability { term: state.term, ..Durability::default() },
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
@@ -173,6 +187,12 @@ impl Replica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
+    }
+
+    /// The log's time: what an entry would carry that is ordered now.
+    pub(crate) fn time(&self, now: Moment) -> Timestamp {
+        let shown = self.clock.peek(now, self.options.clock.now());
+        shown.max(self.sequencer.last_timestamp())
     }
 
     pub(crate) fn term(&self) -> Term {

@@ -15,7 +15,8 @@
 //! - the session table and `end` are those of the last block, committed or not: the leader's log holds every
 //!   proposal that was ever acknowledged, so a retry is always known;
 //! - first index and membership take effect when their block is committed;
-//! - the timestamp of an entry depends on entries alone; position blocks repeat the last one.
+//! - the timestamp of an entry depends on entries alone; position blocks repeat the last one;
+//! - only entries change the session table: it holds the sessions that are good at the time of the last one.
 //!
 //! Must not know: files, who waits, raft's types.
 
@@ -77,8 +78,6 @@ pub(crate) struct Sequencer {
     /// The last raft entry, and the next record's index.
     end: Base,
     last_timestamp: Timestamp,
-    /// The latest that this leader's clock ever showed: what was refused for its age stays refused.
-    clock_seen: Timestamp,
     sessions: Sessions,
     hard_state: HardState,
     committed: Committed,
@@ -140,7 +139,6 @@ impl Sequencer {
             me,
             end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
-            clock_seen: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
             committed: Committed {
@@ -241,8 +239,7 @@ impl Sequencer {
     }
 
     /// The opening block of a segment that begins now.
-    pub(crate) fn opening(&mut self) -> NewBlock {
-        self.sessions.expire(self.last_timestamp);
+    pub(crate) fn opening(&self) -> NewBlock {
         let opening = Opening {
             base_raft: self.end.raft,
             base_term: self.end.term,
@@ -283,10 +280,10 @@ impl Sequencer {
         }
     }
 
-    /// The clock, never running backwards along the log.
-    fn now(&mut self, options: &Options) -> Timestamp {
-        self.clock_seen = self.clock_seen.max(self.last_timestamp).max(options.clock.now());
-        self.clock_seen
+    /// An entry carries this time, and sessions expire by it.
+    fn time_is(&mut self, timestamp: Timestamp) {
+        self.last_timestamp = self.last_timestamp.max(timestamp);
+        self.sessions.expire(self.last_timestamp);
     }
 
     /// Takes the next raft index for a block of this kind with `records` records.
@@ -299,7 +296,7 @@ impl Sequencer {
         body: Vec<Bytes>,
     ) -> NewBlock {
         let first = self.end.next;
-        self.last_timestamp = timestamp;
+        self.time_is(timestamp);
         self.end.raft = self.end.raft.next();
         self.end.term = self.hard_state.term;
         self.end.next = first.plus(u64::from(record_count));
@@ -321,9 +318,10 @@ impl Sequencer {
         self.pending.push_back(Pending { raft: self.end.raft, next: self.end.next, effect });
     }
 
-    /// At the leader: makes a block of gathered batches, and the answer to be given once it is committed.
-    pub(crate) fn data(&mut self, gathered: Gathered, options: &Options) -> Sequenced {
-        let timestamp = self.now(options);
+    /// At the leader: makes a block of gathered batches, and the answer to be given once it is committed. `now` is what
+    /// its clock shows.
+    pub(crate) fn data(&mut self, gathered: Gathered, now: Timestamp) -> Sequenced {
+        let timestamp = now.max(self.last_timestamp);
         let first = self.end.next;
         if !gathered.has_sessions {
             let digest = digest_of_batches(gathered.entries.iter().map(|e| e.crc));
@@ -376,13 +374,13 @@ impl Sequencer {
     }
 
     /// At the leader: the session that is to be closed before another is opened, if one has to be.
-    pub(crate) fn session_to_go(&mut self, options: &Options) -> Option<SessionId> {
-        let timestamp = self.now(options);
-        self.sessions.next_to_go(timestamp)
+    pub(crate) fn session_to_go(&self, now: Timestamp) -> Option<SessionId> {
+        self.sessions.next_to_go(now.max(self.last_timestamp))
     }
 
     /// At the leader: decides a command, and makes its block if it changes anything.
-    pub(crate) fn command(&mut self, command: Command, options: &Options) -> Decision {
+    pub(crate) fn command(&mut self, command: Command, now: Timestamp) -> Decision {
+        let timestamp = now.max(self.last_timestamp);
         match command {
             Command::Discard { first } if first <= self.first_at_end() => {
                 return Decision::Done(self.first_at_end());
@@ -390,13 +388,14 @@ impl Sequencer {
             Command::CloseSession { id } if self.sessions.get(id).is_none() => {
                 return Decision::Done(Index(0));
             }
+            Command::OpenSession { idle_max_ms } => {
+                let id = SessionId(self.end.raft.next().0);
+                let opened = self.sessions.check_open(timestamp);
+                if let Err(error) = opened.and_then(|()| self.sessions.open(id, idle_max_ms, timestamp)) {
+                    return Decision::Refused(error);
+                }
+            }
             _ => {}
-        }
-        let timestamp = self.now(options);
-        if let Command::OpenSession { idle_max_ms } = command
-            && let Err(error) = self.sessions.open(SessionId(self.end.raft.next().0), idle_max_ms, timestamp)
-        {
-            return Decision::Refused(error);
         }
         let body = encode_command(command);
         let digest = digest_of_bytes(&[&body]);
@@ -499,8 +498,7 @@ impl Sequencer {
         if (header.raft_index, header.term, header.first) != (self.end.raft, self.end.term, self.end.next) {
             return Err("block does not repeat the position of the one before");
         }
-        // Older versions let these move the log's time.
-        self.last_timestamp = self.last_timestamp.max(header.timestamp);
+        self.time_is(header.timestamp); // older versions let these move the log's time
         if header.kind == Kind::HardState {
             let state = HardState::parse(body)?;
             if state.commit > self.end.raft {
@@ -531,7 +529,6 @@ impl Sequencer {
         }
         let end = Base { raft: header.raft_index, term: header.term, next: self.end.next };
         let before = std::mem::replace(&mut self.end, end);
-        self.last_timestamp = self.last_timestamp.max(header.timestamp);
         match header.kind {
             Kind::Data => {
                 for piece in body {
@@ -544,7 +541,7 @@ impl Sequencer {
                 // What the log holds was once accepted; a limit lowered since does not undo it.
                 if let Command::OpenSession { idle_max_ms } = command {
                     let id = SessionId(header.raft_index.0);
-                    let opened = self.sessions.reopen(id, idle_max_ms, header.timestamp);
+                    let opened = self.sessions.open(id, idle_max_ms, header.timestamp);
                     opened.map_err(|_| "session opened twice")?;
                 }
                 self.take_effect(command);
@@ -559,6 +556,7 @@ impl Sequencer {
                 return Err("block is no entry");
             }
         }
+        self.time_is(header.timestamp);
         Ok(())
     }
 
@@ -601,7 +599,6 @@ impl Sequencer {
             me: self.me,
             end,
             last_timestamp: header.timestamp,
-            clock_seen: self.clock_seen,
             sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
             hard_state: opening.hard_state,
             committed: Committed { raft, next, first: opening.log_first, membership, changed: RaftIndex(0) },
@@ -730,3 +727,6 @@ pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
         _ => Err("command of a newer format"),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -5,6 +5,8 @@
 //! live is decided again at replay. Time is the log's: the timestamp of the block that is being placed.
 //!
 //! Invariants:
+//! - Only entries change the table. What a leader decides before an entry exists (whether to refuse, which session
+//!   has to go) only looks at it, so every replica has the same table behind the same entry.
 //! - The batches of a session are numbered 1, 2, 3 … without a gap; `last` is the newest one in the log.
 //! - What is remembered are the newest batches without a gap, up to and including `last`; of a session that
 //!   has appended, at least one.
@@ -146,25 +148,24 @@ impl Sessions {
         }
     }
 
-    /// Opens a session: `id` is the raft index of the entry that does so, `at` that entry's timestamp. Drops
-    /// all expired ones first.
+    /// Whether an entry of the time `at` may open one more session. Changes nothing: only the entry does.
     ///
-    /// Errors: `TooManySessions`; the table has only lost expired ones then, and the entry must not be made.
-    pub(crate) fn open(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
-        self.expire(at);
-        if self.sessions.len() >= self.sessions_max as usize {
-            let message = format!(
-                "{} sessions are open, and the option sessions_max allows {}; close some or raise it",
-                self.sessions.len(),
-                self.sessions_max
-            );
-            return Err(Error::new(ErrorKind::TooManySessions, message));
+    /// Errors: `TooManySessions`.
+    pub(crate) fn check_open(&self, at: Timestamp) -> Result<()> {
+        let open = self.good_at(at);
+        if open < self.sessions_max as usize {
+            return Ok(());
         }
-        self.reopen(id, idle_max_ms, at)
+        let message = format!(
+            "{open} sessions are open, and the option sessions_max allows {}; close some or raise it",
+            self.sessions_max
+        );
+        Err(Error::new(ErrorKind::TooManySessions, message))
     }
 
-    /// As `open`, for an entry that is in the log already: no limit of today refuses it.
-    pub(crate) fn reopen(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
+    /// Opens a session: `id` is the raft index of the entry that does so, `at` that entry's timestamp. Drops
+    /// all expired ones first. No limit of today refuses what is in the log.
+    pub(crate) fn open(&mut self, id: SessionId, idle_max_ms: u64, at: Timestamp) -> Result<()> {
         self.expire(at);
         if id.is_none() || self.sessions.contains_key(&id) {
             // Ids are raft indexes, so the caller counts wrongly or the log contradicts itself.
@@ -179,15 +180,23 @@ impl Sessions {
         Ok(())
     }
 
+    /// How many sessions are good at the time `at`.
+    fn good_at(&self, at: Timestamp) -> usize {
+        if self.good_until_min >= at {
+            return self.sessions.len();
+        }
+        self.sessions.values().filter(|session| !session.is_expired(at)).count()
+    }
+
     /// The session that has to go so that one more can be opened at the time `at`: of those that never appended, the
-    /// oldest. None: there is room, or nobody's leaving would make any.
-    pub(crate) fn next_to_go(&mut self, at: Timestamp) -> Option<SessionId> {
-        self.expire(at);
-        if self.sessions.len() != self.sessions_max as usize {
+    /// oldest. None: there is room, or nobody's leaving would make any. Changes nothing.
+    pub(crate) fn next_to_go(&self, at: Timestamp) -> Option<SessionId> {
+        if self.good_at(at) != self.sessions_max as usize {
             return None;
         }
         // Ids are raft indexes: the smallest is the oldest.
-        self.sessions.iter().filter(|(_, session)| session.last.0 == 0).map(|(id, _)| *id).min()
+        let unused = self.sessions.iter().filter(|(_, s)| s.last.0 == 0 && !s.is_expired(at));
+        unused.map(|(id, _)| *id).min()
     }
 
     /// Forgets a session. One that is not known is forgotten already.
@@ -207,7 +216,7 @@ impl Sessions {
         }
         match self.sessions.get(&stamp.session) {
             Some(session) if !session.is_expired(at) => session.check(stamp.session, stamp.sequence),
-            // Said alike whether or not it was dropped yet: that depends on what else happened.
+            // Said alike whether or not an entry has dropped it yet.
             _ => Err(Error::new(
                 ErrorKind::SessionExpired,
                 format!(
@@ -253,7 +262,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Drops every session that is expired at `at`.
+    /// Drops every session that is expired at `at`, the time of an entry that is in the log.
     pub(crate) fn expire(&mut self, at: Timestamp) {
         if self.good_until_min >= at {
             return;
@@ -271,7 +280,7 @@ impl Sessions {
         self.good_until_min = good_until_min;
     }
 
-    /// How many sessions there are, expired ones that were not dropped yet included.
+    /// How many sessions there are: those that were good at the time of the last entry.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -473,14 +482,17 @@ mod tests {
         let mut table = Sessions::new(2, 4);
         table.open(SessionId(1), IDLE, Timestamp(0)).unwrap();
         table.open(SessionId(2), IDLE, Timestamp(1)).unwrap();
-        assert_eq!(kind(table.open(SessionId(3), IDLE, Timestamp(IDLE))), ErrorKind::TooManySessions);
+        let before = table.encode();
+        assert_eq!(kind(table.check_open(Timestamp(IDLE))), ErrorKind::TooManySessions);
+        table.check_open(Timestamp(IDLE + 1)).unwrap();
+        assert_eq!(table.encode(), before, "a question changes nothing");
         table.open(SessionId(4), IDLE, Timestamp(IDLE + 1)).unwrap();
         assert_eq!((table.len(), table.get(SessionId(1))), (2, None));
         table.close(SessionId(2));
         table.close(SessionId(2));
         table.open(SessionId(5), IDLE, Timestamp(IDLE + 1)).unwrap();
-        assert_eq!(kind(table.reopen(SessionId(5), IDLE, Timestamp(IDLE + 1))), ErrorKind::InvalidArgument);
-        table.reopen(SessionId(6), IDLE, Timestamp(IDLE + 1)).unwrap();
+        assert_eq!(kind(table.open(SessionId(5), IDLE, Timestamp(IDLE + 1))), ErrorKind::InvalidArgument);
+        table.open(SessionId(6), IDLE, Timestamp(IDLE + 1)).unwrap();
         assert_eq!(table.len(), 3, "what the log holds is not refused");
     }
 
@@ -702,13 +714,16 @@ mod tests {
                     }
                     Op::Open { idle } => {
                         raft += 1;
-                        let opened = table.open(SessionId(raft), idle, Timestamp(now));
+                        let before = table.encode();
+                        let may = table.check_open(Timestamp(now));
+                        prop_assert_eq!(table.encode(), before);
                         if model.live(now) >= sessions_max as usize {
-                            prop_assert_eq!(kind(opened), ErrorKind::TooManySessions);
+                            prop_assert_eq!(kind(may), ErrorKind::TooManySessions);
                         } else {
-                            prop_assert!(opened.is_ok());
+                            prop_assert!(may.is_ok());
+                            table.open(SessionId(raft), idle, Timestamp(now)).unwrap();
                             prop_assert_eq!(table.len(), model.live(now) + 1);
-                            replayed.reopen(SessionId(raft), idle, Timestamp(now)).unwrap();
+                            replayed.open(SessionId(raft), idle, Timestamp(now)).unwrap();
                             let session = ModelSession { placed: vec![], remembered_from: 0, active: now, idle };
                             model.sessions.insert(raft, session);
                         }

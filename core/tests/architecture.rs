@@ -29,6 +29,7 @@ const ORDER: &[&str] = &[
     "moment",
     "stats",
     "limping",
+    "log_clock",
     // What is done once only; and the bytes of the files.
     "session",
     "store::block",

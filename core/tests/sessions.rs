@@ -237,6 +237,14 @@ fn who_never_appended_makes_room_the_oldest_first() {
 #[derive(Debug)]
 struct ByHand(AtomicU64);
 
+impl ByHand {
+    /// Goes on by so much. So does the process's own clock, by which the log judges this one.
+    fn pass(&self, ms: u64) {
+        std::thread::sleep(Duration::from_millis(ms));
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
 impl Clock for ByHand {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
@@ -256,14 +264,14 @@ fn an_idle_session_expires_and_makes_room() {
     };
     let log = Log::open(dir.path(), options.clone()).unwrap();
     let mut first = log.open_session().unwrap();
-    clock.0.store(1050, Ordering::SeqCst);
+    clock.pass(50);
     first.append(b"in time").unwrap();
     log.close().unwrap();
     clock.0.store(1100, Ordering::SeqCst);
     let log = Log::open(dir.path(), options).unwrap();
     let mut first = log.resume_session(first.id(), first.next_sequence());
     first.append(b"in time again: the last append counts").unwrap();
-    clock.0.store(1151, Ordering::SeqCst);
+    clock.pass(51);
     assert_eq!(first.append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
     // A clock that is set back brings nothing to life.
     clock.0.store(1100, Ordering::SeqCst);
@@ -271,6 +279,62 @@ fn an_idle_session_expires_and_makes_room() {
     let second = log.open_session().unwrap();
     assert!(second.id() > first.id());
     assert_eq!((log.info().sessions, log.info().last), (1, Index(2)));
+}
+
+/// A refusal dropped sessions by the leader's clock, without an entry: the others kept them, and so did the files.
+#[test]
+fn refused_session_changes_no_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ByHand(AtomicU64::new(1000)));
+    let with = |sessions_max, idle_ms| Options {
+        sessions_max,
+        session_idle_max: Duration::from_millis(idle_ms),
+        clock: clock.clone(),
+        ..small()
+    };
+    let open = |sessions_max, idle_ms| Log::open(dir.path(), with(sessions_max, idle_ms)).unwrap();
+    let log = open(3, 50);
+    let mut short = log.open_session().unwrap();
+    short.append(b"short").unwrap();
+    log.close().unwrap();
+    let log = open(3, 3_600_000);
+    for _ in 0..2 {
+        log.open_session().unwrap().append(b"long").unwrap();
+    }
+    log.close().unwrap();
+    // Lower than what is open: no session that leaves makes room.
+    let log = open(2, 50);
+    clock.pass(60);
+    for _ in 0..2 {
+        // The second answer proves that the turn of the first one is over.
+        assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
+    }
+    assert_eq!(log.info().sessions, 3, "no entry carries the time at which one is expired");
+    log.append(b"carries it").unwrap();
+    assert_eq!(log.info().sessions, 2);
+}
+
+/// One look at a clock that showed the far future expired all sessions and stamped all that came after.
+#[test]
+fn clock_that_jumps_ahead_expires_no_session() {
+    const DAY_MS: u64 = 24 * 3_600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let right = 1_700_000_000_000;
+    let clock = Arc::new(ByHand(AtomicU64::new(right)));
+    let options = Options { clock: clock.clone(), ..small() };
+    let log = Log::open(dir.path(), options).unwrap();
+    let mut session = log.open_session().unwrap();
+    session.append(b"before").unwrap();
+    let began = std::time::Instant::now();
+    clock.0.store(right + 400 * DAY_MS, Ordering::SeqCst);
+    log.append(b"carries the leader's time").unwrap();
+    session.append(b"meanwhile").unwrap();
+    assert_eq!(log.info().sessions, 1);
+    clock.0.store(right, Ordering::SeqCst);
+    session.append(b"after").unwrap();
+    let passed = began.elapsed().as_millis() as u64;
+    let stamped = log.info().last_timestamp.get();
+    assert!(stamped <= right + DAY_MS + 2 * passed, "{stamped}");
 }
 
 /// A session took an append for answered as soon as it saw the answer itself. The log then forgot the indexes of

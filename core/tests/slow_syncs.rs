@@ -8,11 +8,12 @@ mod hooked;
 #[path = "support/trio.rs"]
 mod trio;
 
-use chiplog::{ErrorKind, Index, Log, Start, Ticket};
+use chiplog::transport::{Envelope, Inbox, Transport};
+use chiplog::{ErrorKind, Index, Log, NodeId, Start, Ticket};
 use hooked::Hooks;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,6 +33,9 @@ struct Syncs {
     /// And how many wait.
     state: Mutex<(Fate, u32)>,
     changed: Condvar,
+    /// New files stand.
+    fills: AtomicBool,
+    filling: AtomicBool,
 }
 
 impl Syncs {
@@ -50,11 +54,19 @@ impl Syncs {
 
 impl Gate for Syncs {
     fn open(&self) {
+        self.fills.store(false, Ordering::SeqCst);
         self.set(Fate::Passes);
     }
 }
 
 impl Hooks for Syncs {
+    fn before_fill(&self) {
+        while self.fills.load(Ordering::SeqCst) {
+            self.filling.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn before_sync(&self) -> io::Result<()> {
         if std::thread::current().name() != Some("chiplog-writer") {
             return Ok(()); // files that are being prepared
@@ -183,6 +195,84 @@ fn a_leader_that_is_closed_hears_what_the_others_have() {
     trio.gates[1..].iter().for_each(|gate| gate.open());
     assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
     closing.join().unwrap().unwrap();
+}
+
+/// What waited in the queue was refused as `Closed` as soon as all was committed that the leader had taken from it.
+#[test]
+fn queued_appends_are_committed_when_the_log_is_closed() {
+    let trio = Replicas::tuned(Duration::from_secs(20), |cluster| cluster.uncommitted_bytes_max = 1);
+    let first = stand(&trio, 1..3); // so much may be uncommitted: the rest waits in the queue
+    let mut queued = submit(&trio, 50);
+    let closing = close(&trio.logs[0]);
+    until("no more appends", || trio.logs[0].submit(&[50]).map(|ticket| queued.push(ticket)).is_err());
+    trio.gates[1..].iter().for_each(|gate| gate.open());
+    for ticket in first.into_iter().chain(queued) {
+        ticket.wait().unwrap();
+    }
+    closing.join().unwrap().unwrap();
+}
+
+/// The last word waited for the helper thread, whose disk stood: readers at the tail and barriers never heard of the poison.
+#[test]
+fn poison_is_told_while_the_helper_stands() {
+    let trio = Replicas::new();
+    trio.gates[0].fills.store(true, Ordering::SeqCst);
+    let mut tickets = Vec::new();
+    until("a file that is being made", || {
+        tickets.push(trio.logs[0].submit(&[7; 1000]).unwrap());
+        trio.gates[0].filling.load(Ordering::SeqCst)
+    });
+    tickets.extend(stand(&trio, 0..1));
+    let log = trio.logs[0].clone();
+    let waiting = std::thread::spawn(move || log.wait_for(Index(100_000), PATIENCE));
+    trio.gates[0].set(Fate::Fails);
+    let told = waiting.join().unwrap().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Poisoned, "{told}");
+    trio.gates[0].fills.store(false, Ordering::SeqCst);
+}
+
+/// Panics when a last word is sent.
+#[derive(Debug)]
+struct Panics {
+    inner: Arc<dyn Transport>,
+    armed: Arc<AtomicBool>,
+}
+
+impl Transport for Panics {
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        self.inner.attach(node, inbox);
+    }
+
+    fn detach(&self, node: NodeId) {
+        assert!(!self.armed.load(Ordering::SeqCst), "planted");
+        self.inner.detach(node);
+    }
+
+    fn send(&self, envelope: Envelope) {
+        assert!(!self.armed.load(Ordering::SeqCst), "planted");
+        self.inner.send(envelope);
+    }
+}
+
+/// The thread that had the last word counted as having said it before it did: after a panic in it nobody was told.
+#[test]
+fn panic_in_the_last_word_leaves_nobody_waiting() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let trio = Replicas::tuned(Duration::from_millis(500), |cluster| {
+        if cluster.node == NodeId(1) {
+            let (inner, armed) = (cluster.transport.clone(), armed.clone());
+            cluster.transport = Arc::new(Panics { inner, armed });
+        }
+    });
+    let tickets = stand(&trio, 0..1);
+    let log = trio.logs[0].clone();
+    let waiting = std::thread::spawn(move || log.wait_for(Index(100_000), PATIENCE));
+    armed.store(true, Ordering::SeqCst);
+    trio.gates[0].set(Fate::Fails);
+    let told = waiting.join().unwrap().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Poisoned, "{told}");
+    tickets.into_iter().for_each(|ticket| _ = ticket.wait());
+    assert_eq!(trio.logs[0].close().unwrap_err().kind(), ErrorKind::Poisoned);
 }
 
 /// Both threads answer, now one and now the other; on neither can the log be waited for.

@@ -34,6 +34,7 @@ struct Stub {
     fails: bool,
     written: Vec<Promise>,
     syncing: bool,
+    answered: u64,
 }
 
 impl Steered for Stub {
@@ -58,6 +59,10 @@ impl Steered for Stub {
 
     fn is_hungry(&self) -> bool {
         true
+    }
+
+    fn committed(&self) -> RaftIndex {
+        RaftIndex(self.answered)
     }
 
     fn is_busy(&self, _: Moment) -> bool {
@@ -85,6 +90,7 @@ impl Steered for Stub {
 
     fn end_sync(&mut self, _: Moment, job: &(usize, bool)) -> Result<()> {
         assert!(std::mem::take(&mut self.syncing), "a sync is noted once");
+        self.answered += job.0 as u64;
         for promise in self.written.drain(..job.0) {
             promise.answer(Outcome::Placed { first: Index(1) });
         }
@@ -103,7 +109,7 @@ impl Steered for Stub {
         assert!(self.written.is_empty(), "what was written is synced before the end");
     }
 
-    fn poison(&mut self, cause: Error) {
+    fn poison(&mut self, cause: &Error) {
         self.queue.refuse(cause.clone());
         for promise in self.written.drain(..) {
             promise.answer(Outcome::Failed(cause.clone()));
@@ -123,7 +129,8 @@ fn model(alone: bool, fails: bool, callers: fn(&Arc<Queue>)) {
         let limits =
             QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: None, mail_bytes: 0 };
         let queue = Arc::new(Queue::new(limits, 0));
-        let stub = Stub { queue: queue.clone(), alone, fails, written: Vec::new(), syncing: false };
+        let stub =
+            Stub { queue: queue.clone(), alone, fails, written: Vec::new(), syncing: false, answered: 0 };
         let cluster = Cluster::new(NodeId(1), Bootstrap::Init, Arc::new(Silence));
         let driver = Arc::new(Driver::new(stub, cluster, Still, true));
         let threads = [0, 1].map(|_| {

@@ -13,7 +13,7 @@ use crate::raft_codec::{self, header_of};
 use crate::sequence::{Decision, Sequenced};
 use crate::store::prepared::Purpose;
 use crate::store::{NewBlock, block_bytes};
-use crate::types::RaftIndex;
+use crate::types::{RaftIndex, Timestamp};
 use crate::writing::Writing;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -56,7 +56,8 @@ impl Replica {
             gathered.into_pieces(None).1.answer(Outcome::Failed(refusal));
             return Ok(false);
         }
-        let Sequenced { block, promise, outcome } = self.sequencer.data(gathered, &self.options);
+        let time = self.look_at_clock(now);
+        let Sequenced { block, promise, outcome } = self.sequencer.data(gathered, time);
         if let Some(block) = block {
             self.order(block)?;
         }
@@ -76,9 +77,10 @@ impl Replica {
         writing: &mut Writing,
     ) -> Result<()> {
         self.lockstep(now, writing)?;
+        let time = self.look_at_clock(now);
         if let Command::OpenSession { .. } = command
             && self.refusal().is_none()
-            && let Some(id) = self.sequencer.session_to_go(&self.options)
+            && let Some(id) = self.sequencer.session_to_go(time)
             // Room for both, or none goes for nothing.
             && writing.plan.make_room(body_bytes_of(&command), purpose_of(&command), &mut self.sequencer).is_ok()
         {
@@ -90,7 +92,7 @@ impl Replica {
             None => writing.plan.make_room(COMMAND_BODY_BYTES, purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
-            Ok(_) => self.sequencer.command(command, &self.options),
+            Ok(_) => self.sequencer.command(command, time),
             Err(refusal) => Decision::Refused(refusal),
         };
         let outcome = match decision {
@@ -110,6 +112,11 @@ impl Replica {
             self.wait(promise, outcome);
         }
         self.process(now, writing)
+    }
+
+    /// The time of what is ordered now.
+    fn look_at_clock(&mut self, now: Moment) -> Timestamp {
+        self.clock.look(now, self.options.clock.now())
     }
 
     /// Why this replica orders nothing now.

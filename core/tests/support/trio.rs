@@ -27,6 +27,10 @@ impl<G: Gate> Trio<G> {
     }
 
     pub fn with(election_timeout: Duration) -> Self {
+        Self::tuned(election_timeout, |_| {})
+    }
+
+    pub fn tuned(election_timeout: Duration, tune: impl Fn(&mut Cluster)) -> Self {
         let network = MemoryNetwork::new();
         let mut trio = Self { logs: Vec::new(), gates: Vec::new() };
         for node in 1..=3 {
@@ -38,6 +42,7 @@ impl<G: Gate> Trio<G> {
             cluster.heartbeat = election_timeout / 10;
             cluster.election_timeout = election_timeout;
             cluster.limping_sync = None;
+            tune(&mut cluster);
             let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(SEGMENT_BYTES) };
             let gate = Arc::new(G::default());
             let log = Log::open_on(Arc::new(Hooked::new(gate.clone())), options).unwrap();
