@@ -62,6 +62,10 @@ impl HeadKind {
     const ALL: [Self; 6] = [Self::Raft, Self::Removed, Self::Hello, Self::Known, Self::Fetch, Self::Blocks];
 }
 
+/// Where a head says of which kind it is.
+#[cfg(feature = "sim")]
+pub(crate) const KIND_AT: usize = 4;
+
 /// A head that says `body`, checksummed.
 pub(crate) fn head(kind: HeadKind, body: &[u8]) -> Bytes {
     let mut b = BytesMut::with_capacity(HEAD_BYTES + body.len());

@@ -59,6 +59,8 @@ use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) use storage::encode_snapshot;
 use ticking::{SplitMix, Ticks};
 
 /// The replica's state.
@@ -247,6 +249,21 @@ impl Replica {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn changes_not_in_force(&self) -> usize {
         self.unapplied.len()
+    }
+
+    /// Whom raft has voted for in its term; 0: nobody.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn vote(&self) -> u64 {
+        self.raw.raft.vote
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term, or cannot be read.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.raw.store().body(raft, term)
     }
 
     /// Messages that may leave now.

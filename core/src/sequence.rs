@@ -200,6 +200,12 @@ impl Sequencer {
         self.pending.iter().rev().find(changes).map(|p| p.raft)
     }
 
+    /// Changes of membership in the log that are not known to be committed.
+    #[cfg(feature = "sim")]
+    pub(crate) fn changes_in_doubt(&self) -> usize {
+        self.pending.iter().filter(|p| matches!(p.effect, Some(Effect::Membership(_)))).count()
+    }
+
     /// The first index that the last block leads to.
     fn first_at_end(&self) -> Index {
         let discards = self.pending.iter().filter_map(|p| match p.effect {
@@ -564,7 +570,8 @@ impl Sequencer {
         for batch in Batches::new(body) {
             let (BatchHeader { stamp, count, .. }, _) = batch?;
             if !stamp.session.is_none() {
-                let applied = self.sessions.apply(&stamp, self.end.next, count, header.timestamp);
+                let at = Timestamp(header.timestamp.0 + u64::from(planted!(41)));
+                let applied = self.sessions.apply(&stamp, self.end.next, count, at);
                 applied.map_err(|_| "batch does not follow the one before in its session")?;
             }
             self.end.next = self.end.next.plus(u64::from(count));
@@ -625,6 +632,7 @@ impl Sequencer {
         options: &Options,
     ) -> Result<(), Malformed> {
         let HardState { term, vote, .. } = self.hard_state;
+        let vote = if planted!(38) { 0 } else { vote };
         self.replay_opening(header, body, options)?;
         self.pending.clear();
         // What was discarded had been committed.

@@ -290,6 +290,20 @@ impl Sessions {
         self.sessions.get(&id).map(|s| s.last)
     }
 
+    /// A number that stands for the sessions that are good at `at`: replicas drop expired ones at different moments.
+    #[cfg(feature = "sim")]
+    pub(crate) fn digest(&self, at: Timestamp) -> u64 {
+        let one = |(id, session): (&SessionId, &Session)| {
+            let words = [id.0, session.last.0, session.active.0, session.idle_max_ms];
+            let batches = session.remembered.iter().flat_map(|b| [b.first.0, b.count.into()]);
+            let mix =
+                |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            words.into_iter().chain(batches).fold(0x517c_c1b7_2722_0a95, mix)
+        };
+        let good = self.sessions.iter().filter(|(_, session)| !session.is_expired(at));
+        good.map(one).fold(0, u64::wrapping_add)
+    }
+
     /// How long `encode`'s answer is, without making it.
     pub(crate) fn encoded_bytes(&self) -> usize {
         TABLE_HEADER_BYTES + self.sessions.len() * SESSION_BYTES + self.remembered * REMEMBERED_BYTES

@@ -44,6 +44,12 @@ impl Fsync {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.get_or_insert_with(|| self.job.run()).clone()
     }
+
+    /// The name of the file that it syncs, for a simulated disk.
+    #[cfg(feature = "sim")]
+    pub(crate) fn file_name(&self) -> Option<&str> {
+        self.job.file_name()
+    }
 }
 
 /// How far something is.
@@ -157,7 +163,7 @@ impl Writing {
     pub(crate) fn end_sync(&mut self, sync: &Arc<Fsync>) {
         if let Some((sync, covered)) = self.syncing.take_if(|(s, _)| Arc::ptr_eq(s, sync)) {
             self.store.end_sync(&sync.job);
-            self.synced = covered;
+            self.synced = if planted!(31) { self.written } else { covered };
         }
     }
 

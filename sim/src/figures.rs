@@ -22,6 +22,8 @@ pub(crate) struct Figures {
     acknowledged: u64,
     leaders: u64,
     counts: Counts,
+    excuses: BTreeMap<&'static str, u64>,
+    judged: (u64, u64),
     failovers: Vec<f64>,
     /// Seeds with a fail-over that took too long.
     late: Vec<u64>,
@@ -46,6 +48,11 @@ struct Json {
     failovers_late: Vec<u64>,
     faults: BTreeMap<&'static str, u64>,
     faults_missing: Vec<&'static str>,
+    /// What the judges let pass for a reason, and how often.
+    excuses: BTreeMap<&'static str, u64>,
+    /// How often it was asked whether appends get on, and whether all members do.
+    judged_appends: u64,
+    judged_members: u64,
     violations: Vec<u64>,
 }
 
@@ -62,6 +69,8 @@ impl Figures {
             acknowledged: 0,
             leaders: 0,
             counts: Counts::default(),
+            excuses: BTreeMap::new(),
+            judged: (0, 0),
             failovers: Vec::new(),
             late: Vec::new(),
             violations: Vec::new(),
@@ -82,6 +91,10 @@ impl Figures {
         self.acknowledged += report.acknowledged;
         self.leaders += report.leaders;
         self.counts.add_all(&report.counts);
+        for (why, times) in &report.excuses {
+            *self.excuses.entry(why).or_default() += times;
+        }
+        self.judged = (self.judged.0 + report.judged.0, self.judged.1 + report.judged.1);
         for failover in &report.failovers {
             if !failover.is_in_time() {
                 self.late.push(report.plan.seed);
@@ -120,6 +133,9 @@ impl Figures {
             failovers_late: self.late.clone(),
             faults: self.counts.iter().map(|(f, n)| (f.name(), n)).collect(),
             faults_missing: self.counts.missing().into_iter().map(|f| f.name()).collect(),
+            excuses: self.excuses.clone(),
+            judged_appends: self.judged.0,
+            judged_members: self.judged.1,
             violations: self.violations.clone(),
         }
     }
@@ -154,6 +170,10 @@ impl Figures {
         }
         if !j.faults_missing.is_empty() {
             println!("never happened: {}", j.faults_missing.join(", "));
+        }
+        println!("judged: appends {} times, members {} times; excused:", j.judged_appends, j.judged_members);
+        for (why, times) in &j.excuses {
+            println!("  {times:>9} {why}");
         }
         println!("violations: {} {:?}", j.violations.len(), j.violations);
     }

@@ -185,29 +185,44 @@ fn bugs(_: Range<u64>, _: Option<u32>) -> Result<ExitCode> {
 /// Plants one bug after the other.
 #[cfg(feature = "planted-bugs")]
 fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
-    use chiplog::sim::bugs::{BUGS, MASKED, plant};
+    use chiplog::sim::bugs::{BUGS, play};
     let mut missed = 0;
-    println!("{:>3}  {:<58} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
-    let masked = MASKED.iter().filter(|b| only == Some(b.number));
-    for bug in BUGS.iter().chain(masked).filter(|b| only.is_none_or(|n| n == b.number)) {
-        plant(bug.number);
-        let found = many::first(seeds.clone(), many::processors(), |report| report.violation.clone());
-        plant(0);
+    println!("{:>3}  {:<66} {:>8} {:>6}  found by", "bug", "what", "seed", "runs");
+    for bug in BUGS.iter().filter(|b| only.is_none_or(|n| n == b.number)) {
+        let found = match bug.scenario {
+            Some(scenario) => {
+                if let Err(what) = play(scenario) {
+                    bail!("scenario {scenario} does not hold without a bug: {what}");
+                }
+                planted(bug.number, || play(scenario).err()).map(|what| (format!("{:>15}", "directed"), what))
+            }
+            None => {
+                let first = || many::first(seeds.clone(), many::processors(), |r| r.violation.clone());
+                planted(bug.number, first).map(|(seed, violation)| {
+                    (format!("{seed:>8} {:>6}", seed - seeds.start + 1), violation.what)
+                })
+            }
+        };
         match found {
-            Some((seed, violation)) => {
-                let what: String = violation.what.chars().take(110).collect();
-                println!(
-                    "{:>3}  {:<58} {seed:>8} {:>6}  {what}",
-                    bug.number,
-                    bug.what,
-                    seed - seeds.start + 1
-                );
+            Some((place, what)) => {
+                let what: String = what.chars().take(110).collect();
+                println!("{:>3}  {:<66} {place}  {what}", bug.number, bug.what);
             }
             None => {
                 missed += 1;
-                println!("{:>3}  {:<58} MISSED", bug.number, bug.what);
+                println!("{:>3}  {:<66} MISSED", bug.number, bug.what);
             }
         }
     }
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What comes of it while this bug is planted. A panic of a scenario is a finding, too.
+#[cfg(feature = "planted-bugs")]
+fn planted<T>(number: u32, run: impl FnOnce() -> T) -> T {
+    use chiplog::sim::bugs::plant;
+    plant(number);
+    let outcome = run();
+    plant(0);
+    outcome
 }

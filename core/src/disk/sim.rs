@@ -15,6 +15,9 @@
 //!   written, and what was not synced can still be lost.
 //! - **Damage**: [`SimDisk::damage`] and [`Image::damage`] flip bits, swap sectors, misdirect writes.
 //!
+//! - **Syncs take time**: a sync covers what was written before it began, and nothing that was written while it ran:
+//!   [`SimDisk::begin_sync`], [`SimDisk::set_sync_time`].
+//!
 //! It is harsher than most file systems: a rename may survive while the creation before it is lost, and a
 //! file may keep its new length and lose its bytes. What holds here holds on all of them.
 //!
@@ -163,7 +166,8 @@ impl SimDisk {
 
     /// A disk in the midst of its life, with all that is not durable yet: as the next process finds it when one
     /// was killed and the machine ran on.
-    pub fn resume(state: DiskState) -> Self {
+    pub fn resume(mut state: DiskState) -> Self {
+        state.forget_syncs();
         let inner = Inner { start: state.clone(), state, ..Inner::default() };
         Self { shared: Arc::new(Shared { path: PathBuf::from("/sim"), inner: Mutex::new(inner) }) }
     }
@@ -216,6 +220,30 @@ impl SimDisk {
     /// Takes [`cut_power_after`](Self::cut_power_after) back.
     pub fn spare_power(&self) {
         self.lock_inner().calls_left = None;
+    }
+
+    /// A sync of this file begins now, and is carried out by the next call of [`DiskFile::sync`] on it: that one covers
+    /// only what was written before. For a driver that lets time pass between the two.
+    ///
+    /// ```
+    /// use chiplog::disk::sim::SimDisk;
+    /// use chiplog::disk::{Disk, DiskFile};
+    /// use std::io::IoSlice;
+    /// let disk = SimDisk::default();
+    /// let file = disk.create("a")?;
+    /// disk.sync_dir()?;
+    /// file.write_at(0, &[IoSlice::new(b"before")])?;
+    /// disk.begin_sync("a");
+    /// file.write_at(6, &[IoSlice::new(b" after")])?;
+    /// file.sync()?;
+    /// assert_eq!(disk.state().crash(|_| 0).file("a").as_deref(), Some(&b"before"[..]));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn begin_sync(&self, name: &str) {
+        let mut inner = self.lock_inner();
+        if let Ok(node) = inner.node(name) {
+            inner.record(Op::SyncBegins { node });
+        }
     }
 
     /// Whether the power is off.
@@ -598,6 +626,7 @@ impl DiskFile for SimFile {
     fn sync(&self) -> io::Result<()> {
         let time = self.shared.lock_inner().sync_time;
         if !time.is_zero() {
+            self.shared.lock_inner().record(Op::SyncBegins { node: self.node });
             std::thread::sleep(time); // without the lock: other calls go on
         }
         self.shared.lock_inner().sync(self.node)

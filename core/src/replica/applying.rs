@@ -32,7 +32,7 @@ impl Replica {
             }
             let Some(index) = change else { break };
             let membership = self.membership_of(&self.unapplied[0])?;
-            if self.is_leader() && !self.is_known(index, &membership) {
+            if self.is_leader() && !self.is_known(index, &membership) && !planted!(34) {
                 break;
             }
             if let Some(entry) = self.unapplied.pop_front() {

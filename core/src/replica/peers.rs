@@ -291,14 +291,14 @@ impl Replica {
         let node = self.node();
         // A voter for whose being alone only what is not committed speaks can have voted for another.
         let alone = |m: &Membership| m.is_alone(node);
-        if !(alone(&self.membership) && alone(self.sequencer.membership_at_end())) {
+        if !(alone(&self.membership) && alone(self.sequencer.membership_at_end())) && !planted!(32) {
             self.peers.introduced_by = Some(Introductions::default());
             self.greet();
         }
     }
 
     /// Whether it waits for others to tell what they know of it.
-    pub(super) fn is_introduced(&self) -> bool {
+    pub(crate) fn is_introduced(&self) -> bool {
         self.peers.introduced_by.is_none()
     }
 
@@ -386,7 +386,7 @@ impl Replica {
         let (at, membership) = news.split_at_checked(8).ok_or("introduction is cut off")?;
         let (known, at) = (Extent::parse(known)?, RaftIndex(u64_at(at, 0)));
         let membership = Membership::decode(membership)?;
-        if known > self.extent() && self.peers.introduced_by.is_some() {
+        if known > self.extent() && self.peers.introduced_by.is_some() && !planted!(33) {
             self.leave(
                 "others remember that it had more than is on its disk: the disk was set back to an older state",
             );
@@ -394,6 +394,9 @@ impl Replica {
         }
         let committed = self.sequencer.committed().raft;
         let Some(answered) = &mut self.peers.introduced_by else { return Ok(()) };
+        if planted!(42) {
+            return Ok(());
+        }
         answered.by.insert(from);
         let newest = answered.newer.as_ref().map_or(committed, |(at, _)| *at);
         if at > newest {

@@ -154,7 +154,7 @@ impl Replica {
             writes = true;
         }
         for entry in entries {
-            if entry.get_entry_type() == EntryType::EntryConfChangeV2 {
+            if entry.get_entry_type() == EntryType::EntryConfChangeV2 && !planted!(36) {
                 self.keep_commit_before(&entry, writing)?;
             }
             self.take_entry(entry, writing)?;
@@ -265,7 +265,10 @@ impl Replica {
             ));
         }
         self.sequencer = replayed.sequencer;
-        self.sequencer.keep_hard_state(state, committed);
+        self.sequencer.keep_hard_state(
+            HardState { vote: if planted!(37) { 0 } else { state.vote }, ..state },
+            committed,
+        );
         let end = self.sequencer.end();
         assert_eq!(end.raft, to, "the log was replayed to where it is cut");
         self.raw.mut_store().truncate(end);

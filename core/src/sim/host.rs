@@ -3,7 +3,8 @@
 //!
 //! Must not know: the network, clients, what a replica should do.
 
-use super::machine::{Kept, Machine, SetClock, Setup, found_on};
+use super::kept::{Kept, Seal};
+use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
 use super::plan::Plan;
 use super::threads::THREADS;
 use super::world::Closing;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::moment::Moment;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +32,17 @@ pub(super) enum State {
     Down,
     /// Off for good.
     Gone,
+}
+
+/// What became of data that a disk held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maimed {
+    /// The disk was emptied.
+    Wiped,
+    /// An older state of the disk was put back.
+    SetBack,
+    /// A bit turned over.
+    Rotten,
 }
 
 pub(super) struct Host {
@@ -57,6 +70,8 @@ pub(super) struct Host {
     pub(super) limp: u32,
     /// What the sync under way will make durable.
     pub(super) syncing: Option<Kept>,
+    /// The sync under way, or the last one, began while the disk was slow.
+    pub(super) slow_sync: bool,
     pub(super) kept: Kept,
     /// An earlier state of its disk.
     pub(super) old: Option<DiskState>,
@@ -64,10 +79,16 @@ pub(super) struct Host {
     pub(super) cut_recovery: Option<u64>,
     /// Its disk was too small for a while.
     pub(super) cramped: bool,
-    /// Its disk was emptied.
-    pub(super) wiped: bool,
     /// Its disk was emptied, set back or damaged.
-    pub(super) maimed: bool,
+    pub(super) maimed: Option<Maimed>,
+    /// What was durable on the disk when it was emptied or set back.
+    pub(super) lost: Kept,
+    /// The last term that it spoke of in a vote or a candidacy, and whom it named: it has to remember both for ever.
+    pub(super) promised: (Term, u64),
+    /// Others that told this process what they know of it.
+    pub(super) introduced_by: BTreeSet<NodeId>,
+    /// Whether this process found a log with members that are to know of it.
+    pub(super) has_past: bool,
     /// Calls that wait for an answer from here.
     pub(super) attempts: Vec<u64>,
     /// Positions of this life, to see that they never go back.
@@ -108,12 +129,16 @@ impl Host {
             sync_time: plan.sync_time.mul_f64(0.5 + rng.below(100) as f64 / 100.0),
             limp: 1,
             syncing: None,
+            slow_sync: false,
             kept: Kept::default(),
             old: None,
             cut_recovery: None,
             cramped: false,
-            wiped: false,
-            maimed: false,
+            maimed: None,
+            lost: Kept::default(),
+            promised: (Term(0), 0),
+            introduced_by: BTreeSet::new(),
+            has_past: false,
             attempts: Vec::new(),
             committed: Index(0),
             term: Term(0),
@@ -141,6 +166,7 @@ impl Host {
             heartbeat: plan.heartbeat,
             election_timeout: plan.election_timeout,
             session_idle_max: plan.session_idle_max,
+            sessions_max: plan.sessions_max,
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }
@@ -150,6 +176,23 @@ impl Host {
     pub(super) fn kept_in_truth(&self, plan: &Plan) -> Option<Kept> {
         let disk = SimDisk::new(self.disk.state().crash(|_| 0));
         found_on(&disk, &self.setup(plan)).ok()
+    }
+
+    /// Which entry its disk would show at `index` after a power cut. What was discarded is said to be `known`.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub(super) fn entry_in_truth(&self, plan: &Plan, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+        let disk = SimDisk::new(self.disk.state().crash(|_| 0));
+        entry_on(&disk, &self.setup(plan), index, known)
+    }
+
+    /// What the disk held is lost, and this stands in its place.
+    pub(super) fn loses(&mut self, disk: SimDisk, how: Maimed) {
+        self.disk = disk;
+        self.maimed = Some(how);
+        self.lost = std::mem::take(&mut self.kept);
+        self.promised = (Term(0), 0); // on the disk that is gone
     }
 
     /// Starts a process.
@@ -162,7 +205,10 @@ impl Host {
         let machine = Machine::open(&self.disk, &self.setup(plan), now)?;
         self.directory = Some(machine.identity().1);
         self.bootstrap = Bootstrap::Existing;
-        self.kept = machine.writes();
+        self.kept = machine.writes()?;
+        self.introduced_by.clear();
+        let alone = machine.voters() == (vec![self.node], Vec::new());
+        self.has_past = machine.glance().last_raft > RaftIndex(0) && !alone;
         self.syncing = None;
         self.committed = Index(0);
         self.term = Term(0);
@@ -192,6 +238,14 @@ impl Host {
     pub(super) fn cut_power(&mut self, rng: &mut Rng) -> Vec<u64> {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.crash_randomly(rng);
+        unanswered
+    }
+
+    /// The power fails, and nothing is left that was not synced.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn cut_power_at_worst(&mut self) -> Vec<u64> {
+        let unanswered = self.end(State::Down);
+        self.disk = self.disk.crash(|_| 0);
         unanswered
     }
 
@@ -235,6 +289,9 @@ impl Host {
     pub(super) fn deliver(&mut self, envelope: Envelope) -> bool {
         match (self.state, &mut self.machine) {
             (State::Up, Some(machine)) => {
+                if introduces(&envelope) {
+                    self.introduced_by.insert(envelope.from);
+                }
                 machine.deliver(envelope);
                 true
             }

@@ -1,6 +1,7 @@
 //! Machine: one process of a simulation: a [`Node`] over a simulated disk, driven call by call. What the log's own driver
 //! does with threads and clocks, this does when it is told.
 
+use super::kept::{Kept, Seal};
 use super::threads::{Dial, Ran, Records, Threads, header_at, records_at};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
@@ -13,7 +14,7 @@ use crate::fed::FeedFrom;
 use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
-use crate::membership::Change;
+use crate::membership::{Change, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
 use crate::open::open;
@@ -21,14 +22,15 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
-use crate::sequence::Me;
-use crate::store::block::BlockHeader;
+use crate::sequence::{Me, parse_command};
+use crate::store::block::{BlockHeader, Kind};
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +66,8 @@ pub(super) struct Setup {
     pub(super) heartbeat: Duration,
     pub(super) election_timeout: Duration,
     pub(super) session_idle_max: Duration,
+    /// Sessions that may be open at a time; none: as many as the options allow.
+    pub(super) sessions_max: Option<u32>,
     pub(super) seed: u64,
 }
 
@@ -95,6 +99,36 @@ pub(super) struct Glance {
     pub(super) base_raft: RaftIndex,
     /// The last record in the files, synced or not.
     pub(super) written: Index,
+    /// Whom raft has voted for in this term; 0: nobody.
+    pub(super) vote: u64,
+    /// Term and vote as the next block says them.
+    pub(super) says: (Term, u64),
+}
+
+/// What the blocks up to an entry have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The last entry, and its term.
+    pub(super) end: (RaftIndex, Term),
+    /// The record after it.
+    pub(super) next: Index,
+    /// Sessions that are still good.
+    pub(super) sessions: u64,
+    /// Its membership.
+    pub(super) members: u64,
+    /// The log's time.
+    pub(super) time: Timestamp,
+}
+
+/// What the committed blocks have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) raft: RaftIndex,
+    pub(super) next: Index,
+    pub(super) first: Index,
+    pub(super) members: u64,
+    /// The record before which nothing is in the files.
+    pub(super) base_next: Index,
 }
 
 /// A message's way out of a machine: it waits here until the world takes it.
@@ -115,15 +149,6 @@ impl Transport for Outbox {
     fn send(&self, envelope: Envelope) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(envelope);
     }
-}
-
-/// What a write under way, or a finished one, leaves on the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
-    /// The last record.
-    pub(super) last: Index,
-    pub(super) term: Term,
-    pub(super) vote: u64,
 }
 
 /// A running process.
@@ -226,6 +251,10 @@ impl Machine {
     pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
         let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
         let ran = self.threads.run(thread, now, linger);
+        if let Some(name) = self.threads.syncing().filter(|_| ran.began_sync).and_then(|job| job.file_name())
+        {
+            self.disk.begin_sync(name); // what is written from here on is not made durable by it
+        }
         let turn = self.turn();
         let alone = alone || turn.node.is_alone(); // the turn may have changed it
         let synced = ran.stepped
@@ -290,7 +319,77 @@ impl Machine {
             durable_raft: writing.synced().end.raft,
             base_raft: writing.archive.first().raft,
             written: writing.written().end.next.previous(),
+            vote: replica.vote(),
+            says: {
+                let state = replica.sequencer.hard_state();
+                (state.term, state.vote)
+            },
         }
+    }
+
+    /// What the blocks so far have led to, committed or not.
+    pub(super) fn standing(&self) -> Standing {
+        let turn = self.turn();
+        let sequencer = &turn.node.replica.sequencer;
+        let (end, time) = (sequencer.end(), sequencer.last_timestamp());
+        Standing {
+            end: (end.raft, end.term),
+            next: end.next,
+            sessions: sequencer.sessions().digest(time),
+            members: digest_of(sequencer.membership_at_end()),
+            time,
+        }
+    }
+
+    /// What the committed blocks have led to.
+    pub(super) fn settled(&self) -> Settled {
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
+        Settled {
+            raft: committed.raft,
+            next: committed.next,
+            first: committed.first,
+            members: digest_of(&committed.membership),
+            base_next: turn.node.writing.archive.first().next,
+        }
+    }
+
+    /// The committed membership, and the entry that led to it, of those that this process has seen committed.
+    pub(super) fn committed_membership(&self) -> (Membership, RaftIndex) {
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
+        (committed.membership.clone(), committed.changed)
+    }
+
+    /// Whether a durable block says that the last change of membership is committed.
+    pub(super) fn change_is_durable(&self) -> bool {
+        let turn = self.turn();
+        turn.node.writing.synced().commit >= turn.node.replica.sequencer.committed().changed
+    }
+
+    /// Changes of membership in the log that are not known to be committed.
+    pub(super) fn changes_in_doubt(&self) -> usize {
+        self.turn().node.replica.sequencer.changes_in_doubt()
+    }
+
+    /// How many sessions there are, and how many there may be.
+    pub(super) fn sessions(&self) -> usize {
+        self.turn().node.replica.sequencer.sessions().len()
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.turn().node.replica.body_of(raft, term)
+    }
+
+    /// Whether the others have told this process what they know of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn is_introduced(&self) -> bool {
+        self.turn().node.replica.is_introduced()
     }
 
     /// Entries that are committed and wait to come into force.
@@ -299,10 +398,26 @@ impl Machine {
     }
 
     /// What is written, and will be durable once a sync that begins now is done.
-    pub(super) fn writes(&self) -> Kept {
-        let last = self.glance().written;
-        let state = self.turn().node.replica.sequencer.hard_state();
-        Kept { last, term: state.term, vote: state.vote }
+    ///
+    /// # Errors
+    /// An entry of which it is not sure cannot be read.
+    pub(super) fn writes(&self) -> Result<Kept> {
+        let glance = self.glance();
+        let turn = self.turn();
+        let state = turn.node.replica.sequencer.hard_state();
+        let (sure, end) = (glance.committed_raft, turn.node.writing.written().end.raft);
+        // Memory is ahead of the files as long as anything is planned.
+        let planned = !turn.node.writing.plan.is_empty();
+        let mut tail = Vec::new();
+        for index in sure.0 + 1..=end.0 {
+            let header = match turn.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
+                Some((header, _)) => Some(header),
+                None => turn.node.writing.archive.header(RaftIndex(index))?,
+            };
+            let Some(header) = header else { break };
+            tail.push(Seal::of(&header));
+        }
+        Ok(Kept { last: glance.written, term: state.term, vote: state.vote, sure, tail })
     }
 
     /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
@@ -342,6 +457,22 @@ impl Machine {
             Some((_, records)) => Ok(records),
             None => records_at(&self.turn().node, header),
         }
+    }
+
+    /// What a command's block says; none: it is no command's.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn command_of(&self, header: &BlockHeader) -> Result<Option<Command>> {
+        if header.kind != Kind::Command {
+            return Ok(None);
+        }
+        let turn = self.turn();
+        let body: Bytes = match turn.node.replica.in_memory(header.raft_index) {
+            Some((_, Some(pieces))) => pieces.concat().into(),
+            _ => turn.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
+        };
+        parse_command(&body).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
     }
 
     /// One record, as any reader gets it.
@@ -402,6 +533,11 @@ pub(super) fn read_on(shelf: &Shelf, reader: &mut Reader) -> Result<Vec<(Index, 
 /// Bytes of messages that may wait.
 const QUEUED_MAIL_MAX: usize = 1 << 20;
 
+/// Whether a message tells a replica that has started what its sender knows of it.
+pub(super) fn introduces(envelope: &Envelope) -> bool {
+    envelope.head.get(raft_codec::KIND_AT) == Some(&(HeadKind::Known as u8))
+}
+
 /// The term, and the vote, that a message tells others of: those have to be durable before it leaves. None of what
 /// tells nothing of the kind.
 pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
@@ -424,11 +560,13 @@ fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
         election_timeout: setup.election_timeout,
         ..Cluster::new(setup.node, setup.bootstrap, outbox)
     };
+    let options = Options::with_segment_bytes(SEGMENT_BYTES);
     Options {
         clock: setup.clock.clone(),
         session_idle_max: setup.session_idle_max,
         cluster: Some(cluster),
-        ..Options::with_segment_bytes(SEGMENT_BYTES)
+        sessions_max: setup.sessions_max.unwrap_or(options.sessions_max),
+        ..options
     }
 }
 
@@ -439,5 +577,27 @@ fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
 pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
     let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
     let (state, end) = (opened.sequencer.hard_state(), opened.sequencer.end());
-    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote })
+    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote, ..Kept::default() })
+}
+
+/// Which entry stands at `index` on a disk; none: nothing does. What was discarded is said to be `known`.
+///
+/// # Errors
+/// Those of opening a log and of reading it.
+pub(super) fn entry_on(disk: &SimDisk, setup: &Setup, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+    let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
+    let archive = opened.store.archive();
+    if index <= archive.first().raft {
+        return Ok(Some(known));
+    }
+    Ok(archive.header(index)?.map(|header| Seal::of(&header)))
+}
+
+/// A number that stands for a membership.
+fn digest_of(membership: &Membership) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for m in membership.members() {
+        (m.node.0, m.directory.0, m.is_voter(), m.is_leaving(), &m.address).hash(&mut hasher);
+    }
+    hasher.finish()
 }

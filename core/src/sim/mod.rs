@@ -17,9 +17,10 @@
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
 //! | `copy` | a follower: fed, not a member |
 //! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
-//! | `oracle` | what has to hold after every event |
+//! | `oracle`, `kept` | what has to hold after every event; what is on a disk, entry by entry |
 //! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
 //! | `plan`, `run` | what a seed stands for; from building the cluster to the verdict |
+//! | `directed`, `bugs` | plays for mistakes that seeds meet too rarely; mistakes that can be planted, and what finds each |
 //! | `story`, `fault` | a number and a text for what happened; what can happen |
 //!
 //! Whoever builds on the log can let a [`Plan`] of their own run, look at the [`History`] and the records of the
@@ -29,14 +30,18 @@
 pub mod bugs;
 mod clock;
 mod copy;
+#[cfg(any(test, feature = "planted-bugs"))]
+mod directed;
 mod failover;
 mod fault;
 mod history;
 mod host;
+mod kept;
 mod linear;
 mod machine;
 mod network;
 mod oracle;
+mod pending;
 mod plan;
 mod run;
 mod story;

@@ -98,6 +98,31 @@ impl Network {
         self.walls.is_empty() && self.weather.is_fine()
     }
 
+    /// A number that stands for walls and weather; 0: nothing is wrong.
+    pub(super) fn signature(&self) -> u64 {
+        let Weather { loss, replay, reorder, corrupt } = self.weather;
+        let walls = self.walls.iter().flat_map(|(from, to)| [from.0, to.0]);
+        let words = [loss, replay, reorder, corrupt].map(u64::from).into_iter().chain(walls);
+        let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if self.is_sound() { 0 } else { words.fold(1, mix) | 1 }
+    }
+
+    /// Of these the most that reach each other, both ways: those with the most walls around them leave first.
+    pub(super) fn connected(&self, nodes: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let mut left = nodes.clone();
+        loop {
+            let walls = |n: &NodeId| {
+                let here =
+                    |(from, to): &&Wall| left.contains(from) && left.contains(to) && (from == n || to == n);
+                self.walls.iter().filter(here).count()
+            };
+            match left.iter().map(|n| (walls(n), *n)).max() {
+                Some((count, worst)) if count > 0 => left.remove(&worst),
+                _ => return left,
+            };
+        }
+    }
+
     /// What arrives of a message, and when.
     pub(super) fn send(
         &mut self,

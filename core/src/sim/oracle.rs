@@ -8,22 +8,30 @@
 //! | indexes have no holes but those that discards beyond the end made | `commits` |
 //! | a record was proposed, and stands once | `commits` |
 //! | positions never go back, a term neither | `look` |
-//! | an acknowledged record is committed, and durable on a majority of the voters of both halves | `acknowledged`, `is_durable` |
+//! | an acknowledged record is committed, and its entry, by term and digest, durable on a majority of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message tells of them | `leaves` |
+//! | a replica remembers each vote that it told of | `look` |
+//! | a replica that has started votes only after another one has told what it knows of it | `leaves` |
+//! | at one entry all replicas have the same sessions, membership, positions and time, live and after a replay or a jump | `stands` |
+//! | a log that opens has at most one change of membership that it does not know to be committed | `opens` |
 //! | what is committed and not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
+//!
+//! What is let pass for a reason is an [`excuse`], and counted.
 //!
 //! Must not know: how the replicas do it.
 
 use super::history::number_of;
-use super::host::Host;
-use super::machine::{Kept, Machine};
+use super::host::{Host, Maimed, Voters};
+use super::kept::{Kept, Seal};
+use super::machine::{Machine, Standing};
 use super::plan::Plan;
 use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
+use crate::gather::Command;
+use crate::membership::Membership;
 use crate::moment::Moment;
-use crate::store::block::{BlockHeader, Kind};
 use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,25 +49,49 @@ enum Trouble {
     Wrong(String),
 }
 
-/// What tells one entry from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seal {
-    term: Term,
-    kind: Kind,
-    first: Index,
-    records: u32,
-    digest: u32,
+/// Every so many acknowledgements the disks themselves are looked at, not only what is known of their syncs.
+const ACKNOWLEDGEMENTS_A_LOOK: u64 = 16;
+
+/// What an excuse was for: a check that found what it looks for, and let it pass for a reason. Each is counted.
+pub(super) mod excuse {
+    /// An acknowledged entry counts for a disk that had it when it was emptied or set back.
+    pub(in crate::sim) const WAS_LOST: &str = "acknowledged entry was on a disk that lost its data since";
+    /// A disk with a turned bit cannot be asked what it holds.
+    pub(in crate::sim) const ROTTEN: &str = "disk with a turned bit does not open";
+    /// A disk that is off, or has a turned bit, need not be readable.
+    pub(in crate::sim) const UNREADABLE: &str = "committed entry is on a disk that cannot be read";
+    /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
+    pub(in crate::sim) const EARLIER: &str = "acknowledged entry is durable on an earlier membership";
+    /// A leader without room keeps the lead.
+    pub(in crate::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
 }
 
-impl Seal {
-    fn of(header: &BlockHeader) -> Self {
+/// The membership that the newest committed change leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) changed: RaftIndex,
+    pub(super) voters: Vec<NodeId>,
+    pub(super) outgoing: Vec<NodeId>,
+    pub(super) learners: Vec<NodeId>,
+}
+
+impl Config {
+    fn of(membership: &Membership, changed: RaftIndex) -> Self {
+        let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
         Self {
-            term: header.term,
-            kind: header.kind,
-            first: header.first,
-            records: header.record_count,
-            digest: header.body_digest,
+            changed,
+            voters: nodes(membership.voters()),
+            outgoing: nodes(membership.voters_outgoing()),
+            learners: nodes(membership.learners()),
         }
+    }
+
+    /// Whether these are a majority of each half.
+    pub(super) fn has_majority(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let of = |half: &[NodeId]| {
+            half.is_empty() || half.iter().filter(|n| nodes.contains(n)).count() * 2 > half.len()
+        };
+        !self.voters.is_empty() && of(&self.voters) && of(&self.outgoing)
     }
 }
 
@@ -68,6 +100,16 @@ pub(super) struct Oracle {
     leaders: BTreeMap<Term, NodeId>,
     /// All entries that were ever committed, from the first one on.
     entries: Vec<Seal>,
+    /// The next record and the first one, after each of them.
+    after: Vec<(Index, Index)>,
+    /// What the blocks up to an entry lead to, by its index and term, and who was the first to be there.
+    standings: BTreeMap<(RaftIndex, Term), (NodeId, Standing)>,
+    /// The committed membership after an entry, and who was the first to have it.
+    memberships: BTreeMap<RaftIndex, (NodeId, u64)>,
+    /// The newest committed membership.
+    pub(super) config: Config,
+    /// What was let pass, and how often.
+    pub(super) excuses: BTreeMap<&'static str, u64>,
     /// All records that were ever committed.
     log: BTreeMap<Index, u64>,
     /// Entries of records, by their first one.
@@ -89,6 +131,15 @@ impl Oracle {
     /// All records that were ever committed.
     pub(super) fn log(&self) -> &BTreeMap<Index, u64> {
         &self.log
+    }
+
+    /// How many entries were ever committed.
+    pub(super) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn excuse(&mut self, why: &'static str) {
+        *self.excuses.entry(why).or_default() += 1;
     }
 
     pub(super) fn proposed(&mut self, records: &[u64]) {
@@ -129,18 +180,29 @@ impl Oracle {
             return Err(format!("node {node}: keeps entries that are committed and not in force"));
         }
         // A disk that is off, or was damaged, need not be readable.
-        let (off, maimed) = (host.disk.is_off(), host.maimed);
+        let may_be_unreadable = host.disk.is_off() || host.maimed == Some(Maimed::Rotten);
         let unreadable =
-            |e: &Error| (off || maimed) && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+            |e: &Error| may_be_unreadable && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if machine.is_poisoned() {
             return Ok(news); // it has decided more than it has written, and will not act on it
+        }
+        let (promised, says, raft) = (host.promised, glance.says, (glance.term, glance.vote));
+        let keeps = |(term, vote): (Term, u64)| term > promised.0 || (term, vote) == promised;
+        if promised.0 > Term(0) && !(keeps(says) && keeps(raft)) {
+            return Err(format!(
+                "node {node}: told of a vote in a term, {promised:?}, and does not remember it: raft has {raft:?}, its \
+                 blocks say {says:?}"
+            ));
         }
         if glance.committed_raft > host.checked {
             let seen = machine.has_seen(host.checked.next());
             let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
             for index in from.0 + 1..=glance.committed_raft.0 {
                 match self.entry(node, machine, RaftIndex(index)) {
-                    Err(Trouble::Unreadable(e)) if unreadable(&e) => break,
+                    Err(Trouble::Unreadable(e)) if unreadable(&e) => {
+                        self.excuse(excuse::UNREADABLE);
+                        break;
+                    }
                     Err(Trouble::Unreadable(e)) => {
                         return Err(format!("node {node}: entry {index} is committed: {e:?}; {glance:?}"));
                     }
@@ -167,7 +229,43 @@ impl Oracle {
             return Err(format!("node {node}: shows up to {} and has {}", glance.committed, glance.written));
         }
         let _ = now;
+        self.stands(node, machine)?;
         Ok(news)
+    }
+
+    /// A replica at an entry is where every other one is at that entry, live, after a replay and after a jump.
+    fn stands(&mut self, node: NodeId, machine: &Machine) -> Check {
+        let here = machine.standing();
+        let (other, there) = *self.standings.entry(here.end).or_insert((node, here));
+        if there != here {
+            return Err(format!(
+                "after entry {:?} node {node} is not where node {other} was: {here:?}, and not {there:?}",
+                here.end
+            ));
+        }
+        let settled = machine.settled();
+        let place = settled.raft.0.checked_sub(1).and_then(|n| self.after.get(n as usize));
+        let Some((next, first)) = place.copied() else { return Ok(()) };
+        // The discard that let a replica jump can stand behind the jump.
+        let first = first.max(settled.base_next);
+        if (settled.next, settled.first) != (next, first) {
+            return Err(format!(
+                "node {node}: after the committed entry {} its log goes from {} to before {}; it is from {first} to before {next}",
+                settled.raft, settled.first, settled.next
+            ));
+        }
+        let (other, members) = *self.memberships.entry(settled.raft).or_insert((node, settled.members));
+        if members != settled.members {
+            return Err(format!(
+                "after the committed entry {} node {node} knows another membership than node {other}",
+                settled.raft
+            ));
+        }
+        let (membership, changed) = machine.committed_membership();
+        if changed > self.config.changed || self.config.voters.is_empty() {
+            self.config = Config::of(&membership, changed);
+        }
+        Ok(())
     }
 
     /// An entry is committed at a replica: it is the same everywhere, and none is left out.
@@ -191,7 +289,15 @@ impl Oracle {
                 self.entries.len()
             )));
         }
+        let (mut next, mut first) = self.after.last().copied().unwrap_or((Index(1), Index(1)));
+        next = next.plus(seal.records.into());
+        if let Some(Command::Discard { first: wanted }) =
+            machine.command_of(&header).map_err(Trouble::Unreadable)?
+        {
+            (next, first) = (next.max(wanted), first.max(wanted));
+        }
         self.entries.push(seal);
+        self.after.push((next, first));
         if seal.records > 0 {
             self.places.insert(seal.first, index);
         }
@@ -238,7 +344,7 @@ impl Oracle {
     }
 
     /// An entry is fed to a follower: it is the one that was committed there.
-    pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
+    pub(super) fn is_fed(&self, node: NodeId, header: &crate::store::block::BlockHeader) -> Check {
         let seal = Seal::of(header);
         match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
             Some(known) if *known == seal => Ok(()),
@@ -268,51 +374,88 @@ impl Oracle {
 
     /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. A configuration is
     /// in force once it is applied: entries that the leader had until then may have been committed under the one before.
-    pub(super) fn is_durable(&self, last: Index, leader: &Host, hosts: &BTreeMap<NodeId, Host>) -> Check {
-        let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
-        let by_now = Self::is_durable_on(last, &now, hosts);
-        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
-            return by_now;
-        };
-        let earlier =
-            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
-        let mut all = earlier.chain([&leader.voters]);
-        by_now.or_else(|wrong| {
-            if all.any(|v| Self::is_durable_on(last, v, hosts).is_ok()) { Ok(()) } else { Err(wrong) }
-        })
-    }
-
-    fn is_durable_on(
+    pub(super) fn is_durable(
+        &mut self,
         last: Index,
-        (incoming, outgoing): &(Vec<NodeId>, Vec<NodeId>),
+        leader: &Host,
         hosts: &BTreeMap<NodeId, Host>,
+        plan: &Plan,
     ) -> Check {
-        for half in [incoming, outgoing].into_iter().filter(|half| !half.is_empty()) {
-            let kept = |n: &&NodeId| hosts.get(n).is_some_and(|h| h.kept.last >= last || h.maimed);
-            let count = half.iter().filter(kept).count();
-            if count * 2 <= half.len() {
-                let on: Vec<_> = half.iter().filter(kept).collect();
-                let all: Vec<_> = hosts.values().map(|h| (h.node.0, h.kept.last.0)).collect();
-                return Err(format!(
-                    "record {last} was acknowledged and is durable on {on:?} of {half:?} only; \
-                     voters {incoming:?} {outgoing:?}, last durable records {all:?}"
-                ));
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
+            return Err(format!("record {last} was acknowledged and is in no committed entry"));
+        };
+        let known = self.entries[entry.0 as usize - 1];
+        let look = self.acknowledged.is_multiple_of(ACKNOWLEDGEMENTS_A_LOOK);
+        let mut on = BTreeSet::new();
+        for host in hosts.values() {
+            let mut has = host.kept.holds(entry, &known);
+            if has && look && host.maimed.is_none_or(|m| m == Maimed::Rotten) {
+                has = self.has_in_truth(host, plan, entry, known)?;
+            }
+            if !has && host.lost.holds(entry, &known) {
+                self.excuse(excuse::WAS_LOST);
+                has = true;
+            }
+            if has {
+                on.insert(host.node);
             }
         }
-        Ok(())
+        let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
+        let is_on = |(incoming, outgoing): &Voters| {
+            let (voters, outgoing, learners) = (incoming.clone(), outgoing.clone(), Vec::new());
+            Config { changed: RaftIndex(0), voters, outgoing, learners }.has_majority(&on)
+        };
+        if is_on(&now) {
+            return Ok(());
+        }
+        let earlier =
+            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        if earlier.chain([&leader.voters]).any(is_on) {
+            self.excuse(excuse::EARLIER);
+            return Ok(());
+        }
+        Err(format!(
+            "record {last} was acknowledged, and its entry {entry} ({known:?}) is durable on {on:?} only; voters {now:?}"
+        ))
     }
 
-    /// A message leaves: it must not tell of a term or a vote that a power cut would take back.
-    pub(super) fn leaves(&self, host: &Host, plan: &Plan, envelope: &Envelope) -> Check {
+    /// Whether a disk that is said to hold an entry does.
+    fn has_in_truth(&mut self, host: &Host, plan: &Plan, entry: RaftIndex, known: Seal) -> Check<bool> {
+        match host.entry_in_truth(plan, entry, known) {
+            Ok(there) => Ok(there == Some(known)),
+            Err(_) if host.maimed == Some(Maimed::Rotten) => {
+                self.excuse(excuse::ROTTEN);
+                Ok(true)
+            }
+            Err(e) => Err(format!("node {}: its disk would not open after a power cut: {e:?}", host.node)),
+        }
+    }
+
+    /// A message leaves: it must not tell of a term or a vote that a power cut would take back, nor of a vote before
+    /// anybody could say that this disk is not an older one.
+    pub(super) fn leaves(&self, host: &mut Host, plan: &Plan, envelope: &Envelope) -> Check {
         let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
-        let goes_beyond =
-            |kept: Kept| kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote));
-        if !goes_beyond(host.kept) {
+        let node = host.node;
+        if let Some(vote) = vote {
+            if host.has_past && host.introduced_by.is_empty() {
+                return Err(format!("node {node}: votes before any other has told what it knows of it"));
+            }
+            if host.promised.0 == term && host.promised.1 != vote {
+                return Err(format!(
+                    "node {node}: votes for {vote} in term {term}, and did for {}",
+                    host.promised.1
+                ));
+            }
+            host.promised = host.promised.max((term, vote));
+        }
+        let goes_beyond = |kept: &Kept| {
+            kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote))
+        };
+        if !goes_beyond(&host.kept) {
             return Ok(());
         }
         let kept = host.kept_in_truth(plan).unwrap_or_default();
-        if goes_beyond(kept) {
-            let node = host.node;
+        if goes_beyond(&kept) {
             return Err(format!(
                 "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
                 kept.term, kept.vote
@@ -321,11 +464,25 @@ impl Oracle {
         Ok(())
     }
 
+    /// A process has opened its log.
+    pub(super) fn opens(&self, host: &Host) -> Check {
+        let in_doubt = host.machine.as_ref().map_or(0, Machine::changes_in_doubt);
+        if in_doubt > 1 {
+            return Err(format!(
+                "node {}: opens with {in_doubt} changes of membership that it does not know to be committed: majorities of \
+                 memberships two changes apart need not meet",
+                host.node
+            ));
+        }
+        Ok(())
+    }
+
     /// A process failed: something has to have been wrong with its disk.
     pub(super) fn may_fail(&self, host: &Host, error: &Error) -> Check {
-        let faulty = host.disk.faults_fired() > 0 || host.maimed;
+        let rotten = host.maimed == Some(Maimed::Rotten);
         match error.kind() {
-            _ if faulty => Ok(()),
+            _ if host.disk.faults_fired() > 0 => Ok(()),
+            ErrorKind::Corrupt | ErrorKind::Io if rotten => Ok(()),
             // A full disk is no reason: there is a reserve for what cannot wait.
             kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),

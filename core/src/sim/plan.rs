@@ -51,6 +51,8 @@ pub struct Plan {
     pub faults: BTreeSet<Fault>,
     /// A session that is idle for so long expires; longer than the run and all jumps of clocks, if none may.
     pub session_idle_max: Duration,
+    /// So many sessions may be open at a time; none: more than there ever are.
+    pub sessions_max: Option<u32>,
 }
 
 /// Sessions do not expire within this: clocks jump by less.
@@ -89,6 +91,7 @@ impl Plan {
             fault_interval: Duration::from_millis(rng.between(300, 2_000)),
             faults,
             session_idle_max: IDLE_NEVER,
+            sessions_max: None,
         }
     }
 

@@ -75,6 +75,10 @@ pub struct Report {
     pub log: BTreeMap<Index, u64>,
     /// How many leaders there were.
     pub leaders: u64,
+    /// What the judges let pass for a reason, and how often.
+    pub excuses: BTreeMap<&'static str, u64>,
+    /// How often it was asked whether appends get on, and whether all members do.
+    pub judged: (u64, u64),
     /// All calls of all clients.
     pub history: History,
     /// What went wrong, if anything did.
@@ -152,6 +156,8 @@ impl Simulation {
             records: world.oracle.log().len() as u64,
             log: world.oracle.log().clone(),
             leaders: world.oracle.leader_changes,
+            excuses: world.oracle.excuses,
+            judged: world.watch.judged,
             history: world.history,
             plan: world.plan,
             violation,
@@ -175,6 +181,7 @@ impl World {
             self.schedule.after(Duration::from_millis(client as u64), Event::Client(client));
         }
         self.schedule.after(self.plan.fault_interval, Event::Nemesis);
+        self.schedule.after(self.plan.heartbeat, Event::Watch);
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
             self.step()?;
@@ -184,7 +191,7 @@ impl World {
     }
 
     /// One node makes the cluster; the others are added as an operator would.
-    fn build(&mut self) -> Check {
+    pub(super) fn build(&mut self) -> Check {
         let first = self.new_host(Bootstrap::Init);
         self.start(first)?;
         self.log = self.machine(first).map(|m| m.identity().0);
@@ -267,7 +274,7 @@ impl World {
     }
 
     /// What keeps everything from being well.
-    fn ails(&mut self) -> String {
+    pub(super) fn ails(&mut self) -> String {
         let mut ails = Vec::new();
         match self.stragglers() {
             None => ails.push("nobody leads".to_owned()),

@@ -121,7 +121,7 @@ impl Watch<Node> for Dial {
     }
 }
 
-type Job = Arc<Fsync>;
+pub(super) type Job = Arc<Fsync>;
 
 enum Thread {
     /// Takes the turn when it runs next.
@@ -237,6 +237,14 @@ impl Threads {
             woken.push(thread);
         }
         woken
+    }
+
+    /// The sync that is under way, or about to be.
+    pub(super) fn syncing(&self) -> Option<&Job> {
+        self.each.iter().find_map(|thread| match thread {
+            Thread::Syncing(job) | Thread::Between(Next::Sync(job)) => Some(job),
+            _ => None,
+        })
     }
 
     /// Whether all have ended.

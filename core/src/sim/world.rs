@@ -17,6 +17,7 @@ mod drill;
 mod followers;
 mod nemesis;
 mod process;
+mod watch;
 
 pub(super) use admin::Task;
 pub(super) use client::Client;
@@ -46,6 +47,7 @@ use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use watch::Watch;
 
 #[derive(Debug)]
 pub(super) enum Event {
@@ -80,6 +82,8 @@ pub(super) enum Event {
     /// A host is taken away.
     Retire(NodeId),
     Follower(usize, FollowerEvent),
+    /// Whether all that can get on does.
+    Watch,
 }
 
 /// Who asked.
@@ -109,6 +113,7 @@ pub(super) struct World {
     pub(super) clients: Vec<Client>,
     pub(super) admin: Admin,
     pub(super) nemesis: Nemesis,
+    pub(super) watch: Watch,
     pub(super) oracle: Oracle,
     pub(super) history: History,
     pub(super) counts: Counts,
@@ -141,6 +146,7 @@ impl World {
             clients,
             admin: Admin::default(),
             nemesis: Nemesis::new(&plan, rng.fork()),
+            watch: Watch::default(),
             oracle: Oracle::default(),
             history: History::default(),
             counts: Counts::default(),
@@ -220,6 +226,7 @@ impl World {
             Ok(()) => {
                 let life = host.life;
                 self.story.tell(now, || format!("node {node}: starts (life {life})"));
+                self.oracle.opens(host)?;
                 self.after_step(node)?;
                 self.wake_all(node);
                 Ok(())
@@ -282,6 +289,7 @@ impl World {
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
             Event::Follower(n, event) => self.follower_event(n, event)?,
+            Event::Watch => self.watch()?,
         }
         Ok(true)
     }
@@ -322,7 +330,7 @@ impl World {
             }
         }
         if self.story.is_loud() {
-            let (kept, machine) = (host.kept, host.machine.as_ref());
+            let (kept, machine) = (&host.kept, host.machine.as_ref());
             if let Some(m) = machine {
                 let (g, voters) = (m.glance(), m.voters());
                 self.story.tell(now, || {

@@ -129,6 +129,12 @@ impl SyncJob {
         }
         outcome.map_err(|e| Error::io("sync", &self.path, e))
     }
+
+    /// The name of the file that it syncs, for a simulated disk.
+    #[cfg(feature = "sim")]
+    pub(crate) fn file_name(&self) -> Option<&str> {
+        self.path.file_name()?.to_str()
+    }
 }
 
 /// The segment that grows.

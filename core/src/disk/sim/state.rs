@@ -127,7 +127,12 @@ pub enum Op {
         /// What was written.
         data: Arc<[u8]>,
     },
-    /// A file's contents were made durable.
+    /// A sync of a file began: what is written from here on is not what it makes durable.
+    SyncBegins {
+        /// Of this file.
+        node: NodeId,
+    },
+    /// A file's contents were made durable: all of them, or those from before its last [`Op::SyncBegins`].
     Sync {
         /// This file's.
         node: NodeId,
@@ -193,6 +198,15 @@ struct Node {
     pending: BTreeMap<usize, Vec<Sector>>,
     /// Lengths since the last sync, growing.
     pending_len: Vec<u64>,
+    /// What was pending when the sync that is under way began; none: no sync is under way.
+    began: Option<Began>,
+}
+
+/// What a sync covers: so many of the versions of each sector, and of the lengths, that were pending when it began.
+#[derive(Clone, Debug, Default)]
+struct Began {
+    versions: BTreeMap<usize, usize>,
+    lengths: usize,
 }
 
 impl Node {
@@ -230,23 +244,34 @@ impl Node {
         }
     }
 
-    /// Moves to the durable image what `keep` says; all else that is pending is forgotten.
+    /// A sync begins.
+    fn begin_sync(&mut self) {
+        let versions = self.pending.iter().map(|(n, versions)| (*n, versions.len())).collect();
+        self.began = Some(Began { versions, lengths: self.pending_len.len() });
+    }
+
+    /// A sync ends: moves to the durable image what `keep` says of what it covers, and forgets the rest of that. What was
+    /// written after it began stays pending.
     fn settle(&mut self, keep: impl Fn(usize) -> bool, keep_len: bool) {
-        let lengths = std::mem::take(&mut self.pending_len);
-        let pending = std::mem::take(&mut self.pending);
+        let began = self.began.take();
+        let lengths_covered = began.as_ref().map_or(self.pending_len.len(), |b| b.lengths);
+        let lengths: Vec<u64> = self.pending_len.drain(..lengths_covered).collect();
         let length = lengths.last().filter(|_| keep_len);
-        if length.is_none() && pending.is_empty() {
+        if length.is_none() && self.pending.is_empty() {
             return;
         }
         let durable = Arc::make_mut(&mut self.durable);
         if let Some(len) = length {
             durable.resize(*len);
         }
-        for (n, versions) in pending {
-            if let (true, Some(slot), Some(new)) = (keep(n), durable.sectors.get_mut(n), versions.last()) {
-                *slot = new.clone();
+        self.pending.retain(|n, versions| {
+            let covered = began.as_ref().map_or(versions.len(), |b| b.versions.get(n).copied().unwrap_or(0));
+            let newest = versions.drain(..covered).next_back();
+            if let (true, Some(slot), Some(new)) = (keep(*n), durable.sectors.get_mut(*n), newest) {
+                *slot = new;
             }
-        }
+            !versions.is_empty()
+        });
         durable.clear_beyond_end();
     }
 
@@ -355,6 +380,11 @@ impl DiskState {
                 self.change_names(NameOp::Set(name.clone(), node));
             }
             Op::Write { node, offset, data } => self.write(*node, *offset, data),
+            Op::SyncBegins { node } => {
+                if let Some(node) = self.nodes.get_mut(node.0 as usize) {
+                    node.begin_sync();
+                }
+            }
             Op::Sync { node } => {
                 if let Some(node) = self.nodes.get_mut(node.0 as usize) {
                     node.settle(|_| true, true);
@@ -381,6 +411,13 @@ impl DiskState {
                 }
             }
             Op::Mark(_) => {}
+        }
+    }
+
+    /// The process that waited for the syncs under way is gone. They may end well or not: what they cover stays pending.
+    pub(super) fn forget_syncs(&mut self) {
+        for node in &mut self.nodes {
+            node.began = None;
         }
     }
 

@@ -190,6 +190,47 @@ fn a_removed_file_works_through_its_handle() {
     assert_eq!(disk.space_used(), 0);
 }
 
+/// A sync that lets later writes become durable as well hides every answer that comes one sync too early.
+#[test]
+fn sync_covers_only_what_was_written_before_it_began() {
+    let disk = SimDisk::default();
+    let file = disk.create("a").unwrap();
+    disk.sync_dir().unwrap();
+    let kept = || disk.state().crash(|_| 0).file("a").unwrap();
+    file.write_at(0, &[IoSlice::new(b"one")]).unwrap();
+    disk.begin_sync("a");
+    file.write_at(0, &[IoSlice::new(b"two")]).unwrap();
+    file.write_at(SECTOR_BYTES as u64, &[IoSlice::new(b"more")]).unwrap();
+    file.sync().unwrap();
+    assert_eq!(kept(), b"one");
+    assert_eq!(disk.state().dirty_units(), 3, "a sector written over, a new one, and the length");
+    file.sync().unwrap();
+    assert_eq!((&kept()[..3], kept().len()), (&b"two"[..], SECTOR_BYTES + 4));
+
+    // A failed one forgets what it covered, and nothing that came later.
+    disk.plan(Fault {
+        call: Some(Call::Sync),
+        nth: 1,
+        lasting: false,
+        trouble: Trouble::Eio(Landed::Nothing),
+    });
+    file.write_at(0, &[IoSlice::new(b"abc")]).unwrap();
+    disk.begin_sync("a");
+    file.write_at(SECTOR_BYTES as u64, &[IoSlice::new(b"LATE")]).unwrap();
+    file.sync().unwrap_err();
+    file.sync().unwrap();
+    assert_eq!((&kept()[..3], &kept()[SECTOR_BYTES..]), (&b"two"[..], &b"LATE"[..]));
+
+    // A process that was killed waits for no sync any more: the next one's covers all.
+    file.write_at(0, &[IoSlice::new(b"xyz")]).unwrap();
+    disk.begin_sync("a");
+    let next = disk.kill();
+    let file = next.open("a", true).unwrap();
+    file.write_at(3, &[IoSlice::new(b"!")]).unwrap();
+    file.sync().unwrap();
+    assert_eq!(&next.state().crash(|_| 0).file("a").unwrap()[..4], b"xyz!");
+}
+
 /// After a failed sync Linux goes on showing the new bytes, marks them clean, and the next sync says `Ok`.
 #[test]
 fn a_failed_sync_is_followed_by_a_false_ok() {

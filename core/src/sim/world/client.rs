@@ -60,6 +60,8 @@ struct Op {
     /// Whether any earlier attempt may have had an effect.
     in_doubt: bool,
     not_before: Moment,
+    /// When it was asked for.
+    since: Moment,
 }
 
 #[derive(Clone, Debug)]
@@ -128,6 +130,11 @@ impl Client {
     /// What it waits for, in words.
     pub(in crate::sim) fn waits_for(&self) -> String {
         format!("client {} (session {:?}) waits for {:?}", self.id, self.session, self.ops)
+    }
+
+    /// Since when it has waited for the oldest of its appends.
+    pub(in crate::sim) fn oldest_append(&self) -> Option<Moment> {
+        self.ops.iter().filter(|op| matches!(op.want, Want::Append { .. })).map(|op| op.since).min()
     }
 
     fn op_of(&self, attempt: u64) -> Option<usize> {
@@ -263,7 +270,8 @@ impl World {
 
     fn begin(&mut self, n: usize, call: Option<usize>, want: Want) -> Check {
         let not_before = self.now();
-        self.clients[n].ops.push_back(Op { call, want, attempt: None, in_doubt: false, not_before });
+        let since = not_before;
+        self.clients[n].ops.push_back(Op { call, want, attempt: None, in_doubt: false, not_before, since });
         self.send_again(n)
     }
 
@@ -481,7 +489,7 @@ impl World {
         });
         self.oracle.acknowledged(node, appended, records)?;
         let Some(leader) = self.hosts.get(&node) else { return Ok(()) };
-        self.oracle.is_durable(appended.last(), leader, &self.hosts)
+        self.oracle.is_durable(appended.last(), leader, &self.hosts, &self.plan)
     }
 
     fn finish(&mut self, n: usize, place: usize, told: Told) -> Check {

@@ -344,10 +344,9 @@ impl World {
         let node = self.followers[n].node;
         self.story.tell(now, || format!("follower {node}: {source:?} feeds no more: {error}"));
         let faulty = match source {
-            Source::Replica(node, _) => self
-                .hosts
-                .get(&node)
-                .is_none_or(|h| h.maimed || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()),
+            Source::Replica(node, _) => self.hosts.get(&node).is_none_or(|h| {
+                h.maimed.is_some() || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()
+            }),
             Source::Follower(other, _) => self.followers[other].may_fail(),
         };
         if !faulty && matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Corrupt | ErrorKind::Io) {

@@ -11,7 +11,7 @@ use crate::disk::sim::{Call, Damage, Fault as DiskFault, Landed, Rng, SimDisk, T
 use crate::error::{Error, ErrorKind};
 use crate::moment::Moment;
 use crate::sim::fault::Fault;
-use crate::sim::host::State;
+use crate::sim::host::{Maimed, State};
 use crate::sim::machine::Machine;
 use crate::sim::network::Weather;
 use crate::sim::plan::Plan;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Something that lasts until it is mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+pub(super) enum Trouble {
     Weather,
     Walls,
     Limp(NodeId),
@@ -75,6 +75,11 @@ impl Nemesis {
     /// Whether no trouble lasts.
     pub(in crate::sim) fn is_quiet(&self) -> bool {
         self.troubles.is_empty()
+    }
+
+    /// All that lasts.
+    pub(super) fn lasting(&self) -> impl Iterator<Item = &Trouble> {
+        self.troubles.values()
     }
 
     /// A member has left the cluster.
@@ -384,10 +389,7 @@ impl World {
         let rejoins = self.nemesis.rng.permille(500);
         let log = self.log;
         if let Some(host) = self.hosts.get_mut(&node) {
-            host.disk = fresh_disk(chance);
-            host.maimed = true;
-            host.kept = Default::default();
-            host.wiped = true;
+            host.loses(fresh_disk(chance), Maimed::Wiped);
             // Somebody may even make it a new replica, under its old name.
             host.bootstrap = match log {
                 Some(log) if rejoins => Bootstrap::Join(log),
@@ -424,8 +426,7 @@ impl World {
         self.nemesis.hold = Some((node, now.plus(HOLD_MAX)));
         self.cut_power(node, Duration::from_millis(500))?;
         if let Some(host) = self.hosts.get_mut(&node) {
-            host.disk = disk;
-            host.maimed = true;
+            host.loses(disk, Maimed::SetBack);
         }
         self.replace(node)
     }
@@ -451,7 +452,7 @@ impl World {
         self.counts.add(Fault::Rot);
         self.nemesis.maimed.insert(node);
         if let Some(host) = self.hosts.get_mut(&node) {
-            host.maimed = true;
+            host.maimed = Some(Maimed::Rotten);
         }
         self.replace(node)
     }
@@ -495,8 +496,8 @@ impl World {
         let now = self.now();
         self.story.tell(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        let wiped = host.wiped && error.kind() == ErrorKind::NotFound;
-        let rotten = host.maimed && error.kind() == ErrorKind::Corrupt;
+        let wiped = host.maimed == Some(Maimed::Wiped) && error.kind() == ErrorKind::NotFound;
+        let rotten = host.maimed == Some(Maimed::Rotten) && error.kind() == ErrorKind::Corrupt;
         let faulty = host.disk.faults_fired() > 0 || host.cramped;
         if wiped || rotten {
             let unanswered = host.retire();

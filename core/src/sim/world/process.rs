@@ -88,12 +88,14 @@ impl World {
         host.clock.show(now, host.wrong_by_ms);
         let Some(machine) = host.running() else { return Ok(()) };
         let (ran, synced) = machine.run(thread, now, linger);
-        let kept = machine.writes();
         if ran.began_sync {
-            host.syncing = Some(kept);
-        }
-        if synced {
-            host.kept = kept;
+            host.syncing = machine.writes().ok();
+            host.slow_sync = host.limp > 1;
+        } else if synced {
+            if let Ok(kept) = machine.writes() {
+                host.kept = kept;
+            }
+            host.slow_sync = host.limp > 1;
             let takes = host.sync_takes(&mut self.rng);
             host.busy_until = now.plus(takes);
         }
@@ -186,7 +188,7 @@ impl World {
         let voters = self.voters();
         let sound = |w: &Self, n: &NodeId| {
             w.hosts.get(n).is_some_and(|h| {
-                h.is_up() && h.limp == 1 && !h.maimed && !h.cramped && h.disk.faults_fired() == 0
+                h.is_up() && h.limp == 1 && h.maimed.is_none() && !h.cramped && h.disk.faults_fired() == 0
             })
         };
         let leads = self.hosts.get(&node).and_then(|h| h.machine.as_ref()).map(Machine::glance);

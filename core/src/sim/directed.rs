@@ -1,0 +1,442 @@
+//! Directed scenarios: short plays for mistakes that seeds meet too rarely. Each holds for the log as it is, and fails
+//! when the bug is planted that [`super::bugs`] names beside it.
+//!
+//! Those with a cluster play in a [`World`], so its oracle judges them after every event as well. Those with one replica
+//! hand it the messages of a leader that is not there.
+
+use super::history::record_of;
+use super::host::Maimed;
+use super::machine::{Machine, Request, SetClock, Setup};
+use super::oracle::Check;
+use super::plan::Plan;
+use super::story::Story;
+use super::threads::Then;
+use super::world::{Asker, Task, World};
+use crate::batch::BatchBuilder;
+use crate::cluster::{Bootstrap, Role};
+use crate::disk::sim::SimDisk;
+use crate::membership::{Change, Member, Membership};
+use crate::moment::Moment;
+use crate::raft_codec::{self, HeadKind};
+use crate::replica::encode_snapshot;
+use crate::session::Sessions;
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::layout::{HardState, Opening};
+use crate::transport::Envelope;
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use protobuf::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All of them, by name.
+pub(super) const SCENARIOS: &[(&str, fn() -> Check)] = &[
+    ("set_back_disk_stays_out", set_back_disk_stays_out),
+    ("leader_waits_until_its_removal_is_known", leader_waits_until_its_removal_is_known),
+    ("last_voter_remembers_that_it_is_alone", last_voter_remembers_that_it_is_alone),
+    ("second_change_comes_with_the_commit_of_the_first", second_change_comes_with_the_commit_of_the_first),
+    ("sole_voter_speaks_after_its_term_is_durable", sole_voter_speaks_after_its_term_is_durable),
+    ("barrier_is_asked_again_after_a_jump", barrier_is_asked_again_after_a_jump),
+    ("body_of_another_term_is_not_sent", body_of_another_term_is_not_sent),
+    ("another_directory_is_not_heard", another_directory_is_not_heard),
+];
+
+const ELECTION_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than anything takes here.
+const LONG: Duration = Duration::from_secs(15);
+
+// ---- clusters ----
+
+/// A cluster without clients and without a nemesis.
+struct Stage {
+    world: World,
+    records: u64,
+}
+
+impl Stage {
+    fn new(voters: u64, learners: u64) -> Check<Self> {
+        let plan = Plan {
+            voters,
+            learners,
+            plain_clients: 0,
+            session_clients: 0,
+            heartbeat: ELECTION_TIMEOUT / 10,
+            election_timeout: ELECTION_TIMEOUT,
+            delay: Duration::from_millis(1),
+            sync_time: Duration::from_micros(200),
+            ..Plan::calm(1)
+        };
+        let mut world = World::new(plan, Story::new(None));
+        world.build()?;
+        let mut stage = Self { world, records: 0 };
+        stage.until("all are settled", |w| w.is_settled().is_some())?;
+        Ok(stage)
+    }
+
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World) -> bool) -> Check {
+        let limit = self.world.now().plus(LONG);
+        while !holds(&mut self.world) {
+            if self.world.now() > limit || !self.world.step()? {
+                return Err(format!("it does not happen that {what}: {}", self.world.ails()));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, time: Duration) -> Check {
+        let end = self.world.now().plus(time);
+        while self.world.now() < end && self.world.step()? {}
+        Ok(())
+    }
+
+    fn leader(&self) -> Check<NodeId> {
+        self.world.leader().ok_or_else(|| "nobody leads".to_owned())
+    }
+
+    /// The first other voter.
+    fn other(&mut self, than: &[NodeId]) -> Check<NodeId> {
+        let voters = self.world.voters();
+        voters.into_iter().find(|n| !than.contains(n)).ok_or_else(|| "there is no other voter".to_owned())
+    }
+
+    /// Appends at the leader, and waits until that is committed.
+    fn append(&mut self) -> Check {
+        let leader = self.leader()?;
+        self.records += 1;
+        let mut builder = BatchBuilder::new();
+        let built = builder.push(&record_of(self.records)).and_then(BatchBuilder::build);
+        let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
+        self.world.oracle.proposed(&[self.records]);
+        let before = self.world.oracle.last();
+        self.world.ask(Asker::Probe, leader, Request::Append(batch), LONG);
+        self.until("the append is committed", |w| w.oracle.last() > before)
+    }
+
+    fn isolate(&mut self, node: NodeId) {
+        let present = self.world.present();
+        self.world.network.isolate(node, &present);
+    }
+
+    /// The power fails, and nothing that was not synced is left. The host comes back when it is started.
+    fn cut_power(&mut self, node: NodeId) -> Check {
+        let Some(host) = self.world.hosts.get_mut(&node) else { return Ok(()) };
+        let unanswered = host.cut_power_at_worst();
+        self.world.lost(unanswered)
+    }
+}
+
+/// A voter's disk is set back to before a record that it acknowledged, while the third voter lacks it. One that knows of
+/// the record is reached once; then only the third is. The two must not lead on without the record.
+fn set_back_disk_stays_out() -> Check {
+    let mut stage = Stage::new(3, 0)?;
+    stage.append()?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    let first = stage.leader()?;
+    let old: Vec<_> = stage.world.hosts.iter().map(|(node, host)| (*node, host.disk.state())).collect();
+    stage.isolate(first);
+    stage.until("another leads", |w| w.leader().is_some_and(|n| n != first))?;
+    let second = stage.leader()?;
+    let third = stage.other(&[first, second])?;
+    stage.append()?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    stage.cut_power(third)?;
+    let Some((_, old)) = old.into_iter().find(|(node, _)| *node == third) else { return Ok(()) };
+    let disk = SimDisk::new(old.crash(|_| 0));
+    disk.forget_history();
+    if let Some(host) = stage.world.hosts.get_mut(&third) {
+        host.loses(disk, Maimed::SetBack);
+    }
+    stage.world.start(third)?;
+    stage.until("it was told what the others know of it", |w| {
+        w.machine(third).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
+    })?;
+    stage.world.network.open();
+    stage.isolate(second);
+    stage.pass(ELECTION_TIMEOUT * 10)
+}
+
+/// The leader of two removes itself, and the other one does not hear that this is committed. If the leader said so and
+/// were taken away, the other one would wait for its vote for ever.
+fn leader_waits_until_its_removal_is_known() -> Check {
+    let mut stage = Stage::new(2, 0)?;
+    let leader = stage.leader()?;
+    let other = stage.other(&[leader])?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    let before = stage.world.machine(leader).map(|m| m.glance().last_raft);
+    stage.world.order(Task::Remove(leader));
+    stage.until("the other has the change durably", |w| {
+        let glance = w.machine(other).map(|m| m.glance());
+        glance.is_some_and(|g| Some(g.last_raft) > before && g.durable_raft == g.last_raft)
+    })?;
+    stage.world.network.wall(leader, other);
+    stage.pass(ELECTION_TIMEOUT / 2)?;
+    if !stage.world.admin.is_idle() {
+        stage.world.network.open();
+        stage.until("the change is in force", |w| w.admin.is_idle())?;
+    }
+    stage.world.retire(leader)?;
+    stage.world.network.open();
+    stage.until("the last voter leads", |w| w.leader() == Some(other))
+}
+
+/// As above, and the walls stand until the leader steps down. It is a follower then, and must not take its leave as long as
+/// its vote is needed.
+#[cfg(test)]
+fn leader_that_steps_down_still_votes() -> Check {
+    let mut stage = Stage::new(2, 0)?;
+    let leader = stage.leader()?;
+    let other = stage.other(&[leader])?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    let before = stage.world.machine(leader).map(|m| m.glance().last_raft);
+    stage.world.order(Task::Remove(leader));
+    stage.until("the other has the change durably", |w| {
+        let glance = w.machine(other).map(|m| m.glance());
+        glance.is_some_and(|g| Some(g.last_raft) > before && g.durable_raft == g.last_raft)
+    })?;
+    stage.world.network.wall(leader, other);
+    stage.pass(ELECTION_TIMEOUT * 4)?;
+    stage.world.network.open();
+    stage.until("the last voter leads", |w| w.leader() == Some(other))
+}
+
+/// Of two the follower is removed, and gone. The leader loses its power: it must not look for the other one.
+fn last_voter_remembers_that_it_is_alone() -> Check {
+    let mut stage = Stage::new(2, 0)?;
+    let leader = stage.leader()?;
+    let other = stage.other(&[leader])?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    stage.world.order(Task::Remove(other));
+    stage.until("the change is in force", |w| {
+        w.machine(leader).is_some_and(|m| m.voters() == (vec![leader], Vec::new()))
+    })?;
+    stage.pass(Duration::from_millis(4))?; // long enough for a sync, and too short for the proof of an idle tail
+    stage.cut_power(leader)?;
+    stage.world.retire(other)?;
+    stage.world.start(leader)?;
+    stage.until("the last voter leads", |w| w.leader() == Some(leader))
+}
+
+/// A follower gets two changes of membership at once, and loses its power right after its sync.
+fn second_change_comes_with_the_commit_of_the_first() -> Check {
+    let mut stage = Stage::new(3, 0)?;
+    let leader = stage.leader()?;
+    let behind = stage.other(&[leader])?;
+    stage.isolate(behind);
+    let Some(log) = stage.world.log else { return Ok(()) };
+    let fresh = stage.world.new_host(Bootstrap::Join(log));
+    stage.world.start(fresh)?;
+    stage.world.order(Task::Add(fresh));
+    stage.world.order(Task::Promote(fresh));
+    stage.until("both changes are in force", |w| w.admin.is_idle())?;
+    let last = stage.world.machine(leader).map(|m| m.glance().last_raft);
+    stage.world.network.open();
+    stage.until("the follower has both durably", |w| {
+        w.machine(behind).is_some_and(|m| Some(m.glance().durable_raft) >= last)
+    })?;
+    stage.cut_power(behind)?;
+    stage.world.start(behind)
+}
+
+/// A follower becomes the only voter, and leads a learner: its term has to be durable before it says so.
+fn sole_voter_speaks_after_its_term_is_durable() -> Check {
+    let mut stage = Stage::new(2, 1)?;
+    let leader = stage.leader()?;
+    let other = stage.other(&[leader])?;
+    stage.world.order(Task::Remove(leader));
+    stage.until("the last voter leads", |w| w.leader() == Some(other))?;
+    stage.pass(ELECTION_TIMEOUT)
+}
+
+// ---- one replica ----
+
+const LOG: LogId = LogId(7);
+const LEADER: NodeId = NodeId(1);
+const ME: NodeId = NodeId(2);
+const DIRECTORY: DirectoryId = DirectoryId(11);
+
+/// Node 2, which has begun to follow node 1.
+struct Follower(Machine);
+
+impl Follower {
+    fn new() -> Check<Self> {
+        let setup = Setup {
+            node: ME,
+            bootstrap: Bootstrap::Join(LOG),
+            clock: Arc::<SetClock>::default(),
+            heartbeat: ELECTION_TIMEOUT / 10,
+            election_timeout: ELECTION_TIMEOUT,
+            session_idle_max: LONG,
+            sessions_max: None,
+            seed: 1,
+        };
+        let machine = Machine::open(&SimDisk::default(), &setup, Moment::START);
+        Ok(Self(machine.map_err(|e| format!("it does not open: {e}"))?))
+    }
+
+    /// Takes a message, and does all that follows.
+    fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
+        let head = raft_codec::encode_message(message).map_err(str::to_owned)?;
+        self.0.deliver(Envelope {
+            log: LOG,
+            from: LEADER,
+            from_directory: directory,
+            to: ME,
+            to_directory: DirectoryId(0),
+            head,
+            bodies: Vec::new(),
+            urgent: false,
+        });
+        self.turns()
+    }
+
+    fn turns(&mut self) -> Check {
+        let now = Moment::START;
+        let mut turns = || {
+            while self.0.run(0, now, false).0.then == Then::Syncing {
+                self.0.sync(0)?;
+            }
+            self.0.failure().map_or(Ok(()), Err)
+        };
+        turns().map_err(|e| format!("it fails: {e}"))
+    }
+}
+
+fn message(kind: MessageType) -> Message {
+    let mut message = Message { from: LEADER.0, to: ME.0, term: 1, ..Message::default() };
+    message.set_msg_type(kind);
+    message
+}
+
+fn append(after: u64, entries: Vec<Entry>) -> Message {
+    let commit = after + entries.len() as u64;
+    let mut message = message(MessageType::MsgAppend);
+    (message.index, message.log_term, message.commit) = (after, 1, commit);
+    message.set_entries(entries.into());
+    message
+}
+
+fn entry(index: u64) -> Entry {
+    Entry { index, term: 1, ..Entry::default() }
+}
+
+/// What a leader sends whose log begins behind entry 50 and record 99.
+fn snapshot() -> Message {
+    let membership = Membership::of([Member::voter(LEADER, DIRECTORY, "")]);
+    let opening = Opening {
+        base_raft: RaftIndex(50),
+        base_term: Term(1),
+        log_first: Index(90),
+        hard_state: HardState { term: Term(1), vote: 0, commit: RaftIndex(50) },
+        configuration: membership.encode(),
+        sessions: Sessions::new(16, 16).encode(),
+    };
+    let opening = opening.encode();
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(50),
+        term: Term(1),
+        first: Index(100),
+        timestamp: Timestamp(1),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: 0,
+        kind: Kind::Opening,
+    };
+    let mut message = message(MessageType::MsgSnapshot);
+    let snapshot = message.mut_snapshot();
+    snapshot.data = encode_snapshot(&header, &opening);
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (50, 1);
+    metadata.set_conf_state(raft_codec::conf_state(&membership));
+    message
+}
+
+/// A barrier was answered for a place before the jump, and waits for this replica to be there. What the replica shows
+/// right after the jump was never a state of the log.
+fn barrier_is_asked_again_after_a_jump() -> Check {
+    let mut follower = Follower::new()?;
+    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    let asked =
+        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
+    follower.turns()?;
+    let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
+        let (kind, body) = raft_codec::parse_head(&envelope.head).ok()?;
+        let message = Message::parse_from_bytes(&body).ok().filter(|_| kind == HeadKind::Raft)?;
+        (message.get_msg_type() == MessageType::MsgReadIndex).then_some(message)
+    });
+    let Some(question) = question else { return Err("it does not ask its leader".to_owned()) };
+    let mut answer = message(MessageType::MsgReadIndexResp);
+    answer.index = 20;
+    answer.set_entries(question.get_entries().to_vec().into());
+    follower.hears(&answer, DIRECTORY)?;
+    follower.hears(&snapshot(), DIRECTORY)?;
+    if follower.0.glance().committed_raft != RaftIndex(50) {
+        return Err(format!("it does not jump: {:?}", follower.0.glance()));
+    }
+    match asked.poll() {
+        None => Ok(()),
+        Some(told) => Err(format!("a barrier from before the jump was passed: {told:?}")),
+    }
+}
+
+/// Another leader has put another entry there since: its body must not go with the old header.
+fn body_of_another_term_is_not_sent() -> Check {
+    let mut follower = Follower::new()?;
+    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    if follower.0.body_of(RaftIndex(1), Term(1)).is_err() {
+        return Err("the entry is not there".to_owned());
+    }
+    match follower.0.body_of(RaftIndex(1), Term(2)) {
+        Err(_) => Ok(()),
+        Ok(_) => Err("the body of entry 1 of term 1 was given for that of term 2".to_owned()),
+    }
+}
+
+/// The cluster knows another directory for node 1: what comes from this one is not the leader's.
+fn another_directory_is_not_heard() -> Check {
+    let mut follower = Follower::new()?;
+    let here = follower.0.identity().1;
+    let changed = |index, node, members: &[Member]| {
+        let membership = Membership::of(members.iter().cloned());
+        let change = raft_codec::conf_change(&[Change::Promote(node)], &membership);
+        let mut entry = entry(index);
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.data = change.write_to_bytes().unwrap_or_default().into();
+        entry
+    };
+    let voters = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(ME, here, "")];
+    let entries = vec![entry(1), changed(2, LEADER, &voters[..1]), changed(3, ME, &voters)];
+    follower.hears(&append(0, entries), DIRECTORY)?;
+    follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
+    if follower.0.glance().last_raft != RaftIndex(3) {
+        return Err(format!(
+            "it took an entry from a directory that is no member's: {:?}",
+            follower.0.glance()
+        ));
+    }
+    follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
+    if follower.0.glance().last_raft != RaftIndex(4) {
+        return Err(format!("it did not take its leader's entry: {:?}", follower.0.glance()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_leader_votes_until_the_others_know() {
+        if super::super::pending::SHRINKING_TO_ONE {
+            assert_eq!(leader_that_steps_down_still_votes(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn every_directed_scenario_holds_without_a_bug() {
+        for (name, play) in SCENARIOS {
+            assert_eq!(play(), Ok(()), "{name}");
+        }
+    }
+}
