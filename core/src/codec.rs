@@ -1,8 +1,12 @@
 //! How a batch's body is packed: not at all, by lz4, or by zstd.
 //!
-//! Only producers pack and only readers unpack; everything between hands the packed bytes on.
+//! Producers pack and readers unpack; everything between hands the packed bytes on. What comes from outside is looked at
+//! before it is taken: [`check_frame`] follows the packed form without unpacking it.
+//!
+//! Invariant: no length that a batch claims is allocated before the packed bytes were found able to unpack to it.
 
 use crate::error::{Error, ErrorKind, Result};
+use zstd::zstd_safe;
 
 /// How the records of a batch are compressed.
 ///
@@ -57,8 +61,16 @@ pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// Unpacks a body of exactly `length` bytes. Never allocates more than that, whatever the input claims.
+/// The most that a byte of an lz4 block unpacks to: a match's length grows by up to 255 with each byte.
+const LZ4_RATIO_MAX: usize = 255;
+/// What one block of a zstd frame unpacks to at most; the smallest one takes [`ZSTD_BLOCK_BYTES_MIN`].
+const ZSTD_BLOCK_UNPACKED_MAX: usize = 128 << 10;
+const ZSTD_BLOCK_BYTES_MIN: usize = 3;
+
+/// Unpacks a body of exactly `length` bytes. Never allocates more than that, whatever the input claims, and nothing if so
+/// few bytes cannot unpack to so many.
 pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
+    check_claim(codec, packed, length)?;
     let body = match codec {
         Codec::None => packed.to_vec(),
         Codec::Lz4 => {
@@ -70,5 +82,143 @@ pub(crate) fn decompress(codec: Codec, packed: &[u8], length: usize) -> Result<V
         }
         Codec::Zstd => zstd::bulk::decompress(packed, length).map_err(|_| "zstd body does not unpack")?,
     };
-    if body.len() == length { Ok(body) } else { Err("unpacked body has another length than its header says") }
+    if body.len() == length { Ok(body) } else { Err(OTHER_LENGTH) }
+}
+
+const OTHER_LENGTH: &str = "unpacked body has another length than its header says";
+
+/// Whether so many packed bytes can unpack to `length`, as far as their number and first bytes tell.
+fn check_claim(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'static str> {
+    let unpacked_max = match codec {
+        Codec::None => packed.len(),
+        Codec::Lz4 => packed.len().saturating_mul(LZ4_RATIO_MAX),
+        Codec::Zstd => {
+            let claimed = zstd_safe::get_frame_content_size(packed);
+            let claimed = claimed.map_err(|_| "zstd body does not begin with a frame")?;
+            if claimed.is_some_and(|claimed| claimed != length as u64) {
+                return Err("zstd frame says another length than the batch's header");
+            }
+            (packed.len() / ZSTD_BLOCK_BYTES_MIN).saturating_mul(ZSTD_BLOCK_UNPACKED_MAX)
+        }
+    };
+    if length <= unpacked_max {
+        Ok(())
+    } else {
+        Err("so few bytes do not unpack to the length in the header")
+    }
+}
+
+/// Checks that a packed body can unpack to exactly `length` bytes, without unpacking it and without memory: of lz4 all that
+/// unpacking checks, of zstd the frame and the headers of its blocks. What the blocks of a zstd frame hold is not checked.
+pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'static str> {
+    check_claim(codec, packed, length)?;
+    match codec {
+        Codec::None => Ok(()),
+        Codec::Lz4 => match lz4_length(packed).ok_or("lz4 body does not unpack")? {
+            n if n == length => Ok(()),
+            _ => Err(OTHER_LENGTH),
+        },
+        Codec::Zstd => match zstd_safe::find_frame_compressed_size(packed) {
+            Ok(n) if n == packed.len() => match zstd_safe::get_dict_id_from_frame(packed) {
+                None => Ok(()),
+                Some(_) => Err("zstd frame needs a dictionary, and readers have none"),
+            },
+            Ok(_) => Err("bytes follow the zstd frame"),
+            Err(_) => Err("zstd frame is cut off or malformed"),
+        },
+    }
+}
+
+/// The length that an lz4 block unpacks to; None: it does not. Follows its sequences: each has literals and, but for the
+/// last one, a match that begins up to 65,535 bytes back.
+fn lz4_length(packed: &[u8]) -> Option<usize> {
+    let mut rest = packed;
+    let mut length = 0usize;
+    loop {
+        let (token, after) = rest.split_first()?;
+        rest = after;
+        let literals = lz4_count(usize::from(token >> 4), &mut rest)?;
+        rest = rest.get(literals..)?;
+        length = length.checked_add(literals)?;
+        if rest.is_empty() {
+            return Some(length);
+        }
+        let (offset, after) = rest.split_first_chunk()?;
+        rest = after;
+        let offset = usize::from(u16::from_le_bytes(*offset));
+        if offset == 0 || offset > length {
+            return None;
+        }
+        let copied = lz4_count(usize::from(token & 15), &mut rest)?.checked_add(4)?;
+        length = length.checked_add(copied)?;
+    }
+}
+
+/// A count of which four bits stand in the token: 15 says that bytes follow, up to the first that is not 255.
+fn lz4_count(bits: usize, rest: &mut &[u8]) -> Option<usize> {
+    if bits < 15 {
+        return Some(bits);
+    }
+    let more = rest.iter().position(|byte| *byte != 255)?;
+    let last = usize::from(rest[more]);
+    *rest = &rest[more + 1..];
+    more.checked_mul(255)?.checked_add(last)?.checked_add(15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize) -> Vec<u8> {
+        let mut state = 0x9e37_79b9u32;
+        let next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as u8 & 0x0f
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    }
+
+    #[test]
+    fn frames_of_the_compressors_pass() {
+        let sizes = [4, 5, 12, 13, 100, 1_000, 65_535, 70_000, 1 << 20];
+        for body in sizes.into_iter().flat_map(|n| [vec![7; n], noise(n)]) {
+            for codec in [Codec::Lz4, Codec::Zstd] {
+                let packed = compress(codec, &body).unwrap();
+                assert_eq!(check_frame(codec, &packed, body.len()), Ok(()), "{codec:?} {}", body.len());
+                assert_eq!(decompress(codec, &packed, body.len()).unwrap(), body);
+                assert!(check_frame(codec, &packed, body.len() + 1).is_err());
+                assert!(decompress(codec, &packed, body.len() + 1).is_err());
+            }
+        }
+    }
+
+    /// An lz4 block passes exactly if it unpacks to its length; a zstd frame that unpacks passes.
+    #[test]
+    fn the_check_refuses_nothing_that_unpacks() {
+        for body in [vec![3; 300], noise(400)] {
+            for codec in [Codec::Lz4, Codec::Zstd] {
+                let good = compress(codec, &body).unwrap();
+                for n in 0..good.len() * 8 {
+                    let mut bad = good.clone();
+                    bad[n / 8] ^= 1 << (n % 8);
+                    bad.truncate(if n % 3 == 0 { n / 8 + 1 } else { bad.len() });
+                    let checked = check_frame(codec, &bad, body.len()).is_ok();
+                    let unpacks = decompress(codec, &bad, body.len()).is_ok();
+                    assert!(checked || !unpacks, "{codec:?} bit {n}");
+                    assert!(codec != Codec::Lz4 || checked == unpacks, "{codec:?} bit {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_beyond_what_the_bytes_can_hold_costs_nothing() {
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            let packed = compress(codec, &[1; 100]).unwrap();
+            assert!(decompress(codec, &packed, 256 << 20).is_err());
+        }
+        assert!(check_claim(Codec::Lz4, &[0; 100], 100 * LZ4_RATIO_MAX + 1).is_err());
+    }
 }

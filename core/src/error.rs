@@ -77,6 +77,9 @@ pub enum ErrorKind {
     Unauthenticated = 25,
     /// The token's role does not allow this call.
     PermissionDenied = 26,
+    /// A batch in the log is as it was appended, and does not unpack: the program that made it was wrong. No damage, the
+    /// same on every replica, and nothing mends it. Readers go on behind it with `skip_batch`, or seek.
+    Undecodable = 27,
 }
 
 impl ErrorKind {
@@ -124,6 +127,7 @@ impl ErrorKind {
         Self::Diverged,
         Self::Unauthenticated,
         Self::PermissionDenied,
+        Self::Undecodable,
     ];
 
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
@@ -155,6 +159,7 @@ impl ErrorKind {
             Self::Diverged => "diverged",
             Self::Unauthenticated => "unauthenticated",
             Self::PermissionDenied => "permission_denied",
+            Self::Undecodable => "undecodable",
         }
     }
 

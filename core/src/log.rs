@@ -379,6 +379,12 @@ impl Log {
         self.check_fork()?;
         let options = &self.inner.options;
         self.check_size("batch", batch.as_bytes().len(), options.batch_bytes_max, "batch_bytes_max")?;
+        self.check_size(
+            "unpacked batch",
+            batch.unpacked_bytes(),
+            options.batch_bytes_max,
+            "batch_bytes_max",
+        )?;
         let max = options.record_bytes_max;
         if batch.records_within(max)? {
             return Ok(());

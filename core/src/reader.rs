@@ -9,7 +9,7 @@
 use crate::batch::{self, BatchHeader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::positions::{HookOwner, Positions, or_wake};
-use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
+use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
 use crate::store::cursor::{self, Cursor};
@@ -203,7 +203,8 @@ impl Reader {
     ///
     /// # Errors
     /// `Discarded`: the next record is gone; make a new reader at [`Start::First`]. `Corrupt`: its bytes fail
-    /// their checksum; the reader stays where it is. `Io`.
+    /// their checksum; the reader stays where it is. `Undecodable`: they are as they were appended, and do not unpack; the
+    /// reader stays where it is, [`Self::skip_batch`] goes on behind them. `Io`.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>> {
         if !self.fill()? {
             return Ok(None);
@@ -234,7 +235,7 @@ impl Reader {
     /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked or copied.
     ///
     /// # Errors
-    /// As [`Self::next_record`].
+    /// As [`Self::next_record`], but for `Undecodable`.
     pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
         self.batch = None;
         if !self.is_committed()? {
@@ -247,6 +248,39 @@ impl Reader {
         let stored = self.or_discarded(found)?;
         self.next = stored.last().next();
         Ok(Some(stored))
+    }
+
+    /// Goes on behind the batch that holds the next record, which is not unpacked: past one that is `Undecodable`. Returns
+    /// the index of the record that comes next then; at the tail nothing changes.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// use chiplog::{ErrorKind, Start};
+    /// log.append(b"hello")?;
+    /// let mut reader = log.reader(Start::First)?;
+    /// loop {
+    ///     match reader.next_record() {
+    ///         Ok(Some(record)) => println!("{}", record.index),
+    ///         Ok(None) => break,
+    ///         Err(error) if error.kind() == ErrorKind::Undecodable => {
+    ///             eprintln!("left out: {error}");
+    ///             reader.skip_batch()?;
+    ///         }
+    ///         Err(error) => return Err(error.into()),
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::next_stored`]: damage is not skipped, for nothing tells where its batch ends.
+    pub fn skip_batch(&mut self) -> Result<Index> {
+        match self.batch.take() {
+            Some(batch) if batch.skip < batch.count => self.next = batch.first().plus(batch.count().into()),
+            _ => _ = self.next_stored()?,
+        }
+        Ok(self.next)
     }
 
     /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
@@ -303,8 +337,9 @@ impl Reader {
             return Ok(false);
         }
         let found = self.find_batch().and_then(|found| {
-            let batch = RecordBatch::verify(&found.bytes, found.first, found.timestamp);
-            batch.map_err(|why| self.corrupt(&found, why))
+            let header = batch::verify(&found.bytes).map_err(|why| self.corrupt(&found, why))?;
+            let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
+            batch.map_err(|why| undecodable(found.first, header.count, why))
         });
         let mut batch = self.or_discarded(found)?;
         batch.skip = (self.next.0 - batch.first().0) as u32;
@@ -327,6 +362,9 @@ impl Reader {
             // Start over from the index next time: nothing half-read is kept.
             self.block = None;
             self.cursor = None;
+            if error.kind() == ErrorKind::Undecodable {
+                return read; // no damage: there is nothing to look for
+            }
             // Discarded meanwhile, its file perhaps gone or used again: that is what the caller should hear.
             if self.shelf.outside {
                 std::thread::sleep(OUTSIDE_LAG);

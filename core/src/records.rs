@@ -88,7 +88,10 @@ impl RecordBatch {
     }
 
     /// Unpacks the verified batch at the start of `bytes` and checks its table.
-    fn unpack(
+    ///
+    /// # Errors
+    /// Why it does not unpack: it was appended so.
+    pub(crate) fn unpack(
         bytes: &Slice,
         header: &batch::BatchHeader,
         first: Index,
@@ -264,15 +267,26 @@ impl StoredBatch {
     /// Its records. Without a copy where it is not compressed.
     ///
     /// # Errors
-    /// `Corrupt`: a compressed body does not unpack to what the header says, or the table is out of order.
+    /// `Undecodable`: the body does not unpack to what the header says, or the table is out of order.
     pub fn unpack(&self) -> Result<RecordBatch> {
         // The checksum was verified; the header parses as it did then.
         let unpack = || {
             let header = batch::BatchHeader::parse(&self.bytes)?;
             RecordBatch::unpack(&Slice::Copied(self.bytes.clone()), &header, self.first, self.timestamp)
         };
-        unpack().map_err(|e| {
-            Error::new(ErrorKind::Corrupt, format!("batch at {} does not unpack: {e}", self.first))
-        })
+        unpack().map_err(|why| undecodable(self.first, self.count, why))
     }
+}
+
+/// The error for a batch of `count` records from `first` on that is as it was appended, and does not unpack.
+pub(crate) fn undecodable(first: Index, count: u32, why: batch::Malformed) -> Error {
+    let next = first.plus(u64::from(count));
+    let records = match count {
+        1 => format!("record {first}"),
+        _ => format!("records {first} to {}", next.previous()),
+    };
+    let what = format!(
+        "{records} cannot be unpacked: {why}; the checksum is right, so the batch is as it was appended, on every replica alike; go on at record {next}"
+    );
+    Error::new(ErrorKind::Undecodable, what)
 }

@@ -8,6 +8,9 @@
 //!       └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! A segment file that is missing or too short is first given its length again ([`make_whole`]), where a later segment says
+//! what it held.
+//!
 //! Recovery alone decides what is damage; this only acts on what it says.
 //!
 //! # A lost hard state
@@ -24,6 +27,15 @@
 //! That needs a lost hard state block *and* a candidate that is cut off from this replica and from all who answer it,
 //! but for the moment in which it asked for the vote and the moments in which it leads.
 //!
+//! # A superseded end
+//!
+//! What was damaged need never have been committed: the leader that sent it was followed by another one, whose entries are
+//! the committed ones. Then nobody has what stood there, and what others have does not fit. So they are asked for the
+//! committed entries from the one before the hole through the one at its end ([`Wound::rivals`]). If the one at the end is
+//! not what stands here, all from there on was superseded: the committed entries take the place of the hole and of what is
+//! behind it. The others remember how far this replica was in the old term, so it goes on in a newer one, which is learnt as
+//! above.
+//!
 //! Must not know: threads, raft's state.
 
 use crate::batch::{Malformed, u64_at};
@@ -36,13 +48,14 @@ use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::store::PROOF_BYTES_MAX;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
 use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, digest_of_bytes};
 use crate::store::scan::{Found, Scanner};
-use crate::store::segment::{Base, file_number};
+use crate::store::segment::{Base, file_name, file_number};
 use crate::store::walk::{Learn, Walk};
-use crate::store::wound::{Look, Place, Probe, Spare, Wound, mend_header};
+use crate::store::wound::{Look, Place, Probe, Spare, Wound, make_whole, mend_header};
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SegmentId, Term};
 use bytes::Bytes;
@@ -74,6 +87,17 @@ struct Treatment {
     opening: Option<Spare>,
     /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
     state_lost: bool,
+    /// What came does not fit: perhaps other entries were committed here.
+    doubt: Option<Doubt>,
+}
+
+/// The question whether what stood in a hole was superseded.
+struct Doubt {
+    rivals: Mender,
+    /// Answers to earlier questions are let pass before it is asked.
+    ask_at: Moment,
+    /// Why what came does not fit.
+    why: Malformed,
 }
 
 /// What was heard of terms.
@@ -160,6 +184,9 @@ impl Repairing {
 
     /// When [`Self::turn`] has to be called at the latest.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
+        if let Some(doubt) = self.treatment.doubt.as_ref().filter(|d| d.rivals.missing().is_some()) {
+            return doubt.ask_at.max(doubt.rivals.deadline(now));
+        }
         if self.treatment.mender.missing().is_some() {
             return self.treatment.mender.deadline(now);
         }
@@ -190,7 +217,16 @@ impl Repairing {
             if self.treatment.mender.missing().is_some() {
                 return Ok(None);
             }
-            let Treatment { mender, opening, state_lost } = &*self.treatment;
+            if self.treatment.doubt.is_some() {
+                if !self.settle_doubt(now)? {
+                    return Ok(None);
+                }
+                if let Some(opened) = self.look_again(None)? {
+                    return Ok(Some(opened));
+                }
+                continue;
+            }
+            let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
             if *state_lost && mender.wound.may_hide_state(mender.spares()) {
                 state = self.learnt_state(now);
@@ -202,8 +238,18 @@ impl Repairing {
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
             let wrong =
                 |why| Error::corrupt(&mender.wound.path(&*self.damaged.disk), mender.wound.from as u64, why);
-            let bytes =
-                opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)).map_err(wrong)?;
+            let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
+                Ok(bytes) => bytes,
+                Err(why) if mender.wound.can_be_superseded() => {
+                    let Damaged { cluster, .. } = &self.damaged;
+                    let rivals = mender.wound.rivals();
+                    let rivals = Mender::new(rivals, cluster.heartbeat * 4, cluster.message_bytes_max);
+                    let ask_at = now.plus(cluster.election_timeout);
+                    self.treatment.doubt = Some(Doubt { rivals, ask_at, why });
+                    continue;
+                }
+                Err(why) => return Err(wrong(why)),
+            };
             mender.wound.mend(&*self.damaged.disk, &bytes)?;
             self.repaired += 1;
             tracing::warn!(
@@ -211,18 +257,70 @@ impl Repairing {
                 records = ?mender.wound.records(), "damage was repaired with what another replica has"
             );
             let place = (mender.wound.place.number, mender.wound.from);
-            if let Some(opened) = self.damaged.open_again()? {
+            if let Some(opened) = self.look_again(Some(place))? {
                 return Ok(Some(opened));
             }
-            match diagnose(&mut self.damaged)? {
-                Diagnosis::Opened(opened) => return Ok(Some(*opened)),
-                Diagnosis::Treat(treatment) => self.treatment = treatment,
-            }
-            let wound = &self.treatment.mender.wound;
-            if (wound.place.number, wound.from) == place {
-                return Err(self.damaged.why.clone());
-            }
         }
+    }
+
+    /// Asks recovery again; what it says now is treated next.
+    ///
+    /// # Errors
+    /// It cannot be repaired, or the damage at `place` (segment, offset), which was repaired, is still there.
+    fn look_again(&mut self, place: Option<(u64, usize)>) -> Result<Option<Opened>> {
+        if let Some(opened) = self.damaged.open_again()? {
+            return Ok(Some(opened));
+        }
+        match diagnose(&mut self.damaged)? {
+            Diagnosis::Opened(opened) => return Ok(Some(*opened)),
+            Diagnosis::Treat(treatment) => self.treatment = treatment,
+        }
+        let wound = &self.treatment.mender.wound;
+        if place == Some((wound.place.number, wound.from)) {
+            return Err(self.damaged.why.clone());
+        }
+        Ok(None)
+    }
+
+    /// Finds out whether what stood in the hole was superseded, and puts what is committed in its place. False: not yet.
+    ///
+    /// # Errors
+    /// It was not superseded, so what came should fit; or `Io`.
+    fn settle_doubt(&mut self, now: Moment) -> Result<bool> {
+        let others = self.others();
+        let Some(doubt) = &mut self.treatment.doubt else { return Ok(false) };
+        if now < doubt.ask_at {
+            return Ok(false);
+        }
+        let question = doubt.rivals.ask(now, &others);
+        let is_answered = doubt.rivals.missing().is_none();
+        if let Some((peer, fetch)) = question {
+            self.post(peer, fetch.encode());
+        }
+        if !is_answered {
+            return Ok(false);
+        }
+        let learnt = self.learnt_state(now);
+        let wound = &self.treatment.mender.wound;
+        let Some(doubt) = &self.treatment.doubt else { return Ok(false) };
+        let Some(entries) = wound.superseded_by(doubt.rivals.spares()) else {
+            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, doubt.why));
+        };
+        let mut probe = Probe::new(&*self.damaged.disk, wound.place.clone(), PIECE_BYTES)?;
+        let own = probe.states(SEGMENT_HEADER_BYTES)?.max_by_key(|state| state.term);
+        // The one of the newer term; of the same one, its own vote.
+        let state = own.into_iter().chain(learnt).reduce(|a, b| if b.term > a.term { b } else { a });
+        let Some(state) = state.filter(|state| state.term > wound.anchor.1 && learnt.is_some()) else {
+            self.greet(now);
+            return Ok(false);
+        };
+        wound.supersede(&*self.damaged.disk, entries, state, PROOF_BYTES_MAX)?;
+        self.repaired += 1;
+        tracing::warn!(
+            file = %wound.path(&*self.damaged.disk).display(), offset = wound.from,
+            "damage in entries that were never committed: what is committed took their place"
+        );
+        Ok(true)
     }
 
     /// The term and vote to go on with, once enough was heard.
@@ -288,7 +386,14 @@ impl Repairing {
         }
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
-            HeadKind::Blocks => self.treatment.mender.take(parse_blocks(&body, bodies)?),
+            HeadKind::Blocks => {
+                let blocks = parse_blocks(&body, bodies)?;
+                match &mut self.treatment.doubt {
+                    Some(doubt) if doubt.rivals.has_asked() => doubt.rivals.take(blocks),
+                    Some(_) => {}
+                    None => self.treatment.mender.take(blocks),
+                }
+            }
             HeadKind::Known if body.len() >= 16 => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
             }
@@ -342,10 +447,11 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
         let Some(opened) = open_file(damaged, number) else {
-            if at >= SEGMENT_HEADER_BYTES as u64 {
-                return Err(why);
+            let is_mended = at < SEGMENT_HEADER_BYTES as u64
+                && mend_header(&*damaged.disk, damaged.identity.log, number).is_ok();
+            if !is_mended {
+                restore(damaged, number)?;
             }
-            mend_header(&*damaged.disk, damaged.identity.log, number).map_err(|_| why)?;
             match damaged.open_again()? {
                 Some(opened) => return Ok(Diagnosis::Opened(Box::new(opened))),
                 None => continue,
@@ -378,8 +484,43 @@ fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         };
         let cluster = &damaged.cluster;
         let mender = Mender::new(wound, cluster.heartbeat * 4, cluster.message_bytes_max);
-        return Ok(Diagnosis::Treat(Box::new(Treatment { mender, opening, state_lost })));
+        return Ok(Diagnosis::Treat(Box::new(Treatment { mender, opening, state_lost, doubt: None })));
     }
+}
+
+/// Gives a segment file that is missing or too short its length again: what it lacks is fetched then. Only of one that
+/// another segment follows: that one begins where this one ended, and holds a later hard state. Of the last one nothing
+/// tells what this replica had acknowledged there, nor for whom it had voted.
+///
+/// # Errors
+/// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
+fn restore(damaged: &Damaged, number: u64) -> Result<()> {
+    let why = &damaged.why;
+    let refuse = |what: &str| {
+        let what = format!(
+            "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
+        );
+        Err(Error::caused(ErrorKind::Corrupt, what, why))
+    };
+    let Some(next) = open_file(damaged, number + 1).filter(|next| base_of(next).is_some()) else {
+        return refuse(
+            "no segment follows it, so nothing tells what this replica acknowledged and voted there",
+        );
+    };
+    let before = sealed_before(damaged, number).map(|(place, _)| place);
+    let is_gone = matches!(damaged.disk.list(), Ok(names) if !names.contains(&file_name(number)));
+    if is_gone && before.is_none() {
+        return refuse("the segment before it does not tell where it began");
+    }
+    let bytes = next.header.bytes.max(before.map_or(0, |before| before.bytes));
+    if !make_whole(&*damaged.disk, damaged.identity.log, number, bytes)? {
+        return refuse("nothing tells what stood there");
+    }
+    tracing::warn!(
+        segment = number,
+        "a segment file was missing or too short: it is filled with what others have"
+    );
+    Ok(())
 }
 
 /// The first wound of a segment, if there is any about which something can be told.

@@ -622,3 +622,130 @@ fn mapped_files_are_repaired_under_their_readers() {
     assert!(masked(std::fs::read(&name).unwrap()) == masked(bytes), "byte for byte");
     assert!(held.iter().zip(&records).all(|(h, r)| h.data == r[..]));
 }
+
+/// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
+/// the others had in its place did not fit. Seen with a leader that was cut off with entries of its own.
+#[test]
+fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
+    for hurt_from in [1, 2] {
+        let mut trio = Trio::new();
+        trio.append(20, 500);
+        let victim = trio.leader();
+        trio.network.disconnect(NodeId(victim));
+        // Entries of its own, which it alone has durably; the other two go on without it.
+        let own: Vec<_> = (0..6)
+            .map(|n| {
+                let before = trio.log(victim).status().last_raft;
+                let ticket = trio.log(victim).submit(&record(700 + n, 900)).unwrap();
+                wait("its own entry", || trio.log(victim).status().last_raft > before);
+                ticket
+            })
+            .collect();
+        wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
+        let image = trio.disk(victim).visible();
+        let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
+        wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
+        let _ = trio.logs[victim as usize - 1].take().unwrap().close();
+        drop(own);
+        trio.append(12, 3000);
+        trio.disks[victim as usize - 1] = SimDisk::new(image);
+        // Of its own entries one that others follow.
+        trio.hurt(victim, -1, |blocks| {
+            let data: Vec<_> = blocks.iter().filter(|b| b.2 == DATA).collect();
+            vec![flip(data[data.len() - 1 - hurt_from].0 + 70)]
+        });
+        trio.network.connect(NodeId(victim));
+        trio.start(victim, NO_SCRUB);
+        wait("the repair", || {
+            assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None, "it ended");
+            trio.log(victim).status().role == Role::Follower
+        });
+        trio.append(3, 500);
+        assert_eq!(trio.log(victim).status().role, Role::Follower);
+        wait("sound files", || trio.is_sound(victim));
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
+
+/// A voter whose segment file is gone, or too short, ended instead of fetching it.
+#[test]
+fn missing_and_shortened_segments_are_fetched_from_others() {
+    let mut trio = Trio::new();
+    trio.append(150, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    let names = trio.segments(victim);
+    assert!(names.len() >= 5, "{names:?}");
+    let image = trio.disk(victim).visible();
+    let cases: [(&str, &dyn Fn(&mut Image)); 5] = [
+        ("one is gone", &|image| assert!(image.remove(&names[2]))),
+        ("one is empty", &|image| assert!(image.damage(&names[2], &Damage::Shorten { len: 0 }))),
+        ("one ends in its header", &|image| assert!(image.damage(&names[1], &Damage::Shorten { len: 700 }))),
+        ("one ends in its blocks", &|image| {
+            assert!(image.damage(&names[1], &Damage::Shorten { len: 30_011 }))
+        }),
+        ("two, apart", &|image| {
+            assert!(image.remove(&names[1]));
+            assert!(image.damage(&names[3], &Damage::Shorten { len: 9000 }));
+        }),
+    ];
+    for (what, harm) in cases {
+        let mut harmed = image.clone();
+        harm(&mut harmed);
+        trio.disks[victim as usize - 1] = SimDisk::new(harmed);
+        // Nobody to ask: it waits, and says so.
+        trio.network.disconnect(NodeId(victim));
+        trio.start(victim, NO_SCRUB);
+        assert_eq!(trio.log(victim).status().role, Role::Repairing, "{what}");
+        trio.network.connect(NodeId(victim));
+        wait(what, || {
+            assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None, "{what}");
+            trio.log(victim).status().role == Role::Follower
+        });
+        trio.log(victim).wait_for(trio.last(), PATIENCE).unwrap();
+        assert_eq!(trio.read(victim), Ok(()), "{what}");
+        wait("sound files", || trio.is_sound(victim));
+        assert!(trio.log(victim).stats().repaired >= 1, "{what}");
+        trio.stop(victim);
+    }
+    // Without its footer a segment has all of its blocks: nobody needs to be asked.
+    let mut harmed = image.clone();
+    let len = image.file(&names[2]).unwrap().len() as u64 - 1;
+    assert!(harmed.damage(&names[2], &Damage::Shorten { len }));
+    trio.disks[victim as usize - 1] = SimDisk::new(harmed);
+    trio.start(victim, SCRUB);
+    assert_ne!(trio.log(victim).status().role, Role::Repairing);
+    trio.append(5, 1000);
+    trio.let_lead(victim);
+    trio.append(20, 4000);
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+/// Nothing tells what a replica had acknowledged, or whom it had voted for, in a last segment that is gone.
+#[test]
+fn lost_last_segment_is_refused() {
+    let mut trio = Trio::new();
+    trio.append(100, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    let names = trio.segments(victim);
+    let image = trio.disk(victim).visible();
+    let last = names.last().unwrap();
+    let cases: [&dyn Fn(&mut Image); 3] = [
+        &|image| assert!(image.remove(last)),
+        &|image| assert!(image.damage(last, &Damage::Shorten { len: 4096 + 700 })),
+        &|image| assert!(image.damage(last, &Damage::Shorten { len: 0 })),
+    ];
+    for harm in cases {
+        let mut harmed = image.clone();
+        harm(&mut harmed);
+        trio.disks[victim as usize - 1] = SimDisk::new(harmed);
+        let error = trio.open(victim, Bootstrap::Existing, NO_SCRUB).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let error = error.to_string();
+        assert!(error.contains(last) && error.contains("remove this node"), "{error}");
+    }
+}

@@ -202,7 +202,7 @@ pub extern "C" fn chiplog_builder_close(builder: *mut chiplog_builder_t) {
 
 /// Takes an encoded batch, such as another process sent: checks the checksum and every bound. The bytes are copied.
 /// Ownership: `data` borrowed for the call; `*batch`: the caller's, to be closed. Any thread. Never blocks.
-/// Errors: CORRUPT: it is not exactly one sound batch.
+/// Errors: CORRUPT: it is not exactly one batch with the right checksum; INVALID_ARGUMENT: it is, and does not unpack.
 ///
 /// # Safety
 /// As said.

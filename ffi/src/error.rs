@@ -65,6 +65,8 @@ pub const CHIPLOG_DIVERGED: i32 = 24;
 pub const CHIPLOG_UNAUTHENTICATED: i32 = 25;
 /// The token's role does not allow this call.
 pub const CHIPLOG_PERMISSION_DENIED: i32 = 26;
+/// A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
+pub const CHIPLOG_UNDECODABLE: i32 = 27;
 
 /// An error as it was handed out.
 pub(crate) struct Told {
@@ -172,6 +174,7 @@ pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char
         CHIPLOG_DIVERGED => c"diverged",
         CHIPLOG_UNAUTHENTICATED => c"unauthenticated",
         CHIPLOG_PERMISSION_DENIED => c"permission_denied",
+        CHIPLOG_UNDECODABLE => c"undecodable",
         _ => c"unknown",
     };
     name.as_ptr()
@@ -198,7 +201,7 @@ mod tests {
             assert_eq!(unsafe { CStr::from_ptr(name) }.to_str().unwrap(), kind.name());
             kinds += 1;
         }
-        assert_eq!(kinds, CHIPLOG_PERMISSION_DENIED);
+        assert_eq!(kinds, CHIPLOG_UNDECODABLE);
     }
 
     #[test]

@@ -180,6 +180,17 @@ impl State {
         self.arm()
     }
 
+    /// The record that comes next behind the batch that holds the next one; the same at the end.
+    fn skip_batch(&mut self) -> Result<u64> {
+        match &mut self.source {
+            Source::Local(reader) => _ = reader.skip_batch()?,
+            Source::Remote { kept, .. } if kept.take().is_some() => {}
+            Source::Remote { reader, .. } => _ = without_sigpipe(|| reader.skip_batch())?,
+        }
+        self.arm()?;
+        Ok(self.position())
+    }
+
     /// Waits until there is something to take.
     fn wait(&mut self, timeout_ms: u64) -> Result<()> {
         if let Source::Local(reader) = &self.source {
@@ -293,6 +304,29 @@ pub unsafe extern "C" fn chiplog_reader_seek(
     unsafe { entry(error, || get(reader)?.lock().seek(self::start(start, value)?)) }
 }
 
+/// Goes on behind the batch that holds the next record, which is not unpacked: past one that is UNDECODABLE. `*next`, unless
+/// it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
+/// was received already if it was found UNDECODABLE.
+/// Ownership: borrowed. One thread at a time. Blocks.
+/// Errors: as chiplog_reader_next_batch, but for UNDECODABLE.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_skip_batch(
+    reader: *mut chiplog_reader_t,
+    next: *mut u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            put(next, get(reader)?.lock().skip_batch()?);
+            Ok(())
+        })
+    }
+}
+
 /// Which server it reads from now, `host:port`; empty: none, or a reader of files. `length`: how long `text` is, at least 1;
 /// what does not fit is cut off.
 /// Ownership: `text` is the caller's. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
@@ -331,7 +365,8 @@ pub unsafe extern "C" fn chiplog_reader_server(
 /// that does not follow, `record->data` is NULL at the end.
 /// Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
 /// Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
-/// record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; IO, POISONED, FORKED;
+/// record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; UNDECODABLE: the batch
+/// does not unpack, chiplog_reader_skip_batch goes on behind it; IO, POISONED, FORKED;
 /// over the network also UNAVAILABLE, OUT_OF_RANGE.
 ///
 /// # Safety

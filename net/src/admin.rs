@@ -229,6 +229,7 @@ fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) ->
             Event::Fault(fault) => {
                 match fault.severity {
                     chiplog::inspect::Severity::Corrupt => next.corrupt += 1,
+                    chiplog::inspect::Severity::Undecodable => next.undecodable += 1,
                     _ => next.harmless += 1,
                 }
                 if findings_told < FINDINGS_MAX {
@@ -250,8 +251,8 @@ fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) ->
         ControlFlow::Continue(())
     })?;
     if !gone {
-        let (corrupt, harmless) = (report.corrupt, report.harmless);
-        let last = ScrubResponse { bytes: report.bytes, done: true, corrupt, harmless, ..next };
+        let Report { bytes, corrupt, harmless, undecodable, .. } = report;
+        let last = ScrubResponse { bytes, done: true, corrupt, harmless, undecodable, ..next };
         let _ = responses.blocking_send(Ok(last));
     }
     Ok(())

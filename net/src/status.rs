@@ -16,7 +16,7 @@ pub const FIRST: &str = "chiplog-first";
 /// The gRPC code for a kind of error.
 pub fn code_of(kind: ErrorKind) -> Code {
     match kind {
-        ErrorKind::Corrupt => Code::DataLoss,
+        ErrorKind::Corrupt | ErrorKind::Undecodable => Code::DataLoss,
         ErrorKind::Full | ErrorKind::Busy | ErrorKind::TooManySessions => Code::ResourceExhausted,
         ErrorKind::Timeout => Code::DeadlineExceeded,
         ErrorKind::Discarded | ErrorKind::OutOfRange => Code::OutOfRange,

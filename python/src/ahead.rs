@@ -70,6 +70,17 @@ impl Ahead {
         Ok(())
     }
 
+    /// As [`Reader::skip_batch`].
+    pub(crate) fn skip_batch(&mut self) -> Result<Index> {
+        while self.run.is_empty() && self.reader.is_none() {
+            self.take_piece()?;
+        }
+        match self.run.pop_front() {
+            Some(batch) => Ok(batch.first().plus(batch.count().into())),
+            None => self.here()?.skip_batch(),
+        }
+    }
+
     /// As [`Reader::next_batch`]; what was read ahead is given also if it is discarded by now.
     pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         while self.run.is_empty() && self.reader.is_none() {

@@ -52,6 +52,14 @@ impl Source {
         }
     }
 
+    /// Goes on behind the next batch. The record that comes next then; None at the end, if it does not follow.
+    async fn skip_batch(&mut self) -> Result<Option<Index>> {
+        match self {
+            Self::Local(reader, _) => reader.skip_batch().map(Some),
+            Self::Remote(reader) => reader.skip_batch().await,
+        }
+    }
+
     /// The next batch; None at the end, if it does not follow. Can be cancelled: nothing is lost.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
@@ -160,6 +168,13 @@ impl Lease {
         let ending = &self.desk.ending;
         let source = self.source.as_mut().ok_or_else(|| ending.error())?;
         ending.or(source.next()).await
+    }
+
+    /// Goes on behind the next batch; `Closed` when the desk is closed meanwhile.
+    pub(crate) async fn skip_batch(&mut self) -> Result<Option<Index>> {
+        let ending = &self.desk.ending;
+        let source = self.source.as_mut().ok_or_else(|| ending.error())?;
+        ending.or(source.skip_batch()).await
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 /// segments, and is given also if it is discarded meanwhile.
 ///
 /// A step raises `DiscardedError`: the next record was discarded meanwhile; `OutOfRangeError`: there is no such record;
-/// `CorruptError`, `IoError`: the files; `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
+/// `CorruptError`, `IoError`: the files; `UndecodableError`: a batch that was appended so (`skip_batch`); `TimeoutError`, `UnavailableError`, `UnauthenticatedError`,
 /// `PermissionDeniedError`: the servers; `ClosedError`: the reader was closed, or the end came of a log that was;
 /// `ForkedError`: in a forked child. `with` and `async with` close it.
 #[pyclass(frozen, module = "chiplog")]
@@ -285,6 +285,26 @@ impl Reader {
         let before = self.current().take();
         drop(before);
         Ok(())
+    }
+
+    /// Goes on behind the batch that holds the next record, which is not unpacked: past an `UndecodableError`. Returns the
+    /// index of the record that comes next then; None: the end of a reader that does not follow.
+    ///
+    /// Blocks for the disk or the network, without the GIL; Ctrl-C ends the wait.
+    ///
+    /// Raises what a step of the reader does, but for `UndecodableError`.
+    fn skip_batch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let forever = Limit::none();
+        let busy = || PyRuntimeError::new_err("another thread reads");
+        let mut lease = self.lease(py, &forever)?.ok_or_else(busy)?;
+        let in_hand = self.current().take();
+        if in_hand.is_some() {
+            return Ok(Some(self.next.load(Ordering::Relaxed)));
+        }
+        let skipped = wait::block_on(py, &forever, self.desk.runtime.as_ref(), lease.skip_batch())?;
+        let next = skipped.unwrap_or(Ok(None)).map_err(raise)?;
+        next.iter().for_each(|next| self.next.store(next.get(), Ordering::Relaxed));
+        Ok(next.map(Index::get))
     }
 
     /// Waits until there is a record to read. Returns True; False: not in time, or at the end where it does not follow.

@@ -12,7 +12,7 @@ pub(crate) enum Exit {
     Failure = 1,
     /// The command line, a file that it names for its options, the input or the token is wrong: trying again changes nothing.
     Usage = 2,
-    /// Stored bytes are wrong.
+    /// Stored bytes are wrong, or were appended so that no reader can unpack them.
     Corrupt = 3,
     /// There is no such log, segment or record; or no such file to read from.
     NotFound = 4,
@@ -36,7 +36,7 @@ impl Exit {
             | ErrorKind::PermissionDenied
             // No such member, one too few: it is the command that is not for this cluster.
             | ErrorKind::Membership => Self::Usage,
-            ErrorKind::Corrupt => Self::Corrupt,
+            ErrorKind::Corrupt | ErrorKind::Undecodable => Self::Corrupt,
             ErrorKind::NotFound | ErrorKind::Discarded | ErrorKind::OutOfRange => Self::NotFound,
             ErrorKind::Poisoned => Self::Unknown,
             ErrorKind::Unsupported => Self::Unsupported,

@@ -42,12 +42,26 @@ impl Piece {
     }
 }
 
-/// Checks a batch down to its table of record ends.
-pub(super) fn check(bytes: &[u8]) -> Result<BatchHeader, Malformed> {
-    let head = batch::verify(bytes)?;
-    let unpacked = batch::body(&bytes[..head.length as usize], &head)?;
-    Body::new(&unpacked, head.count)?.check(head.count)?;
-    Ok(head)
+/// The batches of a sound data block that do not unpack, or whose table of record ends is wrong, each with the reason.
+pub(super) fn undecodable(header: &BlockHeader, body: &[u8]) -> Vec<Piece> {
+    placed(header, body).filter_map(|(head, piece)| without_records(&head, piece, body)).collect()
+}
+
+/// The same of a damaged one, of which `pieces` are known.
+pub(super) fn undecodable_of(pieces: &[Piece], body: &[u8]) -> Vec<Piece> {
+    let sound = pieces.iter().filter(|p| p.fault.is_none());
+    sound
+        .filter_map(|piece| without_records(&BatchHeader::parse(&body[piece.at..]).ok()?, *piece, body))
+        .collect()
+}
+
+/// The piece and why no reader gets records of it, if so.
+fn without_records(head: &BatchHeader, piece: Piece, body: &[u8]) -> Option<Piece> {
+    let check = || {
+        let unpacked = batch::body(&body[piece.at..piece.at + piece.bytes], head)?;
+        Body::new(&unpacked, head.count)?.check(head.count)
+    };
+    check().err().map(|why| Piece { fault: Some(why), ..piece })
 }
 
 /// The pieces of the body of a damaged `block` (header and body), in order and without a gap. Empty when none of it is
@@ -63,7 +77,7 @@ pub(super) fn pieces(header: &BlockHeader, block: &[u8]) -> Vec<Piece> {
         at,
         batches: (header.batch_count as usize).saturating_sub(pieces.len()),
         records: end,
-        why: check(&body[at..]).err(),
+        why: batch::verify(&body[at..]).err(),
     };
     // All batches are sound, and are not those that the block was written with: nothing says which ones are.
     let Some(why) = lost.why else { return Vec::new() };
@@ -80,20 +94,26 @@ pub(super) fn pieces(header: &BlockHeader, block: &[u8]) -> Vec<Piece> {
 
 /// The sound ones of `pieces` as batches.
 pub(super) fn sound(pieces: &[Piece], body: &[u8]) -> Vec<(Index, Batch)> {
-    let batch = |p: &Piece| Batch::decode(Bytes::copy_from_slice(body.get(p.at..p.at + p.bytes)?)).ok();
+    let batch = |p: &Piece| Batch::stored(Bytes::copy_from_slice(body.get(p.at..p.at + p.bytes)?)).ok();
     pieces.iter().filter(|p| p.fault.is_none()).filter_map(|p| Some((p.first, batch(p)?))).collect()
 }
 
 /// Every batch stands where the block says: each is sound or not by itself.
 fn listed(header: &BlockHeader, body: &[u8]) -> Vec<Piece> {
+    let checked =
+        |(_, p): (BatchHeader, Piece)| Piece { fault: batch::verify(&body[p.at..p.at + p.bytes]).err(), ..p };
+    placed(header, body).map(checked).collect()
+}
+
+/// The batches of a block where their headers say that they stand, not checked.
+fn placed(header: &BlockHeader, body: &[u8]) -> impl Iterator<Item = (BatchHeader, Piece)> {
     let (mut at, mut first) = (0, header.first);
-    let piece = |(head, bytes): (BatchHeader, &[u8])| {
+    Batches::new(body).map_while(Result::ok).map(move |(head, bytes)| {
         let records = u64::from(head.count);
-        let piece = Piece { at, bytes: bytes.len(), first, records, fault: check(bytes).err() };
+        let piece = Piece { at, bytes: bytes.len(), first, records, fault: None };
         (at, first) = (at + bytes.len(), first.plus(records));
-        piece
-    };
-    Batches::new(body).map_while(Result::ok).map(piece).collect()
+        (head, piece)
+    })
 }
 
 /// What no sound batch in front reaches.
@@ -110,7 +130,7 @@ struct Lost {
 fn leading(header: &BlockHeader, body: &[u8]) -> (Vec<Piece>, usize, Index) {
     let (mut pieces, mut at, mut first) = (Vec::new(), 0, header.first);
     while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty())
-        && let Ok(head) = check(rest)
+        && let Ok(head) = batch::verify(rest)
     {
         let (bytes, records) = (head.length as usize, u64::from(head.count));
         pieces.push(Piece { at, bytes, first, records, fault: None });
@@ -157,7 +177,7 @@ fn run_to_end(bytes: &[u8], effort: &mut usize) -> Option<Vec<BatchHeader>> {
     while at < bytes.len() {
         let length = BatchHeader::parse(&bytes[at..]).ok()?.length as usize;
         *effort = effort.checked_sub(length)?;
-        run.push(check(&bytes[at..]).ok()?);
+        run.push(batch::verify(&bytes[at..]).ok()?);
         at += length;
     }
     Some(run)

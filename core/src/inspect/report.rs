@@ -27,6 +27,9 @@ pub enum Severity {
     Corrupt,
     /// What is wrong only saves time (a sealed segment's index): every record is still served.
     Harmless,
+    /// A batch whose checksum is right, so that it is as it was appended, and which does not unpack. No damage, and the
+    /// same on every replica: the program that made it was wrong. Its records cannot be read.
+    Undecodable,
 }
 
 impl Severity {
@@ -35,6 +38,7 @@ impl Severity {
         match self {
             Self::Corrupt => "corrupt",
             Self::Harmless => "harmless",
+            Self::Undecodable => "undecodable",
         }
     }
 }
@@ -267,7 +271,8 @@ impl Block<'_> {
     }
 
     /// Its sound batches, each with the index of its first record: all of them, or, of a damaged block, those whose
-    /// own checksum holds and whose place in the block is certain. None of a block without records.
+    /// own checksum holds and whose place in the block is certain. None of a block without records. Whether they unpack
+    /// is not asked.
     pub fn batches(&self) -> Vec<(Index, Batch)> {
         if self.fault.is_some() {
             return batches::sound(self.pieces, self.body);
@@ -284,12 +289,13 @@ impl Block<'_> {
     /// Unpacks what it holds.
     ///
     /// # Errors
-    /// `Corrupt` when the body is not what its kind says; a block without a [`fault`](Self::fault) unpacks.
+    /// `Corrupt` when the body is not what its kind says, which does not happen to a block without a
+    /// [`fault`](Self::fault).
     pub fn content(&self) -> Result<Content> {
         let malformed = |e| Error::new(ErrorKind::Corrupt, format!("block at offset {}: {e}", self.offset));
         match self.header.kind {
             Kind::Data => Batches::new(self.body)
-                .map(|b| Batch::decode(Bytes::copy_from_slice(b.map_err(malformed)?.1)))
+                .map(|b| Batch::stored(Bytes::copy_from_slice(b.map_err(malformed)?.1)))
                 .collect::<Result<_>>()
                 .map(Content::Batches),
             Kind::HardState => {
@@ -349,6 +355,8 @@ pub struct Report {
     pub corrupt: u64,
     /// Faults of [`Severity::Harmless`].
     pub harmless: u64,
+    /// Faults of [`Severity::Undecodable`]: their batches and records are counted as sound as well.
+    pub undecodable: u64,
     /// The unfinished or damaged end, if there is one.
     pub tail: Option<Tail>,
     /// The first record that the files hold. Discarded ones in front of it count while their file is there.
@@ -370,6 +378,7 @@ impl Sink<'_> {
         match fault.severity {
             Severity::Corrupt => self.report.corrupt += 1,
             Severity::Harmless => self.report.harmless += 1,
+            Severity::Undecodable => self.report.undecodable += 1,
         }
         (self.visit)(Event::Fault(&fault))
     }

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::gather::Command;
 use crate::sequence::parse_command;
 use crate::session::Sessions;
-use crate::store::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind, check_body};
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::identity::newer;
 use crate::store::layout::{
     FOOTER_BYTES, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
@@ -267,6 +267,10 @@ impl Wrong {
         Self { offset, bytes, what: what.into(), severity: Severity::Corrupt }
     }
 
+    fn undecodable(offset: u64, bytes: u64, what: impl Into<String>) -> Self {
+        Self { offset, bytes, what: what.into(), severity: Severity::Undecodable }
+    }
+
     fn harmless(offset: u64, bytes: u64, what: impl Into<String>) -> Self {
         Self { offset, bytes, what: what.into(), severity: Severity::Harmless }
     }
@@ -455,6 +459,11 @@ impl Walk<'_, '_, '_> {
             Some(_) => pieces.iter().filter(|p| p.fault.is_none()).map(|p| p.records).sum(),
         };
         let told = self.sink.block(&block);
+        let undecodable = match (header.kind, &checked) {
+            (Kind::Data, Ok(())) => batches::undecodable(header, body),
+            (Kind::Data, Err(_)) => batches::undecodable_of(&pieces, body),
+            _ => Vec::new(),
+        };
         let padding = checked.is_ok() && !padding_is_zero(window, at, header);
         if told.is_break() {
             return Err(Stop::Visitor);
@@ -472,6 +481,12 @@ impl Walk<'_, '_, '_> {
             let (from, bytes) =
                 (at + u64::from(header.length), header.stride() as u64 - u64::from(header.length));
             self.wrong(Wrong::harmless(from, bytes, "the padding after the block is not zero"), None)?;
+        }
+        for piece in &undecodable {
+            let Some(why) = piece.fault else { continue };
+            let what = format!("{why}: the batch is as it was appended, and no reader can unpack it");
+            let at = at + (BLOCK_HEADER_BYTES + piece.at) as u64;
+            self.wrong(Wrong::undecodable(at, piece.bytes as u64, what), Some((own.0, piece.range())))?;
         }
         if let Err(what) = order {
             self.wrong(Wrong::corrupt(at, u64::from(header.length), what), Some((own.0, None)))?;
@@ -673,23 +688,17 @@ fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
     window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
 }
 
-/// Checks every byte of a block whose header is sound, and that a reader could unpack it.
+/// Checks every byte of a block whose header is sound, but for what is packed in its batches.
 fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
     check_body(header, bytes, true)?;
     let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
     match header.kind {
-        Kind::Data => {
-            for (n, batch) in Batches::new(body).enumerate() {
-                batches::check(batch?.1).map_err(|e| format!("batch {n}: {e}"))?;
-            }
-            Ok(())
-        }
         Kind::Opening => {
             let opening = Opening::parse(body)?;
             Ok(Sessions::decode(&opening.sessions, u32::MAX, u16::MAX).map(|_| ())?)
         }
         Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),
         Kind::Command => Ok(parse_command(body).map(|_| ())?),
-        Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
+        Kind::Data | Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(()),
     }
 }

@@ -604,7 +604,8 @@ impl State {
 }
 
 /// A random id; never 0.
-fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
+/// A new salt.
+pub(super) fn random_id(disk: &dyn Disk) -> io::Result<SegmentId> {
     let mut bytes = [0; 8];
     disk.random(&mut bytes)?;
     Ok(SegmentId(u64::from_le_bytes(bytes) | 1))

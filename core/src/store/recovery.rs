@@ -150,11 +150,10 @@ fn check_successor(number: u64, last: &Opened, above: Option<(u64, Opened, Malfo
             Some((_, opened, why)) => {
                 Error::corrupt(&opened.path, SEGMENT_HEADER_BYTES as u64, format!("{why}; {what}"))
             }
-            None => Error::corrupt(
-                &last.path,
-                0,
-                format!("{what}, and its file {} is missing", file_name(number + 1)),
-            ),
+            None => {
+                let path = last.path.with_file_name(file_name(number + 1));
+                Error::corrupt(&path, 0, format!("the file is missing; {what}"))
+            }
         });
     }
     let Some((_, opened, why)) = next else { return Ok(()) };
@@ -294,12 +293,8 @@ fn before(files: &mut Files<'_>, next: &Segment, leftovers: &mut Vec<Leftover>) 
 
 fn missing(files: &Files<'_>, next: &Segment) -> Error {
     let number = next.number - 1;
-    let what = format!(
-        "segment {number} is needed: its file {} is missing; it holds records below {}",
-        file_name(number),
-        next.base.next
-    );
-    Error::corrupt(files.disk.path(), 0, what)
+    let what = format!("the file is missing; segment {number} holds records below {}", next.base.next);
+    Error::corrupt(&files.disk.path().join(file_name(number)), 0, what)
 }
 
 /// What the log was after entry `index`, which is in this segment, and where its blocks end that belong to it.

@@ -16,24 +16,27 @@
 //!
 //! Invariants:
 //! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
+//! - what is overwritten although it is sound was superseded: other entries are committed in its place;
 //! - `durable_upto` of what is put back says no more than the block before it said: never more than was true.
 //!
 //! Must not know: who has the entries, what commands mean.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use super::layout::{
-    FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, SEGMENT_HEADER_BYTES,
-    SegmentHeader, digest_of_bytes,
+    FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, Opening,
+    SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, digest_of_bytes,
 };
+use super::prepared::random_id;
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
+use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::Bytes;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -298,18 +301,30 @@ impl Probe {
     /// # Errors
     /// `Io`.
     pub(crate) fn state_follows(&mut self, at: usize) -> Result<bool> {
+        Ok(self.states(at)?.next().is_some())
+    }
+
+    /// The hard states that the sound blocks from `at` on hold, those of an opening included.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn states(&mut self, at: usize) -> Result<impl Iterator<Item = HardState> + use<>> {
         let (id, limit) = (self.place.id, self.scanner.limit());
         let mut at = at.next_multiple_of(BLOCK_HEADER_BYTES);
+        let mut states = Vec::new();
         while at + BLOCK_HEADER_BYTES <= limit {
             if let Ok(header) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, id)
-                && header.kind == Kind::HardState
-                && matches!(self.scanner.block(at)?, Found::Block(..))
+                && matches!(header.kind, Kind::HardState | Kind::Opening)
+                && let Found::Block(header, body) = self.scanner.block(at)?
             {
-                return Ok(true);
+                states.extend(match header.kind {
+                    Kind::Opening => Opening::parse(body).ok().map(|opening| opening.hard_state),
+                    _ => HardState::parse(body).ok(),
+                });
             }
             at += BLOCK_HEADER_BYTES;
         }
-        Ok(false)
+        Ok(states.into_iter())
     }
 
     /// The block index that the file holds, if it does and it is sound.
@@ -361,6 +376,90 @@ impl Wound {
     /// The first entry that is missing; of one behind [`Self::upto`] there is nothing to fetch.
     pub(crate) fn first(&self) -> RaftIndex {
         self.before.raft.next()
+    }
+
+    /// Whether it stands in the log's last segment, behind its opening: only there a superseded end is replaced.
+    pub(crate) fn can_be_superseded(&self) -> bool {
+        self.place.end.is_none() && !self.is_opening() && self.before.raft.0 > 0
+    }
+
+    /// What would say that the end of the log from the hole on was superseded: the committed entries from the one before the
+    /// hole through the one at its end. The anchor is no entry's, so that only a replica that knows them committed answers.
+    pub(crate) fn rivals(&self) -> Self {
+        let raft = RaftIndex(self.before.raft.0.saturating_sub(1));
+        let before = Point { raft, ..self.before };
+        Self { before, upto: self.anchor.0, anchor: (self.anchor.0, Term(u64::MAX)), ..self.clone() }
+    }
+
+    /// The committed entries to go on with in place of the hole and of all behind it, if `rivals` say that it is superseded:
+    /// the entry at the end of the hole is not the committed one, so nothing from there on was ever committed, nor will be.
+    /// `None`: it is not. Empty: the entry before the hole is not the committed one either, so that none of them follows it.
+    pub(crate) fn superseded_by<'a>(&self, rivals: &'a [Spare]) -> Option<&'a [Spare]> {
+        let term = |at: RaftIndex| rivals.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
+        if term(self.anchor.0).is_none_or(|committed| committed == self.anchor.1) {
+            return None;
+        }
+        let follows = term(self.before.raft) == Some(self.before.term);
+        let first = rivals.iter().position(|(h, _)| h.raft_index == self.first());
+        Some(first.filter(|_| follows).and_then(|n| rivals.get(n..)).unwrap_or_default())
+    }
+
+    /// Puts `state` and as many of the committed entries as there is room for in the place of the hole and of all blocks
+    /// behind it. A crash in between leaves a wound again: the state is durable before anything else that is sound goes,
+    /// and each step leaves what recovery takes for damage, or for a torn write, or for the end of the log.
+    ///
+    /// What this replica may have acknowledged and was committed stood in the hole: so many bytes of entries are put back
+    /// in any case. `room`: how much of the segment's end is left free.
+    ///
+    /// # Errors
+    /// `Io`; `Corrupt`: there is no room, or the device does not give back what was written.
+    pub(crate) fn supersede(
+        &self,
+        disk: &dyn Disk,
+        entries: &[Spare],
+        state: HardState,
+        room: usize,
+    ) -> Result<()> {
+        let path = self.path(disk);
+        let wrong = |why: Malformed| Error::corrupt(&path, self.from as u64, why);
+        let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
+        if let Some((header, _)) = entries.first() {
+            out.here.next = header.first;
+        }
+        let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
+        out.position(Kind::HardState, &body);
+        let state_bytes = out.bytes.len();
+        let limit = data_limit(self.place.bytes as usize) - room;
+        let hole = self.to.map_or(usize::MAX, |to| to - self.from);
+        if out.at() > limit {
+            return Err(wrong("no room for a hard state in place of a superseded end"));
+        }
+        for (header, body) in entries {
+            let follows = header.raft_index == out.here.raft.next()
+                && header.term >= out.here.term
+                && (if out.here.exact {
+                    header.first == out.here.next
+                } else {
+                    header.first >= out.here.next
+                });
+            if !follows {
+                return Err(wrong("committed entries do not follow each other"));
+            }
+            if out.at() + header.stride() > limit {
+                if out.bytes.len() - state_bytes + header.stride() <= hole {
+                    return Err(wrong("no room for committed entries in place of a superseded end"));
+                }
+                break;
+            }
+            out.block(header, body);
+        }
+        write_differing(disk, self.place.number, self.from, &out.bytes[..state_bytes])?;
+        write_differing(disk, self.place.number, self.from, &out.bytes)?;
+        let file =
+            disk.open(&file_name(self.place.number), false).map_err(|e| Error::io("open", &path, e))?;
+        let mut scanner = Scanner::new(file, path.clone(), self.place.id, self.place.bytes as usize);
+        let end = scanner.later(out.at())?.end;
+        write_differing(disk, self.place.number, out.at(), &vec![0; end.saturating_sub(out.at())])
     }
 
     /// The record that the log goes on with behind the hole, for messages.
@@ -426,7 +525,10 @@ impl Wound {
         if self.anchor.0 == self.upto && self.anchor.1 != out.here.term {
             return Err("the last entry's term is not the one that the block behind it repeats");
         }
-        let Some(to) = self.to else { return Ok(out.bytes) };
+        let Some(to) = self.to else {
+            let fits = out.at() <= data_limit(self.place.bytes as usize);
+            return if fits { Ok(out.bytes) } else { Err("the entries take more room than there is") };
+        };
         let room = to.checked_sub(out.at()).ok_or("the entries take more room than there is")?;
         if let Some(state) = state.filter(|_| room >= HARD_STATE_STRIDE) {
             let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
@@ -532,6 +634,58 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
         }
     }
     Err(lost())
+}
+
+/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole as any other. What
+/// is there stays as it is. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
+/// file is there and is not too short.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -> Result<bool> {
+    let (name, tmp) = (file_name(number), format!("{number:020}.tmp"));
+    let path = disk.path().join(&name);
+    let io = |e| Error::io("restore", &path, e);
+    let old = match disk.open(&name, false) {
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        opened => Some(opened.map_err(io)?),
+    };
+    let length = old.as_ref().map_or(Ok(0), |file| file.len()).map_err(io)?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let mut header = None;
+    if let Some(file) = old.as_ref().filter(|_| length >= SEGMENT_HEADER_BYTES as u64) {
+        file.read_at(0, &mut head).map_err(io)?;
+        header = SegmentHeader::parse(&head).ok().filter(|h| (h.log, h.number) == (log, number));
+    }
+    let header = match header {
+        Some(header) if length < u64::from(header.bytes) => header,
+        None if length < u64::from(SEGMENT_BYTES_MIN) => {
+            SegmentHeader { log, number, id: random_id(disk).map_err(io)?, bytes }
+        }
+        _ => return Ok(false),
+    };
+    match disk.remove(&tmp) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
+        _ => {}
+    }
+    let file = disk.create(&tmp).map_err(io)?;
+    let fill = || {
+        file.allocate(header.bytes.into())?;
+        file.fill_with_zeros(0..header.bytes.into())?;
+        file.write_at(0, &[IoSlice::new(&header.encode())])?;
+        let mut at = SEGMENT_HEADER_BYTES as u64;
+        while let Some(old) = old.as_ref().filter(|_| at < length) {
+            let mut piece = vec![0; (length - at).min(1 << 20) as usize];
+            old.read_at(at, &mut piece)?;
+            file.write_at(at, &[IoSlice::new(&piece)])?;
+            at += piece.len() as u64;
+        }
+        file.sync()?;
+        disk.rename(&tmp, &name)?;
+        disk.sync_dir()
+    };
+    fill().map_err(io)?;
+    Ok(true)
 }
 
 /// Writes the sectors of a range that are not as they should be, syncs, and reads them back.

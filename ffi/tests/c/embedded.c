@@ -569,6 +569,60 @@ static uint32_t crc32c(const unsigned char *bytes, size_t length) {
 }
 
 /* A directory that says that it needs a reader of a later version: docs/format.md. */
+static uint32_t crc32c(const unsigned char *bytes, size_t length) {
+    uint32_t crc = ~(uint32_t)0;
+    for (size_t n = 0; n < length; n++) {
+        crc ^= bytes[n];
+        for (int bit = 0; bit < 8; bit++) crc = (crc & 1) ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+    }
+    return ~crc;
+}
+
+static void put32(unsigned char *place, uint32_t value) {
+    for (int n = 0; n < 4; n++) place[n] = (unsigned char)(value >> 8 * n);
+}
+
+/* Three records of 102,000 zeros in all, packed well, without the table that says where they end. */
+static size_t zeros_without_a_table(unsigned char *batch) {
+    memset(batch, 0, 450);
+    size_t n = 40;
+    batch[n++] = 0x1f, batch[n++] = 0, batch[n++] = 1, batch[n++] = 0;
+    memset(batch + n, 255, 399), n += 399;
+    batch[n++] = 230, batch[n++] = 0x50, n += 5;
+    put32(batch + 4, (uint32_t)n), put32(batch + 8, 3), put32(batch + 12, 102000);
+    batch[34] = CHIPLOG_CODEC_LZ4;
+    put32(batch, crc32c(batch + 4, n - 4));
+    return n;
+}
+
+static void a_batch_that_does_not_unpack(void) {
+    chiplog_log_t *log = small("undecodable");
+    append(log, "before", 1);
+    unsigned char bytes[512];
+    size_t length = zeros_without_a_table(bytes);
+    chiplog_batch_t *batch = NULL;
+    FINE(chiplog_batch_decode(bytes, length, &batch, &error));
+    FINE(chiplog_log_append_batch(log, batch, NULL, &error));
+    chiplog_batch_close(batch);
+    put32(bytes + 12, 101999), put32(bytes, crc32c(bytes + 4, length - 4));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_batch_decode(bytes, length, &batch, &error));
+    append(log, "behind", 5);
+    chiplog_reader_t *reader = NULL;
+    FINE(chiplog_log_reader(log, CHIPLOG_START_FIRST, 0, &reader, &error));
+    chiplog_record_t record;
+    FINE(chiplog_reader_next_record(reader, 0, &record, &error));
+    for (int n = 0; n < 2; n++) GIVES(CHIPLOG_UNDECODABLE, chiplog_reader_next_record(reader, 0, &record, &error));
+    uint64_t next = 0;
+    FINE(chiplog_reader_skip_batch(reader, &next, &error));
+    CHECK(next == 5);
+    FINE(chiplog_reader_next_record(reader, 0, &record, &error));
+    CHECK(is(&record, 5, "behind"));
+    FINE(chiplog_reader_skip_batch(reader, NULL, &error));
+    GIVES(CHIPLOG_TIMEOUT, chiplog_reader_next_record(reader, 0, &record, &error));
+    chiplog_reader_close(reader);
+    FINE(chiplog_log_close(log, &error));
+}
+
 static void a_log_of_a_later_version(void) {
     chiplog_log_t *log = small("later");
     FINE(chiplog_log_close(log, &error));
@@ -691,6 +745,7 @@ int main(int argc, char **argv) {
     from_outside();
     what_goes_wrong();
     a_disk_that_fails();
+    a_batch_that_does_not_unpack();
     a_log_of_a_later_version();
     structs_that_grow();
     threads();

@@ -110,6 +110,8 @@ pub struct RemoteReader {
     stream: Option<Open>,
     /// Came, and not looked at yet.
     waiting: VecDeque<Wire>,
+    /// The batch that holds the next record, checked, and not unpacked yet. One that does not unpack stays here.
+    received: Option<StoredBatch>,
     /// Of which records were given out one by one; and how many.
     current: Option<(RecordBatch, u32)>,
     backoff: Backoff,
@@ -172,6 +174,7 @@ impl RemoteReader {
             place,
             stream: None,
             waiting: VecDeque::new(),
+            received: None,
             current: None,
             backoff,
             avoid: Avoid::default(),
@@ -194,7 +197,7 @@ impl RemoteReader {
     /// Goes on elsewhere. Past damage, or at the first record when others were discarded.
     pub fn seek(&mut self, start: Start) {
         self.place = Place::Start(start);
-        (self.stream, self.current, self.failing) = (None, None, None);
+        (self.stream, self.current, self.received, self.failing) = (None, None, None, None);
         self.errand = JoinSet::new();
         self.not_before = Instant::now();
         self.waiting.clear();
@@ -238,8 +241,9 @@ impl RemoteReader {
     ///
     /// # Errors
     /// `Discarded`: the next record is gone: [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is beyond
-    /// the end. `Corrupt`: no replica that is read from had it whole. `Unavailable`, `Timeout`: no server could be had. The reader stays
-    /// where it was and can be asked again.
+    /// the end. `Corrupt`: no replica that is read from had it whole. `Undecodable`: it is as it was appended, and does not
+    /// unpack: [`skip_batch`](Self::skip_batch) goes on behind it. `Unavailable`, `Timeout`: no server could be had. The
+    /// reader stays where it was and can be asked again.
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if let Some((mut batch, given)) = self.current.take() {
             let index = batch.first().plus(given.into());
@@ -247,6 +251,22 @@ impl RemoteReader {
             return Ok(Some(batch));
         }
         self.receive().await
+    }
+
+    /// Goes on behind the batch that holds the next record, which is not unpacked: past one that is `Undecodable`. Returns
+    /// the record that comes next then; None, and nothing changed: the end, if it does not follow. Waits as
+    /// [`next_batch`](Self::next_batch). Can be cancelled.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Self::next_batch), but for `Undecodable`.
+    pub async fn skip_batch(&mut self) -> Result<Option<Index>> {
+        if self.current.take().is_none() {
+            if !self.receive_stored().await? {
+                return Ok(None);
+            }
+            self.go_behind_received();
+        }
+        Ok(self.position())
     }
 
     /// Waits as [`next_batch`](Self::next_batch), and keeps what comes for it. False: the end. Can be cancelled.
@@ -267,10 +287,34 @@ impl RemoteReader {
 
     /// The next batch from the network.
     async fn receive(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
+        if !self.receive_stored().await? {
+            return Ok(None);
+        }
+        let Some(stored) = &self.received else { return Ok(None) };
+        let mut batch = stored.unpack()?;
+        if let Place::Next(next) = self.place {
+            batch.skip_to(next);
+        }
+        self.go_behind_received();
+        Ok(Some(batch))
+    }
+
+    /// What was received is done with.
+    fn go_behind_received(&mut self) {
+        if let Some(stored) = self.received.take() {
+            self.place = Place::Next(stored.last().next());
+        }
+    }
+
+    /// Receives the batch that holds the next record. False: the end.
+    async fn receive_stored(&mut self) -> Result<bool> {
+        while self.received.is_none() {
             let error = match self.step().await {
-                Ok(Step::Batch(batch)) => return Ok(Some(batch)),
-                Ok(Step::End) => return Ok(None),
+                Ok(Step::Batch(batch)) => {
+                    self.received = Some(batch);
+                    break;
+                }
+                Ok(Step::End) => return Ok(false),
                 Ok(Step::Again) => continue,
                 Ok(Step::Fail(error)) => return Err(error),
                 Err(error) => error,
@@ -280,6 +324,7 @@ impl RemoteReader {
                 return Err(error);
             }
         }
+        Ok(true)
     }
 
     /// Can be cancelled wherever it waits.
@@ -438,8 +483,8 @@ impl RemoteReader {
         self.backoff.reset();
     }
 
-    /// What a server sent, checked.
-    fn accept(&mut self, wire: Wire) -> Result<RecordBatch> {
+    /// What a server sent, checked, and not unpacked.
+    fn accept(&mut self, wire: Wire) -> Result<StoredBatch> {
         let timestamp = Timestamp(wire.timestamp_nanos / NANOS_PER_MILLI);
         let stored = StoredBatch::decode(Index(wire.first), timestamp, wire.batch)?;
         let Place::Next(next) = self.place else {
@@ -449,12 +494,9 @@ impl RemoteReader {
             let what = format!("records {} to {} came where {next} was due", stored.first(), stored.last());
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        let mut batch = stored.unpack()?;
-        batch.skip_to(next);
-        self.place = Place::Next(stored.last().next());
         // Only what is sound says that the server is well again, or that there is nothing more.
         self.works();
-        Ok(batch)
+        Ok(stored)
     }
 
     /// Where a stream is to start, and what the replica has to have.
@@ -536,7 +578,7 @@ impl RemoteReader {
 }
 
 enum Step {
-    Batch(RecordBatch),
+    Batch(StoredBatch),
     Again,
     End,
     /// For whoever asked.

@@ -50,6 +50,7 @@ from ._errors import (
     TooManySessionsError,
     UnauthenticatedError,
     UnavailableError,
+    UndecodableError,
     UnsupportedError,
 )
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start, Tls
@@ -118,6 +119,7 @@ __all__ = [
     "Unacknowledged",
     "UnauthenticatedError",
     "UnavailableError",
+    "UndecodableError",
     "UnsupportedError",
     "Viewer",
     "Watch",

@@ -189,5 +189,11 @@ class PermissionDeniedError(Error):
     kind, code = "permission_denied", 26
 
 
+class UndecodableError(Error):
+    """A batch in the log is as it was appended, and does not unpack: no damage. `Reader.skip_batch` goes on behind it."""
+
+    kind, code = "undecodable", 27
+
+
 BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__()}
 """The class of each kind's number."""

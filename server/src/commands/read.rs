@@ -15,7 +15,7 @@ use crate::human;
 use crate::signals;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
-use chiplog::{Index, Reader, Record, Start};
+use chiplog::{ErrorKind, Index, Reader, Record, Start};
 use clap::Args;
 use format::Format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,6 +103,13 @@ pub(crate) struct Read {
     /// {"skipped": fault} or {"tail": tail}, see verify); status 3 if anything but the tail was left out.
     #[arg(long, conflicts_with_all = ["follow", "last"])]
     salvage: bool,
+
+    /// Go on behind batches that do not unpack.
+    ///
+    /// Such a batch is as it was appended: its program was wrong, every replica has it so, and reading ends there without
+    /// this option. Each one is named on standard error (with --json as {"undecodable": text}); the status stays 0.
+    #[arg(long)]
+    skip_undecodable: bool,
 
     /// Print each record after its length, 32 bits little-endian; what `append --length-prefixed` reads.
     #[arg(long, conflicts_with = "format")]
@@ -196,7 +203,7 @@ pub(crate) fn run(args: &Read, ui: &Ui) -> Result<Exit> {
             Target::Servers(servers) => {
                 let mut source =
                     remote::Servers::open(servers, &args.connect, start, args.follow, args.stale, ui)?;
-                copy(args, &mut source, &form, &*stop_flag(args)?)?
+                copy(args, &mut source, &form, &*stop_flag(args)?, ui)?
             }
         };
         (count, Exit::Ok)
@@ -214,7 +221,7 @@ fn view(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &Ui) -> Resu
     let viewer = engine::view(dir)?;
     let mut reader = viewer.reader(start)?;
     let stop = stop_flag(args)?;
-    let copied = copy(args, &mut reader, form, &stop);
+    let copied = copy(args, &mut reader, form, &stop, ui);
     // When the view met damage, that is why it ended.
     if let Some(error) = viewer.failure() {
         return Err(error.into());
@@ -255,6 +262,9 @@ trait Source {
     /// Gives the next record to `take`. False: at the end.
     fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool>;
 
+    /// Goes on behind the batch that holds the next record.
+    fn skip_batch(&mut self) -> Result<()>;
+
     /// Waits at the end for more, at most so long. True: there is more.
     fn wait(&mut self, time: Duration) -> Result<bool>;
 }
@@ -262,6 +272,11 @@ trait Source {
 impl Source for Reader {
     fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool> {
         self.next_record()?.map_or(Ok(false), |record| take(&record).map(|()| true))
+    }
+
+    fn skip_batch(&mut self) -> Result<()> {
+        Self::skip_batch(self)?;
+        Ok(())
     }
 
     fn wait(&mut self, time: Duration) -> Result<bool> {
@@ -289,8 +304,27 @@ fn output_is_gone() -> bool {
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
+/// Whether reading goes on behind what the failure names.
+fn is_skipped(args: &Read, failure: &Failure) -> bool {
+    args.skip_undecodable && failure.kind() == ErrorKind::Undecodable
+}
+
+/// Says on standard error what is left out.
+fn say_skipped(failure: &Failure, ui: &Ui) {
+    if ui.quiet {
+        return;
+    }
+    let mut stderr = io::stderr().lock();
+    // Nobody to tell is no reason to fail.
+    let _ = if ui.json {
+        writeln!(stderr, "{}", json!({ "undecodable": failure.to_string() }))
+    } else {
+        writeln!(stderr, "chiplog: skipped: {failure}")
+    };
+}
+
 /// Writes records until the end, the limit, or a signal; how many there were.
-fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool) -> Result<u64> {
+fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool, ui: &Ui) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut count = 0;
     let limit = args.limit.unwrap_or(u64::MAX);
@@ -301,6 +335,11 @@ fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool
                 continue;
             }
             Ok(false) => {}
+            Err(failure) if is_skipped(args, &failure) => {
+                say_skipped(&failure, ui);
+                source.skip_batch()?;
+                continue;
+            }
             Err(failure) => {
                 // What came before the fault is sound: it goes out.
                 out.flush().map_err(|e| Failure::output(&e))?;
@@ -311,7 +350,18 @@ fn copy(args: &Read, source: &mut dyn Source, form: &Form<'_>, stop: &AtomicBool
         if !args.follow {
             break;
         }
-        while !stop.load(Relaxed) && !output_is_gone() && !source.wait(STOP_CHECK)? {}
+        while !stop.load(Relaxed) && !output_is_gone() {
+            match source.wait(STOP_CHECK) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(failure) if is_skipped(args, &failure) => {
+                    say_skipped(&failure, ui);
+                    source.skip_batch()?;
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
         if output_is_gone() {
             break;
         }

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::human;
 use crate::target::Target;
 use crate::ui::{Ui, print};
-use chiplog::inspect::{Event, Fault, Inspector, Report, Severity, Tail};
+use chiplog::inspect::{Event, Fault, Inspector, Report, Tail};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -33,7 +33,8 @@ Examples:
 /// unpack, that indexes follow each other without a gap, and each segment's block index and footer.
 ///
 /// A fault is "corrupt" when records that may have been confirmed cannot be read (status 3), "harmless" when
-/// only a shortcut is spoilt (status 0). A write at the very end that is unfinished or damaged, and that nothing
+/// only a shortcut is spoilt (status 0), "undecodable" when a batch is as it was appended and does not unpack: no damage,
+/// the same on every replica, and no record of it can be read (status 0; see `chiplog read --skip-undecodable`). A write at the very end that is unfinished or damaged, and that nothing
 /// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
 /// machine did not crash while it was written, it may have been confirmed, and damaged since.
 ///
@@ -42,11 +43,11 @@ Examples:
 /// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,
 /// sooner or later; `chiplog status` counts it.
 ///
-/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, seconds,
-/// tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
+/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, undecodable,
+/// seconds, tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
 /// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out. Of servers: ok,
-/// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "findings"
-/// (texts), "findings_left_out", "error" (null: all was read)}), records ({"records", "bytes", "first", "last" (null:
+/// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "undecodable",
+/// "findings" (texts), "findings_left_out", "error" (null: all was read)}), records ({"records", "bytes", "first", "last" (null:
 /// none), "error" (null: all is sound)}, null without --records), seconds.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
@@ -122,6 +123,7 @@ struct Verified {
     last: Option<u64>,
     corrupt: u64,
     harmless: u64,
+    undecodable: u64,
     seconds: f64,
     tail: Option<JsonTail>,
     faults: Vec<JsonFault>,
@@ -141,9 +143,10 @@ impl Verified {
             last: report.last.map(chiplog::Index::get),
             corrupt: report.corrupt,
             harmless: report.harmless,
+            undecodable: report.undecodable,
             seconds: time.as_secs_f64(),
             tail: report.tail.as_ref().map(JsonTail::from),
-            faults_left_out: report.corrupt + report.harmless - faults.len() as u64,
+            faults_left_out: report.corrupt + report.harmless + report.undecodable - faults.len() as u64,
             faults,
         }
     }
@@ -185,6 +188,13 @@ impl Verified {
                 out,
                 "{}: {cost} the files from a copy; `chiplog read --salvage` gives {rest}",
                 human::many(self.corrupt, "fault", "faults")
+            );
+        }
+        if self.undecodable > 0 {
+            _ = writeln!(
+                out,
+                "{}: as appended, and no reader can unpack them; `chiplog read --skip-undecodable` goes on behind them",
+                human::many(self.undecodable, "undecodable batch", "undecodable batches")
             );
         }
         if self.harmless > 0 {
@@ -245,6 +255,5 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
 
 /// A fault as one line.
 pub(super) fn line(fault: &Fault) -> String {
-    let mark = if fault.severity == Severity::Corrupt { "corrupt" } else { "harmless" };
-    format!("{mark}: {fault}\n")
+    format!("{}: {fault}\n", fault.severity.name())
 }

@@ -77,9 +77,9 @@ fn every_replica_verifies_itself() {
     let replicas = sound["replicas"].as_array().unwrap();
     assert_eq!(replicas.len(), 3);
     for replica in replicas {
-        let names = ["node", "client", "role", "bytes", "corrupt", "harmless"];
-        assert_eq!(keys(replica)[..6], names);
-        assert_eq!(keys(replica)[6..], ["findings", "findings_left_out", "error"]);
+        let names = ["node", "client", "role", "bytes", "corrupt", "harmless", "undecodable"];
+        assert_eq!(keys(replica)[..7], names);
+        assert_eq!(keys(replica)[7..], ["findings", "findings_left_out", "error"]);
         assert!(replica["bytes"].as_u64().unwrap() > 1 << 19, "{replica}");
         assert_eq!((&replica["corrupt"], &replica["error"]), (&0.into(), &Value::Null));
     }

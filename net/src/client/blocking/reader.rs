@@ -108,6 +108,18 @@ impl Reader {
         self.ask(async |reader| reader.next_batch().await)
     }
 
+    /// See [`RemoteReader::skip_batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn skip_batch(&mut self) -> Result<Option<Index>> {
+        self.here()?;
+        let is_answer =
+            |told: &mut Told| matches!(told, Err(error) if error.kind() == ErrorKind::Undecodable);
+        self.told.take_if(is_answer);
+        self.ask(async |reader| reader.skip_batch().await)
+    }
+
     /// As [`next_batch`](Self::next_batch), for at most so long. Zero takes what was received.
     ///
     /// # Errors

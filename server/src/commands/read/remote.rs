@@ -56,6 +56,11 @@ impl Source for Servers {
         }
     }
 
+    fn skip_batch(&mut self) -> Result<()> {
+        self.batch = None;
+        self.remote.wait(self.reader.skip_batch()).map(drop).map_err(failure)
+    }
+
     fn wait(&mut self, time: Duration) -> Result<bool> {
         let reader = &mut self.reader;
         let next = self.remote.wait(async { tokio::time::timeout(time, reader.next_batch()).await });

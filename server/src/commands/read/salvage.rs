@@ -34,7 +34,8 @@ pub(super) fn run(args: &Read, dir: &Path, start: Start, form: &Form<'_>, ui: &U
         let written = match event {
             Event::Block(block) if block.timestamp() >= since => {
                 block.batches().iter().try_for_each(|(first, batch)| {
-                    let records = batch.records()?;
+                    // One that does not unpack is told of as a fault.
+                    let Ok(records) = batch.records() else { return Ok(()) };
                     for (data, index) in records.iter().zip(first.get()..).map(|(d, i)| (d, Index(i))) {
                         if index >= from && count < limit {
                             form.write(&mut out, &Record { index, timestamp: block.timestamp(), data })?;
@@ -102,7 +103,7 @@ fn say_tail(tail: &Tail, ui: &Ui) {
 
 /// Says on standard error what is left out.
 fn say(fault: &Fault, ui: &Ui) {
-    if ui.quiet || fault.severity != Severity::Corrupt {
+    if ui.quiet || !matches!(fault.severity, Severity::Corrupt | Severity::Undecodable) {
         return;
     }
     let mut stderr = io::stderr().lock();

@@ -38,6 +38,7 @@ struct Replica {
     bytes: u64,
     corrupt: u64,
     harmless: u64,
+    undecodable: u64,
     findings: Vec<String>,
     findings_left_out: u64,
     error: Option<String>,
@@ -137,6 +138,7 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
             Ok(response) => {
                 (replica.bytes, totals[n]) = (response.bytes, response.bytes_total.max(response.bytes));
                 (replica.corrupt, replica.harmless) = (response.corrupt, response.harmless);
+                replica.undecodable = response.undecodable;
                 done[n] |= response.done;
                 let who = replica.node.map_or("a server".into(), |node| format!("node {node}"));
                 for finding in &response.findings {
@@ -155,7 +157,7 @@ async fn scrub(dialler: &Dialler, replicas: &mut [Replica], bar: &ProgressBar, u
         if !done && replica.error.is_none() {
             replica.error = Some(format!("{} ended before all was read", replica.client));
         }
-        let found = replica.corrupt + replica.harmless;
+        let found = replica.corrupt + replica.harmless + replica.undecodable;
         replica.findings_left_out = found.saturating_sub(replica.findings.len() as u64);
     }
     Ok(())
