@@ -31,7 +31,8 @@ pub const BATCH_BYTES_MAX: usize = 256 << 20;
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 4;
 
 /// Bodies that unpack to at most so much are unpacked where they come in ([`Batch::decode`]), larger ones are left to their
-/// readers: COST
+/// readers. At this size it costs 30 us (lz4) and 43 us (zstd), where an `fdatasync` takes 135; the check of the packed form
+/// alone costs 11 us and less than 1 (`what_a_check_costs`, on the machine of `docs/performance.md`).
 pub(crate) const UNPACKED_AT_ONCE_MAX: u32 = 64 << 10;
 
 /// Why bytes are no batch, block, header …; the caller knows where they came from.

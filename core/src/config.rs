@@ -70,7 +70,7 @@ pub struct Options {
     pub capacity_bytes: Option<u64>,
     /// The largest record, default 16 MiB.
     pub record_bytes_max: u32,
-    /// The largest encoded batch, default 32 MiB. Must fit a segment.
+    /// The largest encoded batch, default 32 MiB; also what a compressed one may unpack to. Must fit a segment.
     pub batch_bytes_max: u32,
     /// How much one block gathers, default 4 MiB. A single larger batch gets a block of its own.
     pub block_bytes_max: u32,

@@ -19,6 +19,10 @@
 //! - What was submitted before the log was closed is ordered and committed as long as that gets on. A replica leads no longer
 //!   than this needs: not for a disk that stands.
 //! - The last word is said once, whatever panics meanwhile, and waits for no disk.
+//!
+//! What a thread decides while it has the turn is [`Driver::step`]: it knows no threads, no locks and no clock. The
+//! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
+//! The models run the threads themselves over a node that is a stub.
 
 use crate::cluster::Cluster;
 use crate::completion::Outcome;
@@ -30,10 +34,22 @@ use crate::node::{Node, fail, unknown};
 use crate::positions::closed;
 use crate::types::RaftIndex;
 use crate::writing::Fsync;
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+/// Tells the time to those who drive a node.
+pub(crate) trait Watch<N> {
+    /// Time since it began.
+    fn now(&self) -> Moment;
+    /// Sees the node after each sync that is carried out in the turn: one turn can hold many.
+    fn sees(&self, _: &N) {}
+}
 
 /// Time since the process looked first. It goes on while the machine is suspended: else the wall clock would seem to jump.
 #[derive(Clone, Copy, Debug)]
@@ -56,28 +72,137 @@ fn since_boot() -> Moment {
     Moment::default().plus(seconds + nanos)
 }
 
+impl<N> Watch<N> for Stopwatch {
+    fn now(&self) -> Moment {
+        Self::now(*self)
+    }
+}
+
+/// What is driven: a node, or the stub of one in the models.
+pub(crate) trait Steered {
+    /// A sync: carried out by any thread, without the turn.
+    type Job;
+    /// Carries out a sync. Blocks on the device.
+    fn run(job: &Self::Job) -> Result<()>;
+    fn queue(&self) -> &Arc<Queue>;
+    fn is_leader(&self) -> bool;
+    fn is_alone(&self) -> bool;
+    fn is_hungry(&self) -> bool;
+    fn committed(&self) -> RaftIndex;
+    fn is_busy(&self, now: Moment) -> bool;
+    fn awaits_commit(&self, now: Moment) -> bool;
+    fn turn(&mut self, now: Moment, work: Work) -> Result<()>;
+    fn begin_sync(&mut self, now: Moment) -> Option<Self::Job>;
+    fn end_sync(&mut self, now: Moment, job: &Self::Job) -> Result<()>;
+    fn deadline(&self, now: Moment) -> Option<Moment>;
+    fn prove_now(&mut self, now: Moment);
+    fn abdicate(&mut self);
+    fn end(&mut self);
+    fn poison(&mut self, cause: &Error);
+    /// The files are left as they are to be found.
+    fn settle(&mut self);
+    /// Nobody waits any more who is not told: the log is closed, or poisoned for this reason.
+    fn dismiss(&mut self);
+}
+
+impl Steered for Node {
+    type Job = Arc<Fsync>;
+
+    fn run(job: &Arc<Fsync>) -> Result<()> {
+        job.run()
+    }
+
+    fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    fn is_leader(&self) -> bool {
+        self.replica.is_leader()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone()
+    }
+
+    fn is_hungry(&self) -> bool {
+        self.is_hungry()
+    }
+
+    fn committed(&self) -> RaftIndex {
+        self.replica.committed()
+    }
+
+    fn is_busy(&self, now: Moment) -> bool {
+        self.is_busy(now)
+    }
+
+    fn awaits_commit(&self, now: Moment) -> bool {
+        self.awaits_commit(now)
+    }
+
+    fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.turn(now, work)
+    }
+
+    fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+        self.begin_sync(now)
+    }
+
+    fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+        self.end_sync(now, job)
+    }
+
+    fn deadline(&self, now: Moment) -> Option<Moment> {
+        self.deadline(now)
+    }
+
+    fn prove_now(&mut self, now: Moment) {
+        self.prove_now(now);
+    }
+
+    fn abdicate(&mut self) {
+        self.abdicate();
+    }
+
+    fn end(&mut self) {
+        self.end();
+    }
+
+    fn poison(&mut self, cause: &Error) {
+        self.poison(cause);
+    }
+
+    fn settle(&mut self) {
+        self.writing.store.preparer.settle();
+    }
+
+    fn dismiss(&mut self) {
+        let why = self.published.poison.get().cloned().unwrap_or_else(closed);
+        self.replica.fail_asks(&why);
+        self.positions.close(why);
+    }
+}
+
 /// What a node's threads share.
-pub(crate) struct Driver {
+pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
     /// How many threads: of a replica one goes on while the other syncs.
     threads: usize,
     queue: Arc<Queue>,
     cluster: Cluster,
-    watch: Stopwatch,
-    turn: Mutex<Turn>,
+    watch: W,
+    turn: Mutex<Turn<N>>,
     /// A sync that has ended, for who has the turn next: who carried it out need not be the one.
-    synced: Mutex<Option<Synced>>,
+    synced: Mutex<Option<(N::Job, Result<()>)>>,
 }
 
-type Synced = (Arc<Fsync>, Result<()>);
-
 /// The node, and how far its life is.
-struct Turn {
-    node: Node,
+pub(crate) struct Turn<N> {
+    pub(crate) node: N,
     /// A sync is under way on a thread that does not have the turn.
     syncing: bool,
     /// The log is closed.
     ending: Option<Ending>,
-    ended: Option<Result<()>>,
+    pub(crate) ended: Option<Result<()>>,
     /// The last word is said, to the end.
     silent: bool,
 }
@@ -99,20 +224,20 @@ impl Ending {
 }
 
 /// What who had the turn does next, without it.
-enum Next {
-    Sync(Arc<Fsync>),
+pub(crate) enum Next<J> {
+    Sync(J),
     Sleep(Option<Duration>),
     /// The log is being closed: looks again soon.
     Pause,
     End,
 }
 
-impl Driver {
-    pub(crate) fn new(node: Node, cluster: Cluster, watch: Stopwatch, replicated: bool) -> Self {
+impl<N: Steered, W: Watch<N>> Driver<N, W> {
+    pub(crate) fn new(node: N, cluster: Cluster, watch: W, replicated: bool) -> Self {
         let threads = if replicated { 2 } else { 1 };
-        let queue = node.queue.clone();
+        let queue = node.queue().clone();
         let turn = Turn { node, syncing: false, ending: None, ended: None, silent: false };
-        Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::default() }
+        Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::new(None) }
     }
 
     /// On how many threads [`Self::run`] has to be called.
@@ -123,10 +248,15 @@ impl Driver {
     /// The life of a thread: until the queue is closed and empty, or the log is poisoned. By then all are answered.
     pub(crate) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
-        let mut turn = self.turn();
         if outcome.is_err() {
-            turn.ended.get_or_insert_with(|| Err(panicked()));
+            self.turn().ended.get_or_insert_with(|| Err(panicked()));
         }
+        self.leave();
+    }
+
+    /// The end of a thread; the first one says the last word.
+    pub(crate) fn leave(&self) {
+        let mut turn = self.turn();
         // A second time, if foreign code panics in it: what was said then stays said.
         for _ in 0..2 {
             if !turn.silent {
@@ -135,7 +265,7 @@ impl Driver {
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn<N>> {
         self.turn.lock().unwrap_or_else(|poisoned| {
             let mut turn = poisoned.into_inner();
             turn.ended.get_or_insert_with(|| Err(panicked()));
@@ -149,18 +279,23 @@ impl Driver {
             match next {
                 Next::Sync(job) => {
                     self.queue.leave();
-                    let result = job.run();
-                    *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some((job, result));
+                    let result = N::run(&job);
+                    self.has_synced(job, result);
                 }
                 Next::Sleep(patience) => self.queue.wait(patience),
-                Next::Pause => std::thread::sleep(SHORT),
+                Next::Pause => pause(),
                 Next::End => return,
             }
         }
     }
 
+    /// Leaves word of a sync that has been carried out.
+    pub(crate) fn has_synced(&self, job: N::Job, result: Result<()>) {
+        *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some((job, result));
+    }
+
     /// Does what there is to do now.
-    fn step(&self, turn: &mut Turn) -> Next {
+    pub(crate) fn step(&self, turn: &mut Turn<N>) -> Next<N::Job> {
         if turn.ended.is_some() {
             return Next::End;
         }
@@ -170,7 +305,7 @@ impl Driver {
         })
     }
 
-    fn try_step(&self, turn: &mut Turn) -> Result<Next> {
+    fn try_step(&self, turn: &mut Turn<N>) -> Result<Next<N::Job>> {
         self.collect_sync(turn)?;
         let now = self.watch.now();
         if turn.syncing && turn.ending.is_some_and(|e| now >= e.until || !turn.node.awaits_commit(now)) {
@@ -179,7 +314,7 @@ impl Driver {
         let hungry = turn.node.is_hungry();
         let mut work = self.queue.take(hungry);
         let closed = work.closed;
-        if closed && !turn.node.replica.is_leader() {
+        if closed && !turn.node.is_leader() {
             // Nobody waits for what others would have this replica write.
             work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
         }
@@ -192,10 +327,10 @@ impl Driver {
             return Ok(Next::Sync(job));
         }
         if closed {
-            let (committed, patience) = (turn.node.replica.committed(), self.cluster.election_timeout * 2);
+            let (committed, patience) = (turn.node.committed(), self.cluster.election_timeout * 2);
             let ending = Ending::note(&mut turn.ending, committed, now, patience);
             // Nobody else could lead a log on its own: it waits for its disk, as any append does.
-            let may_go_on = now < ending.until || turn.node.is_alone();
+            let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
             if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
             }
@@ -210,7 +345,7 @@ impl Driver {
     }
 
     /// Begins the sync of what was written; alone, carries it out.
-    fn begin_sync(&self, turn: &mut Turn) -> Result<Option<Arc<Fsync>>> {
+    fn begin_sync(&self, turn: &mut Turn<N>) -> Result<Option<N::Job>> {
         if turn.syncing {
             return Ok(None);
         }
@@ -224,25 +359,30 @@ impl Driver {
     }
 
     /// Makes durable what was written.
-    fn sync(&self, turn: &mut Turn) -> Result<()> {
+    fn sync(&self, turn: &mut Turn<N>) -> Result<()> {
         while let Some(job) = turn.node.begin_sync(self.watch.now()) {
-            job.run()?;
+            N::run(&job)?;
             turn.node.end_sync(self.watch.now(), &job)?;
+            self.watch.sees(&turn.node);
         }
         Ok(())
     }
 
     /// Takes note of a sync that has ended.
-    fn collect_sync(&self, turn: &mut Turn) -> Result<()> {
+    fn collect_sync(&self, turn: &mut Turn<N>) -> Result<()> {
         let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((job, result)) = synced else { return Ok(()) };
         turn.syncing = false;
+        if planted!(61) {
+            result.ok();
+            return Ok(()); // what it made durable is not noted
+        }
         result?;
         turn.node.end_sync(self.watch.now(), &job)
     }
 
     /// Proves the tail, and ends.
-    fn bring_to_its_end(&self, turn: &mut Turn) -> Result<()> {
+    fn bring_to_its_end(&self, turn: &mut Turn<N>) -> Result<()> {
         let now = self.watch.now();
         turn.node.prove_now(now);
         // Twice: how far the log is committed, and what proves that.
@@ -258,7 +398,7 @@ impl Driver {
 
     /// The last word: to all who wait here, then to the other replicas. Only then the helper thread is waited for: its disk
     /// may stand.
-    fn end(&self, turn: &mut Turn) {
+    fn end(&self, turn: &mut Turn<N>) {
         let node = &mut turn.node;
         let cause = turn.ended.clone().and_then(Result::err);
         if let Some(cause) = &cause {
@@ -266,14 +406,12 @@ impl Driver {
         }
         self.queue.deafen();
         self.refuse_the_rest(&cause.as_ref().map_or_else(closed, unknown));
-        let why = node.published.poison.get().cloned().unwrap_or_else(closed);
-        node.replica.fail_asks(&why);
-        node.positions.close(why);
+        node.dismiss();
         if cause.is_some() {
             node.abdicate();
         }
         self.cluster.transport.detach(self.cluster.node);
-        node.writing.store.preparer.settle();
+        node.settle();
     }
 
     /// What came in before the queue was closed has not been written.
@@ -295,7 +433,17 @@ fn panicked() -> Error {
 }
 
 /// How often a node that is being closed looks whether it is done.
-const SHORT: Duration = Duration::from_millis(1);
+pub(crate) const SHORT: Duration = Duration::from_millis(1);
+
+fn pause() {
+    #[cfg(not(loom))]
+    std::thread::sleep(SHORT);
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+#[cfg(all(test, loom))]
+mod models;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

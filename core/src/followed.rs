@@ -94,8 +94,9 @@ struct Shared {
     preparer: Arc<Preparer>,
 }
 
-struct State {
-    following: Following,
+/// What is decided under the lock, at a time that is given. The thread calls it, and so does the simulator.
+pub(crate) struct State {
+    pub(crate) following: Following,
     /// The handle was closed.
     ending: bool,
     /// Since when anything waits to be synced.
@@ -107,7 +108,7 @@ struct State {
 }
 
 /// What the thread does next.
-enum Next {
+pub(crate) enum Next {
     Sync,
     Prove,
     Retain,
@@ -205,13 +206,10 @@ impl Followed {
         let preparer = opened.store.preparer.clone();
         let lock: Arc<dyn Lock> = opened.take_lock().into();
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(Following::new(
-                opened,
-                options.clone(),
-                queue.clone(),
-                positions.clone(),
-                published.clone(),
-            ))),
+            state: Mutex::new(State::new(
+                Following::new(opened, options.clone(), queue.clone(), positions.clone(), published.clone()),
+                Instant::now(),
+            )),
             work: Condvar::new(),
             positions: positions.clone(),
             published: published.clone(),
@@ -342,13 +340,12 @@ impl Followed {
 }
 
 impl State {
-    fn new(following: Following) -> Self {
-        let now = Instant::now();
+    pub(crate) fn new(following: Following, now: Instant) -> Self {
         Self { following, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
     }
 
     /// Takes note of what was just written. Whether the thread has to hear of it.
-    fn has_written(&mut self, now: Instant) -> bool {
+    pub(crate) fn has_written(&mut self, now: Instant) -> bool {
         self.taken_at = now;
         if self.following.is_settled() {
             self.unsynced_since = None;
@@ -359,7 +356,32 @@ impl State {
         is_first || self.following.unsynced() > SYNC_BYTES
     }
 
-    fn next(&self, now: Instant) -> Next {
+    /// A sync has returned 0.
+    pub(crate) fn has_synced(&mut self, job: &Arc<Fsync>, now: Instant) {
+        self.following.end_sync(job);
+        self.unsynced_since = (!self.following.is_settled()).then_some(now);
+    }
+
+    /// Proves the tail.
+    pub(crate) fn prove(&mut self, now: Instant) -> Result<()> {
+        self.following.prove()?;
+        self.unsynced_since = Some(now);
+        Ok(())
+    }
+
+    /// Lets go of what is too old or too much.
+    pub(crate) fn retain(&mut self, now: Instant) -> Result<()> {
+        if let Err(refusal) = self.following.retain()? {
+            tracing::warn!(%refusal, "what is too old stays for now");
+        }
+        self.retain_at = now + RETRY_DELAY;
+        if !self.following.is_settled() {
+            self.unsynced_since.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn next(&self, now: Instant) -> Next {
         let following = &self.following;
         let until = |at: Instant| at.saturating_duration_since(now);
         let wait = if !following.is_settled() {
@@ -439,8 +461,7 @@ impl Shared {
             job.run()?;
             self.published.counters.synced(began.elapsed());
             let mut state = self.state.lock().map_err(|_| panicked())?;
-            state.following.end_sync(&job);
-            state.unsynced_since = (!state.following.is_settled()).then(Instant::now);
+            state.has_synced(&job, Instant::now());
         }
         Ok(())
     }
@@ -459,18 +480,9 @@ impl Shared {
                     Some(job) => return Ok(Some(job)),
                     None => drop(state.following.sync()?),
                 },
-                Next::Prove => {
-                    state.following.prove()?;
-                    state.unsynced_since = Some(now);
-                }
+                Next::Prove => state.prove(now)?,
                 Next::Retain => {
-                    if let Err(refusal) = state.following.retain()? {
-                        tracing::warn!(%refusal, "what is too old stays for now");
-                    }
-                    state.retain_at = now + RETRY_DELAY;
-                    if !state.following.is_settled() {
-                        state.unsynced_since.get_or_insert(now);
-                    }
+                    state.retain(now)?;
                     drop(state);
                     self.positions.wake();
                     state = self.state.lock().map_err(|_| panicked())?;

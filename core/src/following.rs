@@ -466,6 +466,12 @@ impl Following {
         self.carry_out()
     }
 
+    /// Does what a helper thread would do.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn help(&self) {
+        self.writing.store.preparer.help();
+    }
+
     // ---- what others see ----
 
     /// All that is written can be read. Wakes nobody: that is for the caller, without a lock.

@@ -219,12 +219,22 @@ struct Inner {
     /// No message is taken in any more.
     deaf: bool,
     spare: Vec<BytesMut>,
+    /// How often a thread was to be woken, for those that are simulated.
+    #[cfg(any(test, feature = "sim"))]
+    calls: usize,
 }
 
 impl Inner {
     /// Whether nothing waits that the writer takes.
     fn is_idle(&self) -> bool {
         !self.due && self.mail.is_empty() && (self.items.is_empty() || !self.hungry)
+    }
+
+    /// Whether the writer goes to sleep now; then what comes has to wake it.
+    fn may_sleep(&mut self, timeout: Option<Duration>) -> bool {
+        let may = self.is_idle() && self.refused.is_none() && timeout.is_none_or(|t| !t.is_zero());
+        self.unattended |= may;
+        may
     }
 }
 
@@ -380,9 +390,25 @@ impl Queue {
 
     fn signal(&self, mut inner: MutexGuard<'_, Inner>) {
         if std::mem::take(&mut inner.unattended) {
+            #[cfg(any(test, feature = "sim"))]
+            {
+                inner.calls += 1;
+            }
             drop(inner);
             self.work.notify_one();
         }
+    }
+
+    /// The beginning of [`Self::wait`] for a thread that is simulated: whether it sleeps now.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn falls_asleep(&self, timeout: Option<Duration>) -> bool {
+        self.lock().may_sleep(timeout)
+    }
+
+    /// How often a thread that sleeps was to be woken since this was asked last.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn take_calls(&self) -> usize {
+        std::mem::take(&mut self.lock().calls)
     }
 
     /// # Errors
@@ -449,10 +475,9 @@ impl Queue {
     /// for less.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut inner = self.lock();
-        if !inner.is_idle() || inner.refused.is_some() || timeout.is_some_and(|t| t.is_zero()) {
+        if !inner.may_sleep(timeout) {
             return;
         }
-        inner.unattended = true;
         match timeout {
             None => drop(self.work.wait(inner)),
             Some(timeout) => drop(self.work.wait_timeout(inner, timeout)),
@@ -554,6 +579,10 @@ impl Queue {
         let mut inner = self.lock();
         let error = inner.refused.get_or_insert(error).clone();
         let room = inner.room_hooks.take();
+        #[cfg(any(test, feature = "sim"))]
+        {
+            inner.calls += 2; // as many as a replica has
+        }
         drop(inner);
         self.work.notify_all();
         self.room.notify_all();

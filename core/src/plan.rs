@@ -97,7 +97,11 @@ impl Plan {
         if self.fits(body) {
             self.awaits_here(purpose)
         } else {
-            self.ahead.is_empty() && self.preparer.is_coming(purpose)
+            match self.ahead.len() {
+                0 => self.preparer.is_coming(purpose),
+                1 => purpose == Purpose::Data && self.preparer.is_one_coming(),
+                _ => false,
+            }
         }
     }
 
@@ -123,6 +127,9 @@ impl Plan {
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let opening_bytes = block_bytes(opening.body.iter().map(Bytes::len).sum());
         self.check_size(opening_bytes, body)?;
+        if purpose == Purpose::Data && self.ahead.len() == 1 {
+            self.preparer.keep_one_ready()?; // records leave the last one alone
+        }
         let into = match self.ahead.pop_front() {
             Some(into) => into,
             None => self.preparer.take(purpose)?,
@@ -207,6 +214,13 @@ impl Plan {
     /// # Errors
     /// As [`Self::make_room`].
     pub(crate) fn take_ahead(&mut self, files: usize, purpose: Purpose) -> Result<bool> {
+        if purpose == Purpose::Data && self.ahead.len() == files {
+            // It was taken for something else, and records leave the last one alone.
+            if self.preparer.is_one_coming() {
+                return Ok(false);
+            }
+            self.preparer.keep_one_ready()?;
+        }
         while self.ahead.len() < files {
             if self.preparer.is_coming(purpose) {
                 return Ok(false);

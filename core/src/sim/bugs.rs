@@ -98,6 +98,8 @@ bugs! {
     40 "a body of another term is sent" by "body_of_another_term_is_not_sent",
     41 "followers remember another time of a session's last append",
     42 "introductions are not heard",
+    60 "a log that is closed ends at once, whatever is under way",
+    61 "a sync that has ended on the other thread is not noted",
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::machine::{Machine, Request, SetClock, Setup};
 use super::oracle::Check;
 use super::plan::Plan;
 use super::story::Story;
+use super::threads::Then;
 use super::world::{Asker, Task, World};
 use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
@@ -291,13 +292,10 @@ impl Follower {
     fn turns(&mut self) -> Check {
         let now = Moment::START;
         let mut turns = || {
-            self.0.turn(now)?;
-            while self.0.begin_sync(now) {
-                self.0.run_sync()?;
-                self.0.end_sync(now)?;
-                self.0.turn(now)?;
+            while self.0.run(0, now, false).0.then == Then::Syncing {
+                self.0.sync(0)?;
             }
-            Ok::<(), crate::Error>(())
+            self.0.failure().map_or(Ok(()), Err)
         };
         turns().map_err(|e| format!("it fails: {e}"))
     }

@@ -61,6 +61,8 @@ faults! {
     LeaderKilled = "leader_killed",
     /// A replica did nothing for a while.
     Pause = "pause",
+    /// A replica was closed in order, with appends under way.
+    Close = "close",
     /// A disk was slow for a while.
     Limp = "limp",
     /// A sync failed.
@@ -105,6 +107,16 @@ faults! {
     ShrinkToOne = "shrink_to_one",
     /// A replica came back when all voters that it knew had left.
     LongAbsence = "long_absence",
+    /// A follower lost its power, or was killed.
+    FollowerCrash = "follower_crash",
+    /// A follower had no room for what it was fed.
+    FollowerFull = "follower_full",
+    /// A follower went to another source.
+    FollowerSwitch = "follower_switch",
+    /// A follower was fed by another one.
+    FollowerChain = "follower_chain",
+    /// A follower jumped over what was discarded.
+    FollowerJump = "follower_jump",
 }
 
 impl Fault {

@@ -6,6 +6,8 @@
 use super::kept::{Kept, Seal};
 use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
 use super::plan::Plan;
+use super::threads::THREADS;
+use super::world::Closing;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
@@ -55,8 +57,12 @@ pub(super) struct Host {
     pub(super) clock: Arc<SetClock>,
     /// Milliseconds by which the clock is wrong.
     pub(super) wrong_by_ms: i64,
-    /// When the next turn is due.
-    pub(super) turn_at: Option<Moment>,
+    /// When each of its threads runs next.
+    pub(super) due: [Option<Moment>; THREADS],
+    /// Until then a sync is carried out in the turn.
+    pub(super) busy_until: Moment,
+    /// The log is being closed.
+    pub(super) closing: Option<Closing>,
     /// What arrived while paused.
     pub(super) held: Vec<Envelope>,
     sync_time: Duration,
@@ -116,7 +122,9 @@ impl Host {
             bootstrap,
             clock: Arc::default(),
             wrong_by_ms: rng.between(0, 200) as i64 - 100,
-            turn_at: None,
+            due: [None; THREADS],
+            busy_until: Moment::START,
+            closing: None,
             held: Vec::new(),
             sync_time: plan.sync_time.mul_f64(0.5 + rng.below(100) as f64 / 100.0),
             limp: 1,
@@ -218,7 +226,9 @@ impl Host {
         self.disk.power_off(); // before it is dropped: nothing it does at its end may count
         self.machine = None;
         self.state = state;
-        self.turn_at = None;
+        self.due = [None; THREADS];
+        self.busy_until = Moment::START;
+        self.closing = None;
         self.syncing = None;
         self.held.clear();
         std::mem::take(&mut self.attempts)
@@ -244,6 +254,13 @@ impl Host {
         let unanswered = self.end(State::Down);
         self.disk = self.disk.kill();
         self.disk.heal();
+        unanswered
+    }
+
+    /// The process has ended in order; all it wrote stays visible.
+    pub(super) fn close(&mut self) -> Vec<u64> {
+        let unanswered = self.end(State::Down);
+        self.disk = self.disk.kill();
         unanswered
     }
 

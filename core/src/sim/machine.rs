@@ -2,12 +2,16 @@
 //! does with threads and clocks, this does when it is told.
 
 use super::kept::{Kept, Seal};
+use super::threads::{Dial, Ran, Records, Threads, header_at, records_at};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::completion::Ticket;
 use crate::config::{Clock, Options};
-use crate::disk::sim::SimDisk;
+use crate::disk::sim::{Call, Rng, SimDisk};
+use crate::driver::{Driver, Turn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FeedFrom;
+use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
 use crate::mail::{Ask, Mail};
 use crate::membership::{Change, Membership};
@@ -18,16 +22,16 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
-use crate::sequence::parse_command;
-use crate::store::block::{Batches, BlockHeader, Kind};
+use crate::sequence::{Me, parse_command};
+use crate::store::block::{BlockHeader, Kind};
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
-use crate::writing::Fsync;
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -149,19 +153,21 @@ impl Transport for Outbox {
 
 /// A running process.
 pub(super) struct Machine {
-    node: Node,
+    threads: Threads,
+    dial: Dial,
+    queue: Arc<Queue>,
+    disk: SimDisk,
+    node: NodeId,
+    options: Options,
     identity: Identity,
     shelf: Shelf,
     outbox: Arc<Outbox>,
     /// Follows what is committed.
     reader: Reader,
-    /// The sync under way.
-    job: Option<Arc<Fsync>>,
-    disk: SimDisk,
 }
 
 /// The least that a segment can be, so that runs go through many.
-const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
+pub(super) const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
 
 impl Machine {
     /// Opens what is on the disk, as `Log::open` does, but for the threads.
@@ -187,10 +193,28 @@ impl Machine {
             mail_bytes: QUEUED_MAIL_MAX,
         };
         let queue = Arc::new(Queue::new(limits, segments.bytes_from(committed.first)));
-        let node = Node::new(opened, options, queue, positions.clone(), setup.seed, now)?;
+        let (cluster, kept) = (opened.cluster.clone(), options.clone());
+        let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
+        let dial = Dial::default();
+        let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
         let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
         let reader = shelf.reader(Start::First)?;
-        Ok(Self { node, identity, shelf, outbox, reader, job: None, disk: disk.clone() })
+        Ok(Self {
+            threads,
+            dial,
+            queue,
+            disk: disk.clone(),
+            node: setup.node,
+            options: kept,
+            identity,
+            shelf,
+            outbox,
+            reader,
+        })
+    }
+
+    fn turn(&self) -> impl DerefMut<Target = Turn<Node>> {
+        self.threads.driver.turn()
     }
 
     pub(super) fn identity(&self) -> (LogId, DirectoryId) {
@@ -199,7 +223,7 @@ impl Machine {
 
     /// A message has come.
     pub(super) fn deliver(&self, envelope: Envelope) {
-        self.node.queue.push_mail(Mail::Message(envelope));
+        self.queue.push_mail(Mail::Message(envelope));
     }
 
     /// Hands in a question; the answer comes with a later turn.
@@ -207,7 +231,7 @@ impl Machine {
     /// # Errors
     /// What refuses it at once.
     pub(super) fn ask(&self, request: Request, patience: Duration, idle_max_ms: u64) -> Result<Ticket> {
-        let queue = &self.node.queue;
+        let queue = &self.queue;
         let ask = match request {
             Request::Append(batch) => return queue.push_batch(&batch, Patience::None),
             Request::Discard(first) => return queue.push_command(Command::Discard { first }),
@@ -223,75 +247,66 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Does all there is to do but syncing.
-    ///
-    /// # Errors
-    /// What the node dies of.
-    pub(super) fn turn(&mut self, now: Moment) -> Result<()> {
-        let hungry = self.node.is_hungry();
-        let work = self.node.queue.take(hungry);
-        self.node.turn(now, work)?;
-        self.node.writing.store.preparer.help();
-        Ok(())
-    }
-
-    /// Begins a sync, if there is something to sync and none is under way.
-    pub(super) fn begin_sync(&mut self, now: Moment) -> bool {
-        if self.job.is_some() {
-            return false;
+    /// Lets one of its threads go on. The second: the sync was carried out in the turn.
+    pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
+        let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
+        let ran = self.threads.run(thread, now, linger);
+        if let Some(name) = self.threads.syncing().filter(|_| ran.began_sync).and_then(|job| job.file_name())
+        {
+            self.disk.begin_sync(name); // what is written from here on is not made durable by it
         }
-        self.job = self.node.begin_sync(now);
-        // What is written from here on is not made durable by it.
-        if let Some(name) = self.job.as_ref().and_then(|job| job.file_name()) {
-            self.disk.begin_sync(name);
-        }
-        self.job.is_some()
+        let turn = self.turn();
+        let alone = alone || turn.node.is_alone(); // the turn may have changed it
+        let synced = ran.stepped
+            && alone
+            && !ran.began_sync
+            && self.disk.calls(Some(Call::Sync)) > syncs
+            && turn.node.writing.store.is_synced();
+        turn.node.writing.store.preparer.help();
+        (ran, synced)
     }
 
-    /// Whether a sync was begun and has not ended.
-    #[cfg(test)]
-    pub(super) fn is_syncing(&self) -> bool {
-        self.job.is_some()
-    }
-
-    /// Carries out the sync that was begun.
+    /// Carries out the sync of a thread.
     ///
     /// # Errors
     /// The disk's.
-    pub(super) fn run_sync(&self) -> Result<()> {
-        self.job.as_ref().map_or(Ok(()), |job| job.run())
+    pub(super) fn sync(&mut self, thread: usize) -> Result<()> {
+        self.threads.sync(thread)
     }
 
-    /// The sync that was begun has been carried out.
-    ///
-    /// # Errors
-    /// What the node dies of.
-    pub(super) fn end_sync(&mut self, now: Moment) -> Result<()> {
-        let Some(job) = self.job.take() else { return Ok(()) };
-        self.node.end_sync(now, &job)
+    /// The threads that are woken by what has happened.
+    pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
+        self.threads.called(rng)
     }
 
-    pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
-        self.node.deadline(now)
+    /// The log is closed: what was handed in is still answered.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Whether it was closed, and all its threads have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.threads.are_over()
+    }
+
+    /// What it has died of.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.turn().ended.clone().and_then(Result::err)
     }
 
     pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
         self.outbox.take()
     }
 
-    pub(super) fn poison(&mut self, cause: Error) {
-        self.node.poison(&cause);
-        self.node.abdicate();
-    }
-
     /// Whether it takes nothing more.
     pub(super) fn is_poisoned(&self) -> bool {
-        self.node.published.poison.get().is_some()
+        self.turn().node.published.poison.get().is_some()
     }
 
     /// How it stands.
     pub(super) fn glance(&self) -> Glance {
-        let replica = &self.node.replica;
+        let turn = self.turn();
+        let (replica, writing) = (&turn.node.replica, &turn.node.writing);
         let (first, committed) = self.shelf.positions.range();
         Glance {
             role: replica.role(),
@@ -299,11 +314,11 @@ impl Machine {
             leader: replica.leader(),
             first,
             committed,
-            committed_raft: replica.sequencer.committed().raft.min(self.node.writing.written().end.raft),
+            committed_raft: replica.sequencer.committed().raft.min(writing.written().end.raft),
             last_raft: replica.sequencer.end().raft,
-            durable_raft: self.node.writing.synced().end.raft,
-            base_raft: self.node.writing.archive.first().raft,
-            written: self.node.writing.written().end.next.previous(),
+            durable_raft: writing.synced().end.raft,
+            base_raft: writing.archive.first().raft,
+            written: writing.written().end.next.previous(),
             vote: replica.vote(),
             says: {
                 let state = replica.sequencer.hard_state();
@@ -314,7 +329,8 @@ impl Machine {
 
     /// What the blocks so far have led to, committed or not.
     pub(super) fn standing(&self) -> Standing {
-        let sequencer = &self.node.replica.sequencer;
+        let turn = self.turn();
+        let sequencer = &turn.node.replica.sequencer;
         let (end, time) = (sequencer.end(), sequencer.last_timestamp());
         Standing {
             end: (end.raft, end.term),
@@ -327,30 +343,33 @@ impl Machine {
 
     /// What the committed blocks have led to.
     pub(super) fn settled(&self) -> Settled {
-        let committed = self.node.replica.sequencer.committed();
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
         Settled {
             raft: committed.raft,
             next: committed.next,
             first: committed.first,
             members: digest_of(&committed.membership),
-            base_next: self.node.writing.archive.first().next,
+            base_next: turn.node.writing.archive.first().next,
         }
     }
 
     /// The committed membership, and the entry that led to it, of those that this process has seen committed.
-    pub(super) fn committed_membership(&self) -> (&Membership, RaftIndex) {
-        let committed = self.node.replica.sequencer.committed();
-        (&committed.membership, committed.changed)
+    pub(super) fn committed_membership(&self) -> (Membership, RaftIndex) {
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
+        (committed.membership.clone(), committed.changed)
     }
 
     /// Whether a durable block says that the last change of membership is committed.
     pub(super) fn change_is_durable(&self) -> bool {
-        self.node.writing.synced().commit >= self.node.replica.sequencer.committed().changed
+        let turn = self.turn();
+        turn.node.writing.synced().commit >= turn.node.replica.sequencer.committed().changed
     }
 
     /// Changes of membership in the log that are not known to be committed.
     pub(super) fn changes_in_doubt(&self) -> usize {
-        self.node.replica.sequencer.changes_in_doubt()
+        self.turn().node.replica.sequencer.changes_in_doubt()
     }
 
     /// The body of an entry as it goes to another replica.
@@ -359,18 +378,18 @@ impl Machine {
     /// It is not there in this term.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
-        self.node.replica.body_of(raft, term)
+        self.turn().node.replica.body_of(raft, term)
     }
 
     /// Whether the others have told this process what they know of it.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn is_introduced(&self) -> bool {
-        self.node.replica.may_vote()
+        self.turn().node.replica.may_vote()
     }
 
     /// Entries that are committed and wait to come into force.
     pub(super) fn changes_not_in_force(&self) -> usize {
-        self.node.replica.changes_not_in_force()
+        self.turn().node.replica.changes_not_in_force()
     }
 
     /// What is written, and will be durable once a sync that begins now is done.
@@ -378,15 +397,17 @@ impl Machine {
     /// # Errors
     /// An entry of which it is not sure cannot be read.
     pub(super) fn writes(&self) -> Result<Kept> {
-        let (state, glance) = (self.node.replica.sequencer.hard_state(), self.glance());
-        let (sure, end) = (glance.committed_raft, self.node.writing.written().end.raft);
+        let glance = self.glance();
+        let turn = self.turn();
+        let state = turn.node.replica.sequencer.hard_state();
+        let (sure, end) = (glance.committed_raft, turn.node.writing.written().end.raft);
         // Memory is ahead of the files as long as anything is planned.
-        let planned = !self.node.writing.plan.is_empty();
+        let planned = !turn.node.writing.plan.is_empty();
         let mut tail = Vec::new();
         for index in sure.0 + 1..=end.0 {
-            let header = match self.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
+            let header = match turn.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
                 Some((header, _)) => Some(header),
-                None => self.node.writing.archive.header(RaftIndex(index))?,
+                None => turn.node.writing.archive.header(RaftIndex(index))?,
             };
             let Some(header) = header else { break };
             tail.push(Seal::of(&header));
@@ -396,13 +417,14 @@ impl Machine {
 
     /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
     pub(super) fn voters(&self) -> (Vec<NodeId>, Vec<NodeId>) {
-        let membership = self.node.replica.membership();
+        let turn = self.turn();
+        let membership = turn.node.replica.membership();
         let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
         (nodes(membership.voters()), nodes(membership.voters_outgoing()))
     }
 
     pub(super) fn learners(&self) -> Vec<NodeId> {
-        self.node.replica.membership().learners().into_iter().map(NodeId).collect()
+        self.turn().node.replica.membership().learners().into_iter().map(NodeId).collect()
     }
 
     /// The entry `index`, which is committed here; none if it is not here any more.
@@ -410,30 +432,26 @@ impl Machine {
     /// # Errors
     /// It cannot be read.
     pub(super) fn entry(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
-        match self.node.replica.in_memory(index) {
+        match self.dial.entry(index) {
             Some((header, _)) => Ok(Some(header)),
-            None => self.node.writing.archive.header(index),
+            None => header_at(&self.turn().node, index),
         }
+    }
+
+    /// Whether the last turn has committed this entry: it may be gone again.
+    pub(super) fn has_seen(&self, index: RaftIndex) -> bool {
+        self.dial.entry(index).is_some()
     }
 
     /// The records of an entry, with their indexes.
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Vec<(Index, Vec<u8>)>> {
-        if header.kind != Kind::Data {
-            return Ok(Vec::new());
+    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
+        match self.dial.entry(header.raft_index) {
+            Some((_, records)) => Ok(records),
+            None => records_at(&self.turn().node, header),
         }
-        let body = match self.node.replica.in_memory(header.raft_index) {
-            Some((_, Some(pieces))) => pieces.concat().into(),
-            _ => self.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
-        };
-        let mut records = Vec::new();
-        for batch in Batches::new(&body) {
-            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
-            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
-        }
-        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
     /// What a command's block says; none: it is no command's.
@@ -444,9 +462,10 @@ impl Machine {
         if header.kind != Kind::Command {
             return Ok(None);
         }
-        let body = match self.node.replica.in_memory(header.raft_index) {
+        let turn = self.turn();
+        let body: Bytes = match turn.node.replica.in_memory(header.raft_index) {
             Some((_, Some(pieces))) => pieces.concat().into(),
-            _ => self.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
+            _ => turn.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
         };
         parse_command(&body).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
     }
@@ -459,6 +478,14 @@ impl Machine {
         Ok(self.shelf.read(index)?.data)
     }
 
+    /// A feed of its log.
+    ///
+    /// # Errors
+    /// Those of `Log::feed`.
+    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        Feed::new(self.shelf.clone(), Me::Node(self.node), self.identity.log, self.options.clone(), from)
+    }
+
     /// The first and the last record that it shows.
     pub(super) fn range(&self) -> (Index, Index) {
         self.shelf.positions.range()
@@ -469,17 +496,7 @@ impl Machine {
     /// # Errors
     /// Those of `Reader::next_record`.
     pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
-        let mut fresh = Vec::new();
-        loop {
-            match self.reader.next_record() {
-                Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
-                Ok(None) => return Ok(fresh),
-                Err(e) if e.kind() == ErrorKind::Discarded => {
-                    self.reader = self.shelf.reader(Start::First)?
-                }
-                Err(e) => return Err(e),
-            }
-        }
+        read_on(&self.shelf, &mut self.reader)
     }
 
     /// Everything that it shows.
@@ -489,6 +506,22 @@ impl Machine {
     pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
         self.reader = self.shelf.reader(Start::First)?;
         self.follow()
+    }
+}
+
+/// All that a reader has not given yet; from the beginning, if that has moved beyond where it stands.
+///
+/// # Errors
+/// Those of `Reader::next_record`.
+pub(super) fn read_on(shelf: &Shelf, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
+    let mut fresh = Vec::new();
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
+            Ok(None) => return Ok(fresh),
+            Err(e) if e.kind() == ErrorKind::Discarded => *reader = shelf.reader(Start::First)?,
+            Err(e) => return Err(e),
+        }
     }
 }
 

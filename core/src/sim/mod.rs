@@ -7,14 +7,15 @@
 //! println!("{} appends in {:?} of virtual time", report.acknowledged, report.simulated);
 //! ```
 //!
-//! What runs is what ships: the same nodes that `Log` drives with threads and a real disk, here driven call by
-//! call. Around them:
+//! What runs is what ships: the same nodes and the same driver that `Log` runs with threads and a real disk, here step by
+//! step: the seed says which thread has the turn, and when a sync ends. Around them:
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `clock` | virtual time; what is to happen when |
 //! | `network` | loss, replay, reordering, damage, walls, bounded queues |
-//! | `host`, `machine` | a process on a simulated disk, with a clock and a power switch |
+//! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
+//! | `copy` | a follower: fed, not a member |
 //! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
 //! | `oracle`, `kept` | what has to hold after every event; what is on a disk, entry by entry |
 //! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
@@ -28,6 +29,7 @@
 #[cfg(feature = "planted-bugs")]
 pub mod bugs;
 mod clock;
+mod copy;
 #[cfg(any(test, feature = "planted-bugs"))]
 mod directed;
 mod failover;
@@ -43,6 +45,7 @@ mod pending;
 mod plan;
 mod run;
 mod story;
+mod threads;
 mod world;
 
 pub use crate::moment::Moment;

@@ -198,7 +198,8 @@ impl Oracle {
             ));
         }
         if glance.committed_raft > host.checked {
-            let from = host.checked.max(glance.base_raft);
+            let seen = machine.has_seen(host.checked.next());
+            let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
             for index in from.0 + 1..=glance.committed_raft.0 {
                 match self.entry(node, machine, RaftIndex(index)) {
                     Err(Trouble::Unreadable(e)) if unreadable(&e) => {
@@ -265,7 +266,7 @@ impl Oracle {
         }
         let (membership, changed) = machine.committed_membership();
         if changed > self.config.changed || self.config.voters.is_empty() {
-            self.config = Config::of(membership, changed);
+            self.config = Config::of(&membership, changed);
         }
         Ok(())
     }
@@ -342,6 +343,18 @@ impl Oracle {
             (Some(number), known) => {
                 Err(format!("node {node} shows record {number} at {index}; committed there: {known:?}"))
             }
+        }
+    }
+
+    /// An entry is fed to a follower: it is the one that was committed there.
+    pub(super) fn is_fed(&self, node: NodeId, header: &crate::store::block::BlockHeader) -> Check {
+        let seal = Seal::of(header);
+        match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
+            Some(known) if *known == seal => Ok(()),
+            known => Err(format!(
+                "follower {node} is fed entry {} as {seal:?}; committed was {known:?}",
+                header.raft_index
+            )),
         }
     }
 

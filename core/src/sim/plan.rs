@@ -24,6 +24,8 @@ pub struct Plan {
     pub voters: u64,
     /// Replicas that only follow.
     pub learners: u64,
+    /// Copies of the log that are no members.
+    pub followers: u64,
     /// Clients without a session.
     pub plain_clients: u32,
     /// Clients with a session.
@@ -79,6 +81,7 @@ impl Plan {
             seed,
             voters,
             learners,
+            followers: Rng::new(seed ^ 0xf0_110e).below(4) as u64,
             plain_clients: rng.between(1, 3) as u32,
             session_clients: rng.between(1, 3) as u32,
             trouble: Duration::from_millis(rng.between(10_000, 25_000)),

@@ -176,6 +176,7 @@ const BUILDING_MAX: Duration = Duration::from_secs(120);
 impl World {
     fn live(&mut self) -> Check {
         self.build()?;
+        self.hang_followers();
         for client in 0..self.clients.len() {
             self.schedule.after(Duration::from_millis(client as u64), Event::Client(client));
         }
@@ -244,6 +245,13 @@ impl World {
         self.clients.iter().all(super::world::Client::is_idle)
             && self.admin.is_idle()
             && self.stragglers().is_some_and(|s| s.is_empty())
+            && self.hungry_followers().is_empty()
+    }
+
+    /// Followers that lack what the leader has.
+    fn hungry_followers(&mut self) -> Vec<NodeId> {
+        let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.glance().last_raft);
+        leader.map(|last| self.followers_behind(last)).unwrap_or_default()
     }
 
     /// Members that are not in step with the leader. None: nobody leads.
@@ -272,6 +280,10 @@ impl World {
             None => ails.push("nobody leads".to_owned()),
             Some(nodes) if nodes.is_empty() => {}
             Some(nodes) => ails.push(format!("{nodes:?} are not in step")),
+        }
+        let hungry = self.hungry_followers();
+        if !hungry.is_empty() {
+            ails.push(format!("followers {hungry:?} lack entries"));
         }
         for host in self.hosts.values() {
             let glance = host.machine.as_ref().map(super::machine::Machine::glance);
@@ -310,6 +322,7 @@ impl World {
                 return Err(format!("node {node} was removed and leads"));
             }
         }
+        self.judge_followers()?;
         linear::check(&self.history, self.oracle.log())
     }
 }

@@ -14,11 +14,15 @@
 mod admin;
 mod client;
 mod drill;
+mod followers;
 mod nemesis;
+mod process;
 mod watch;
 
 pub(super) use admin::Task;
 pub(super) use client::Client;
+use process::Burst;
+pub(super) use process::Closing;
 
 use super::clock::Schedule;
 use super::failover::FailOver;
@@ -39,24 +43,26 @@ use crate::transport::Envelope;
 use crate::types::{LogId, NodeId};
 use admin::Admin;
 use drill::Drill;
+use followers::{Follower, FollowerEvent};
 use nemesis::Nemesis;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use watch::Watch;
 
-/// Work that arrives is looked at after at most this: some gathers, as behind a busy thread.
-const TURN_DELAY_MAX: Duration = Duration::from_micros(100);
-
 #[derive(Debug)]
 pub(super) enum Event {
     Deliver(Box<Envelope>),
+    /// A thread goes on.
     Turn {
         node: NodeId,
         life: u32,
+        thread: usize,
     },
+    /// The disk has carried out a thread's sync.
     Synced {
         node: NodeId,
         life: u32,
+        thread: usize,
     },
     /// A host that is down comes back.
     Start(NodeId),
@@ -75,6 +81,7 @@ pub(super) enum Event {
     Probe,
     /// A host is taken away.
     Retire(NodeId),
+    Follower(usize, FollowerEvent),
     /// Whether all that can get on does.
     Watch,
 }
@@ -85,6 +92,8 @@ pub(super) enum Asker {
     Client(usize),
     Admin,
     Probe,
+    /// Appends right before a close.
+    Closer,
 }
 
 /// A question that a machine has not answered.
@@ -119,6 +128,8 @@ pub(super) struct World {
     pub(super) drill: Option<Drill>,
     pub(super) failovers: Vec<FailOver>,
     pub(super) next_probe: u64,
+    pub(super) burst: Burst,
+    pub(super) followers: Vec<Follower>,
     /// Nodes that were removed from the cluster.
     pub(super) left: BTreeSet<NodeId>,
 }
@@ -150,6 +161,8 @@ impl World {
             drill: None,
             failovers: Vec::new(),
             next_probe: 0,
+            burst: Burst::default(),
+            followers: Vec::new(),
             left: BTreeSet::new(),
             rng,
             plan,
@@ -214,7 +227,9 @@ impl World {
                 let life = host.life;
                 self.story.tell(now, || format!("node {node}: starts (life {life})"));
                 self.oracle.opens(host)?;
-                self.after_step(node)
+                self.after_step(node)?;
+                self.wake_all(node);
+                Ok(())
             }
             Err(error) => self.refused_to_start(node, &error),
         }
@@ -252,14 +267,14 @@ impl World {
         let now = self.now();
         match event {
             Event::Deliver(envelope) => self.deliver(*envelope)?,
-            Event::Turn { node, life } => {
-                let due = |h: &Host| h.life == life && h.turn_at == Some(now);
+            Event::Turn { node, life, thread } => {
+                let due = |h: &Host| h.life == life && h.due[thread] == Some(now);
                 if let Some(host) = self.hosts.get_mut(&node).filter(|h| due(h)) {
-                    host.turn_at = None;
-                    self.turn(node)?;
+                    host.due[thread] = None;
+                    self.turn(node, thread)?;
                 }
             }
-            Event::Synced { node, life } => self.synced(node, life)?,
+            Event::Synced { node, life, thread } => self.synced(node, life, thread)?,
             Event::Start(node) => self.start(node)?,
             Event::Resume { node, life } => self.resume(node, life)?,
             Event::Client(client) => self.client_wakes(client)?,
@@ -273,6 +288,7 @@ impl World {
             Event::Mend(trouble) => self.mend(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
+            Event::Follower(n, event) => self.follower_event(n, event)?,
             Event::Watch => self.watch()?,
         }
         Ok(true)
@@ -283,55 +299,9 @@ impl World {
         self.story.mix(&[2, self.now().0, envelope.from.0, node.0, envelope.bytes() as u64]);
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         if host.deliver(envelope) {
-            self.turn_soon(node);
+            self.wake_called(node);
         }
         Ok(())
-    }
-
-    /// Lets a host turn a little later, with all that comes till then.
-    pub(super) fn turn_soon(&mut self, node: NodeId) {
-        let delay = Duration::from_nanos(self.rng.between(1_000, TURN_DELAY_MAX.as_nanos() as u64));
-        let at = self.now().plus(delay);
-        self.turn_by(node, at);
-    }
-
-    fn turn_by(&mut self, node: NodeId, at: Moment) {
-        let at = at.max(self.now());
-        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
-        if host.turn_at.is_none_or(|t| t > at) {
-            host.turn_at = Some(at);
-            self.schedule.at(at, Event::Turn { node, life: host.life });
-        }
-    }
-
-    fn turn(&mut self, node: NodeId) -> Check {
-        let now = self.now();
-        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        host.clock.show(now, host.wrong_by_ms);
-        let Some(machine) = host.running() else { return Ok(()) };
-        let outcome = machine.turn(now);
-        self.settle(node, outcome)
-    }
-
-    fn synced(&mut self, node: NodeId, life: u32) -> Check {
-        let now = self.now();
-        let Some(host) = self.hosts.get_mut(&node).filter(|h| h.life == life) else { return Ok(()) };
-        if host.state == State::Paused {
-            // The disk goes on; the process learns of it when it wakes.
-            self.schedule.after(Duration::from_millis(10), Event::Synced { node, life });
-            return Ok(());
-        }
-        host.clock.show(now, host.wrong_by_ms);
-        let Some(machine) = host.running() else { return Ok(()) };
-        let ran = machine.run_sync();
-        if ran.is_ok()
-            && let Some(kept) = host.syncing.take()
-        {
-            host.kept = kept;
-        }
-        let Some(machine) = host.running() else { return Ok(()) };
-        let outcome = ran.and_then(|()| machine.end_sync(now));
-        self.settle(node, outcome)
     }
 
     fn resume(&mut self, node: NodeId, life: u32) -> Check {
@@ -343,29 +313,8 @@ impl World {
         }
         let now = self.schedule.now();
         self.story.tell(now, || format!("node {node}: goes on after a pause"));
-        self.turn_soon(node);
+        self.wake_all(node);
         Ok(())
-    }
-
-    /// After a machine has done something: it may have lost its disk's power, or have failed.
-    fn settle(&mut self, node: NodeId, outcome: LogResult<()>) -> Check {
-        let now = self.now();
-        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        if host.disk.is_off() {
-            self.counts.add(Fault::PowerCutInside);
-            self.story.tell(now, || format!("node {node}: the power failed in the midst of a call"));
-            let after = self.rng.between(100, 4000);
-            return self.cut_power(node, Duration::from_millis(after));
-        }
-        let Err(error) = outcome else { return self.after_step(node) };
-        self.story.tell(now, || format!("node {node}: poisoned: {error}"));
-        self.oracle.may_fail(host, &error)?;
-        if let Some(machine) = host.running() {
-            machine.poison(error);
-        }
-        self.after_step(node)?;
-        let back = self.rng.between(200, 3000);
-        self.kill(node, Duration::from_millis(back))
     }
 
     /// What follows from what a machine did: messages, a sync, news, answers, the next turn.
@@ -374,13 +323,6 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let Some(machine) = host.running() else { return Ok(()) };
         let outgoing = machine.take_outgoing();
-        let began = machine.begin_sync(now);
-        if began {
-            host.syncing = machine.writes().ok();
-            host.slow_sync = host.limp > 1;
-            let takes = host.sync_takes(&mut self.rng);
-            self.schedule.after(takes, Event::Synced { node, life: host.life });
-        }
         for envelope in outgoing {
             self.oracle.leaves(host, &self.plan, &envelope)?;
             for (at, envelope) in self.network.send(now, envelope, &mut self.counts) {
@@ -415,12 +357,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.note_voters();
         }
-        let deadline = self.machine(node).and_then(|m| m.deadline(now));
-        if let Some(at) = deadline {
-            // A deadline of now is work that is left: let a little time pass all the same, as it would.
-            let at = if at <= now { now.plus(Duration::from_micros(20)) } else { at };
-            self.turn_by(node, at);
-        }
+        self.wake_called(node);
         Ok(())
     }
 
@@ -448,7 +385,7 @@ impl World {
             host.attempts.push(attempt);
         }
         self.schedule.at(now.plus(patience), Event::Expire(attempt));
-        self.turn_soon(node);
+        self.wake_called(node);
         Some(Ok(attempt))
     }
 
@@ -483,6 +420,7 @@ impl World {
             self.forget(attempt);
             let told = result.as_ref().map_or_else(|e| u64::from(e.kind().code()) << 32, |a| a.first.0);
             self.story.mix(&[3, self.now().0, node.0, told]);
+            self.answered_at_the_end(node, asker, &result)?;
             self.answered(asker, attempt, Some((node, result)))?;
         }
         Ok(())
@@ -498,6 +436,7 @@ impl World {
             Asker::Client(client) => self.client_hears(client, attempt, result),
             Asker::Admin => self.admin_hears(attempt, result.map(|(_, r)| r)),
             Asker::Probe => self.probe_hears(attempt, result),
+            Asker::Closer => self.closer_hears(attempt, result),
         }
     }
 }

@@ -603,3 +603,53 @@ fn shells_and_manual_readers_are_served() {
     assert!(pages["written"].as_array().unwrap().len() >= 10);
     assert!(dir.path().join("chiplog-verify.1").exists() && dir.path().join("chiplog.1").exists());
 }
+
+/// A batch of 3 records whose 102,000 zeros pack well, and whose table of record ends is none.
+fn zeros_without_a_table() -> chiplog::Batch {
+    let mut bytes = vec![0; 40];
+    bytes.extend([0x1f, 0, 1, 0]);
+    bytes.extend([255; 399]);
+    bytes.extend([230, 0x50, 0, 0, 0, 0, 0]);
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    bytes[8..12].copy_from_slice(&3u32.to_le_bytes());
+    bytes[12..16].copy_from_slice(&102_000u32.to_le_bytes());
+    bytes[34] = 1;
+    let crc = bytes[4..].iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 })
+    });
+    bytes[..4].copy_from_slice(&(!crc).to_le_bytes());
+    chiplog::Batch::decode(bytes.into()).unwrap()
+}
+
+#[test]
+fn undecodable_batches_are_named_and_skipped() {
+    let place = Place::empty();
+    let log = chiplog::Log::open(place.log(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+    log.append(b"before").unwrap();
+    log.append_batch(&zeros_without_a_table()).unwrap();
+    log.append(b"behind").unwrap();
+    log.close().unwrap();
+    let ended = place.run("read", &[]).fails(3);
+    assert_eq!(ended.text(), "before\n");
+    assert!(ended.err.contains("records 2 to 4 cannot be unpacked"), "{}", ended.err);
+    let skipped = place.run("read", &["--skip-undecodable"]).ok();
+    assert_eq!(skipped.text(), "before\nbehind\n");
+    assert!(skipped.err.starts_with("chiplog: skipped: records 2 to 4"), "{}", skipped.err);
+    let skipped = place.run("read", &["--skip-undecodable", "--json"]).ok();
+    assert_eq!(skipped.lines().len(), 2);
+    assert!(
+        skipped.error()["undecodable"].as_str().unwrap().contains("go on at record 5"),
+        "{}",
+        skipped.err
+    );
+    let salvaged = place.run("read", &["--salvage"]).ok();
+    assert_eq!(salvaged.text(), "before\nbehind\n");
+    assert!(salvaged.err.contains("records 2 to 4"), "{}", salvaged.err);
+    let verified = place.run("verify", &["--json"]).ok().json();
+    assert_eq!((&verified["ok"], &verified["corrupt"]), (&true.into(), &0.into()));
+    assert_eq!(verified["undecodable"], 1);
+    assert_eq!(verified["faults"][0]["severity"], "undecodable");
+    let words = place.run("verify", &[]).ok();
+    assert!(words.text().contains("undecodable: ") && words.text().contains("sound: "), "{}", words.text());
+}

@@ -89,7 +89,7 @@ fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
     let last = stage.answer(&ticket).unwrap();
     stage.pass(1);
     assert_eq!(stage.committed(3), last);
-    stage.machines.remove(&3);
+    stage.stop(3);
     stage.disks.insert(3, SimDisk::resume(old));
     (stage, last)
 }

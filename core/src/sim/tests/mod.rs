@@ -5,6 +5,7 @@ mod introductions;
 mod removals;
 
 use super::machine::{Machine, Request, SetClock, Setup};
+use super::threads::Then;
 use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
 use crate::completion::Ticket;
@@ -35,6 +36,8 @@ struct Stage {
     cut: BTreeSet<(u64, u64)>,
     /// Nodes whose syncs do not end.
     held: BTreeSet<u64>,
+    /// Nodes whose syncs are under way, and on which thread.
+    syncing: BTreeMap<u64, usize>,
 }
 
 impl Stage {
@@ -48,6 +51,7 @@ impl Stage {
             clock: Arc::default(),
             cut: BTreeSet::new(),
             held: BTreeSet::new(),
+            syncing: BTreeMap::new(),
         };
         stage.start(1, Bootstrap::Init);
         for node in 2..=members {
@@ -87,6 +91,7 @@ impl Stage {
     /// Ends a process; what it wrote stays.
     fn stop(&mut self, node: u64) {
         self.machines.remove(&node).unwrap();
+        self.syncing.remove(&node);
         let disk = self.disks[&node].kill();
         self.disks.insert(node, disk);
     }
@@ -94,6 +99,7 @@ impl Stage {
     /// Cuts the power of a node: nothing stays that was not synced.
     fn cut_power(&mut self, node: u64) {
         self.machines.remove(&node).unwrap();
+        self.syncing.remove(&node);
         let disk = self.disks[&node].crash(|_| 0);
         self.disks.insert(node, disk);
         self.held.remove(&node);
@@ -112,46 +118,56 @@ impl Stage {
         }
     }
 
-    /// Whatever can happen now, happens.
+    /// Whatever can happen now, happens; syncs end, but for those that are held.
     fn settle(&mut self) {
-        let mut fresh = true;
         for _ in 0..1_000 {
             let mut sent = Vec::new();
-            for (node, machine) in &mut self.machines {
-                machine.turn(self.now).unwrap();
-                if !self.held.contains(node) && machine.begin_sync(self.now) {
-                    machine.run_sync().unwrap();
-                    machine.end_sync(self.now).unwrap();
+            let mut fresh = false;
+            let nodes: Vec<u64> = self.machines.keys().copied().collect();
+            for node in nodes {
+                while self.runs(node) {
                     fresh = true;
                 }
-                sent.extend(machine.take_outgoing());
+                sent.extend(self.machines[&node].take_outgoing());
             }
             if sent.is_empty() && !fresh {
                 return;
             }
-            fresh = false;
             self.deliver(sent);
         }
         panic!("messages go to and fro for ever");
     }
 
-    /// The least that can happen: each machine takes what has come, or ends its sync, and says what it has to say.
+    /// One of a node's threads goes on: the one whose sync is under way, unless that is held. True if there is more to do.
+    fn runs(&mut self, node: u64) -> bool {
+        let machine = self.machines.get_mut(&node).unwrap();
+        let syncs = self.syncing.get(&node).copied();
+        let thread = match syncs {
+            Some(thread) if !self.held.contains(&node) => {
+                machine.sync(thread).unwrap();
+                self.syncing.remove(&node);
+                thread
+            }
+            Some(thread) => 1 - thread,
+            None => 0,
+        };
+        let then = machine.run(thread, self.now, false).0.then;
+        assert!(machine.failure().is_none(), "{:?}", machine.failure());
+        if then == Then::Syncing {
+            self.syncing.insert(node, thread);
+            return !self.held.contains(&node);
+        }
+        false
+    }
+
+    /// The least that can happen: of each machine one thread goes on, and what it says arrives.
     fn creep(&mut self) {
         let mut sent = Vec::new();
         let mut quiet = true;
-        for (node, machine) in &mut self.machines {
-            if self.held.contains(node) {
-                machine.turn(self.now).unwrap();
-            } else if machine.begin_sync(self.now) {
-                quiet = false;
-            } else if machine.is_syncing() {
-                machine.run_sync().unwrap();
-                machine.end_sync(self.now).unwrap();
-                quiet = false;
-            } else {
-                machine.turn(self.now).unwrap();
-            }
-            sent.extend(machine.take_outgoing());
+        let nodes: Vec<u64> = self.machines.keys().copied().collect();
+        for node in nodes {
+            quiet &= !self.runs(node);
+            sent.extend(self.machines[&node].take_outgoing());
         }
         quiet &= sent.is_empty();
         self.deliver(sent);

@@ -56,6 +56,9 @@ impl Nemesis {
                     | Fault::CorruptBody
                     | Fault::QueueFull
                     | Fault::Jump
+                    | Fault::FollowerSwitch
+                    | Fault::FollowerChain
+                    | Fault::FollowerJump
                     | Fault::Promote
                     | Fault::ShrinkToOne
                     | Fault::SessionExpired
@@ -72,6 +75,11 @@ impl Nemesis {
             maimed: BTreeSet::new(),
             hold: None,
         }
+    }
+
+    /// Whether no trouble lasts.
+    pub(in crate::sim) fn is_quiet(&self) -> bool {
+        self.troubles.is_empty()
     }
 
     /// All that lasts.
@@ -130,6 +138,8 @@ impl World {
             }
             Fault::LeaderKilled => return self.begin_drill(),
             Fault::Pause => self.pause(node),
+            Fault::Close => return self.close(node),
+            Fault::FollowerCrash | Fault::FollowerFull => return self.strike_follower(kind),
             Fault::Limp => self.limp(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
             Fault::DiskFull => self.fill_disk(node),
@@ -194,6 +204,7 @@ impl World {
         }
         self.network.open();
         self.network.weather = Weather::default();
+        self.mend_followers();
         let now = self.now();
         for host in self.hosts.values_mut() {
             host.cut_recovery = None;
@@ -312,7 +323,7 @@ impl World {
         let time = self.nemesis.millis(50, 8_000);
         let Some(host) = self.hosts.get_mut(&node) else { return false };
         host.state = State::Paused;
-        host.turn_at = None;
+        host.due = Default::default();
         self.schedule.after(time, Event::Resume { node, life: host.life });
         true
     }

@@ -189,7 +189,7 @@ impl World {
 fn is_well(host: &Host) -> bool {
     let slow = host.limp > 1 || (host.slow_sync && host.syncing.is_some());
     let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
-    host.state == State::Up && !slow && host.maimed.is_none() && !poisoned
+    host.state == State::Up && !slow && host.maimed.is_none() && !poisoned && host.closing.is_none()
 }
 
 impl super::Nemesis {
