@@ -16,9 +16,9 @@
 //! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
 //! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
 //!   may be, while a sync lasts, what the node came to want later.
-//! - What was submitted before the log was closed is ordered and committed as long as that gets on. A replica leads no longer
-//!   than this needs: not for a disk that stands.
-//! - The last word is said once, whatever panics meanwhile, and waits for no disk.
+//! - Appends that were submitted before the log was closed are ordered and committed while commits go on. A replica leads no
+//!   longer than this needs: it does not lead on while a disk hangs.
+//! - All who wait are told of the end, even after a panic, and before any disk is waited for.
 
 use crate::cluster::Cluster;
 use crate::completion::Outcome;
@@ -78,11 +78,11 @@ struct Turn {
     /// The log is closed.
     ending: Option<Ending>,
     ended: Option<Result<()>>,
-    /// The last word is said, to the end.
+    /// All who wait were told of the end.
     silent: bool,
 }
 
-/// A closed log goes on while what was submitted before gets committed.
+/// A closed log goes on while appends that were submitted before get committed.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     committed: RaftIndex,
@@ -127,7 +127,7 @@ impl Driver {
         if outcome.is_err() {
             turn.ended.get_or_insert_with(|| Err(panicked()));
         }
-        // A second time, if foreign code panics in it: what was said then stays said.
+        // A second time, if foreign code panics in it: telling again is harmless.
         for _ in 0..2 {
             if !turn.silent {
                 turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
@@ -194,7 +194,7 @@ impl Driver {
         if closed {
             let (committed, patience) = (turn.node.replica.committed(), self.cluster.election_timeout * 2);
             let ending = Ending::note(&mut turn.ending, committed, now, patience);
-            // Nobody else could lead a log on its own: it waits for its disk, as any append does.
+            // Nobody else could lead a log on its own, so it waits for its disk as any append does.
             let may_go_on = now < ending.until || turn.node.is_alone();
             if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
@@ -256,8 +256,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The last word: to all who wait here, then to the other replicas. Only then the helper thread is waited for: its disk
-    /// may stand.
+    /// Tells of the end: first all who wait here, then the other replicas. Only then waits for the helper thread, whose disk
+    /// may hang.
     fn end(&self, turn: &mut Turn) {
         let node = &mut turn.node;
         let cause = turn.ended.clone().and_then(Result::err);
