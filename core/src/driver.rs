@@ -16,9 +16,9 @@
 //! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
 //! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
 //!   may be, while a sync lasts, what the node came to want later.
-//! - What was submitted before the log was closed is ordered and committed as long as that gets on. A replica leads no longer
-//!   than this needs: not for a disk that stands.
-//! - The last word is said once, whatever panics meanwhile, and waits for no disk.
+//! - Appends that were submitted before the log was closed are ordered and committed while commits go on. A replica leads no
+//!   longer than this needs: it does not lead on while a disk hangs.
+//! - All who wait are told of the end once, even after a panic, and before any disk is waited for.
 //!
 //! What a thread decides while it has the turn is [`Driver::step`]: it knows no threads, no locks and no clock. The
 //! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
@@ -203,11 +203,11 @@ pub(crate) struct Turn<N> {
     /// The log is closed.
     ending: Option<Ending>,
     pub(crate) ended: Option<Result<()>>,
-    /// The last word is said, to the end.
+    /// All who wait were told of the end.
     silent: bool,
 }
 
-/// A closed log goes on while what was submitted before gets committed.
+/// A closed log goes on while appends that were submitted before get committed.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     committed: RaftIndex,
@@ -254,10 +254,10 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         self.leave();
     }
 
-    /// The end of a thread; the first one says the last word.
+    /// The end of a thread; the first one tells all who wait.
     pub(crate) fn leave(&self) {
         let mut turn = self.turn();
-        // A second time, if foreign code panics in it: what was said then stays said.
+        // A second time, if foreign code panics in it: telling again is harmless.
         for _ in 0..2 {
             if !turn.silent {
                 turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
@@ -329,7 +329,7 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         if closed {
             let (committed, patience) = (turn.node.committed(), self.cluster.election_timeout * 2);
             let ending = Ending::note(&mut turn.ending, committed, now, patience);
-            // Nobody else could lead a log on its own: it waits for its disk, as any append does.
+            // Nobody else could lead a log on its own, so it waits for its disk as any append does.
             let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
             if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
                 return Ok(Next::Pause);
@@ -396,8 +396,8 @@ impl<N: Steered, W: Watch<N>> Driver<N, W> {
         Ok(())
     }
 
-    /// The last word: to all who wait here, then to the other replicas. Only then the helper thread is waited for: its disk
-    /// may stand.
+    /// Tells of the end: first all who wait here, then the other replicas. Only then waits for the helper thread, whose disk
+    /// may hang.
     fn end(&self, turn: &mut Turn<N>) {
         let node = &mut turn.node;
         let cause = turn.ended.clone().and_then(Result::err);

@@ -10,7 +10,7 @@
 //! - between two looks it moves by what passed on the process's own clock, plus at most as much again, and at most
 //!   [`CORRECTION_MAX`] a look. So since the log was opened it has moved at most twice as far as time has passed.
 //!
-//! Limits, which are told in `docs/positions.md`: the wall clock is believed when the log is opened, because a log can have
+//! Limits (`docs/positions.md` tells them): the wall clock is believed when the log is opened, because a log can have
 //! been at rest for years; and replicas whose clocks differed when they were opened move the time by that difference when
 //! the lead goes from one to the other.
 //!
@@ -30,25 +30,25 @@ const NOTICED: Duration = Duration::from_secs(60);
 pub(crate) struct LogClock {
     /// When it was last looked at.
     at: Moment,
-    /// What it showed then, since 1970. Finer than the log's timestamps: many looks fall into one millisecond.
+    /// The time that it showed then, since 1970. Finer than the log's timestamps: many looks fall into one millisecond.
     shown: Duration,
     /// Whether it differs from the wall clock by so much that it was told.
     is_off: bool,
 }
 
 impl LogClock {
-    /// Shows what the wall clock shows.
+    /// Begins with the wall clock's time.
     pub(crate) fn new(now: Moment, wall: Timestamp) -> Self {
         Self { at: now, shown: Duration::from_millis(wall.0), is_off: false }
     }
 
-    /// What a look would show.
+    /// The time that a look would show. Changes nothing.
     pub(crate) fn peek(&self, now: Moment, wall: Timestamp) -> Timestamp {
         let shown = self.corrected(now, wall);
         Timestamp(u64::try_from(shown.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What it shows now.
+    /// The time now.
     pub(crate) fn look(&mut self, now: Moment, wall: Timestamp) -> Timestamp {
         self.shown = self.corrected(now, wall);
         self.at = self.at.max(now);

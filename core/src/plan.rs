@@ -105,10 +105,10 @@ impl Plan {
         }
     }
 
-    /// Whether records of so many bytes can follow at once. Has a file begun, if none is ready; for who does not order them.
+    /// Whether records of that many bytes can follow at once. Has a file begun if none is ready, and waits for none.
     pub(crate) fn has_room(&self, body: usize) -> bool {
         if self.fits(body) {
-            !self.is_last_resort || !self.preparer.is_one_coming() && self.preparer.has_one_ready()
+            !self.awaits_here(Purpose::Data) && (!self.is_last_resort || self.preparer.has_one_ready())
         } else {
             self.ahead.is_empty()
                 && !self.preparer.is_coming(Purpose::Data)

@@ -78,7 +78,7 @@ pub(crate) struct Replica {
     /// What raft's applied entries lead to.
     membership: Membership,
     ticks: Ticks,
-    /// What the entries that it orders get their time from.
+    /// The clock of the entries that it orders.
     clock: LogClock,
     durability: Durability,
     /// Appends and commands whose entries are not committed, in the order of the log.
@@ -207,7 +207,7 @@ impl Replica {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// The log's time: what an entry would carry that is ordered now.
+    /// The log's time: the one of an entry that would be ordered now.
     pub(crate) fn time(&self, now: Moment) -> Timestamp {
         let shown = self.clock.peek(now, self.options.clock.now());
         shown.max(self.sequencer.last_timestamp())

@@ -5,7 +5,7 @@
 //! live is decided again at replay. Time is the log's: the timestamp of the block that is being placed.
 //!
 //! Invariants:
-//! - Only entries change the table. What a leader decides before an entry exists (whether to refuse, which session
+//! - Only entries change the table. A leader that decides before an entry exists (whether to refuse, which session
 //!   has to go) only looks at it, so every replica has the same table behind the same entry.
 //! - The batches of a session are numbered 1, 2, 3 … without a gap; `last` is the newest one in the log.
 //! - What is remembered are the newest batches without a gap, up to and including `last`; of a session that

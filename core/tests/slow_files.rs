@@ -8,9 +8,10 @@ mod hooked;
 #[path = "support/trio.rs"]
 mod trio;
 
-use chiplog::{Index, Start, Ticket};
+use chiplog::{Index, Log, Options, Start, Ticket};
 use hooked::Hooks;
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 use trio::{Gate, PATIENCE, SEGMENT_BYTES, Trio};
 
 /// While it is closed, no new file comes to an end.
@@ -104,4 +105,24 @@ fn followers_that_wait_for_a_file_go_on_answering() {
     assert!(tickets.last().unwrap().poll().is_none());
     trio.gates[1..].iter().for_each(|gate| gate.open());
     has_all(&trio, tickets);
+}
+
+/// It was given two seconds: then what needed the file was refused as `Closed`.
+#[test]
+fn log_on_its_own_is_closed_once_its_file_is_there() {
+    let gate = std::sync::Arc::new(Files::default());
+    let disk = std::sync::Arc::new(hooked::Hooked::new(gate.clone()));
+    let log = Log::open_on(disk, Options::with_segment_bytes(SEGMENT_BYTES)).unwrap();
+    gate.close();
+    let records = 3 * SEGMENT_BYTES as usize / 1000;
+    let tickets: Vec<_> = (0..records).map(|_| log.submit(&[7; 1000]).unwrap()).collect();
+    gate.wait_for_file();
+    let closing = std::thread::spawn(move || log.close());
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(!closing.is_finished());
+    gate.open();
+    closing.join().unwrap().unwrap();
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
 }

@@ -33,7 +33,7 @@ struct Syncs {
     /// And how many wait.
     state: Mutex<(Fate, u32)>,
     changed: Condvar,
-    /// New files stand.
+    /// New files hang.
     fills: AtomicBool,
     filling: AtomicBool,
 }
@@ -197,7 +197,7 @@ fn a_leader_that_is_closed_hears_what_the_others_have() {
     closing.join().unwrap().unwrap();
 }
 
-/// What waited in the queue was refused as `Closed` as soon as all was committed that the leader had taken from it.
+/// Appends in the queue were refused as `Closed` once all was committed that the leader had taken from it.
 #[test]
 fn queued_appends_are_committed_when_the_log_is_closed() {
     let trio = Replicas::tuned(Duration::from_secs(20), |cluster| cluster.uncommitted_bytes_max = 1);
@@ -212,9 +212,9 @@ fn queued_appends_are_committed_when_the_log_is_closed() {
     closing.join().unwrap().unwrap();
 }
 
-/// The last word waited for the helper thread, whose disk stood: readers at the tail and barriers never heard of the poison.
+/// A poisoned log waited for its helper thread, whose disk hung, before it told readers at the tail and barriers.
 #[test]
-fn poison_is_told_while_the_helper_stands() {
+fn poison_is_told_while_the_helper_hangs() {
     let trio = Replicas::new();
     trio.gates[0].fills.store(true, Ordering::SeqCst);
     let mut tickets = Vec::new();
@@ -231,7 +231,7 @@ fn poison_is_told_while_the_helper_stands() {
     trio.gates[0].fills.store(false, Ordering::SeqCst);
 }
 
-/// Panics when a last word is sent.
+/// Panics when a replica that ends sends something.
 #[derive(Debug)]
 struct Panics {
     inner: Arc<dyn Transport>,
@@ -254,9 +254,9 @@ impl Transport for Panics {
     }
 }
 
-/// The thread that had the last word counted as having said it before it did: after a panic in it nobody was told.
+/// The end counted as told before anybody was told: after a panic in between nobody was.
 #[test]
-fn panic_in_the_last_word_leaves_nobody_waiting() {
+fn panic_at_the_end_leaves_nobody_waiting() {
     let armed = Arc::new(AtomicBool::new(false));
     let trio = Replicas::tuned(Duration::from_millis(500), |cluster| {
         if cluster.node == NodeId(1) {

@@ -4,14 +4,14 @@
 //! leader                                      voters
 //! ------                                      ------
 //! no file for an append: it is refused as Full
-//! Room(bytes) ------------------------------> room for so many bytes of records?
+//! Room(bytes) ------------------------------> room for that many bytes of records?
 //!                                 <---------- HasRoom(bytes): yes. No room, or an older version: no answer
 //! those with room are a majority of the voters:
 //! the one of them that lacks least may lead
 //! ```
 //!
-//! The lead does not go back and forth: only who has room gets it, and only if what it orders can be committed without
-//! those that have none. Otherwise the leader keeps it, and refuses: nothing is accepted that could not be committed.
+//! The lead does not go back and forth. Only a voter with room gets it, and only if its entries can be committed without
+//! the voters that have none. Otherwise the leader keeps the lead and refuses: it accepts nothing that could not be committed.
 //!
 //! Invariants:
 //! - voters are asked only when an append was refused for want of room, and once in an election time-out at most;
@@ -27,14 +27,14 @@ use crate::types::NodeId;
 use crate::writing::Writing;
 use std::collections::BTreeSet;
 
-/// What is known of room elsewhere.
+/// Whether others have room.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    /// What this leader asked last, while it lacks room.
+    /// The last question of this leader, while it lacks room.
     asked: Option<Asked>,
     /// When it asked last.
     asked_at: Option<Moment>,
-    /// What the leader asks of this replica.
+    /// The leader's question to this replica.
     question: Option<(NodeId, u64)>,
 }
 
@@ -50,7 +50,7 @@ impl Replica {
         self.handover.asked = None;
     }
 
-    /// This leader has refused records of so many bytes: asks whether others could take them.
+    /// This leader has refused records of that many bytes: asks whether others could take them.
     pub(super) fn has_refused(&mut self, bytes: usize, why: &Error, now: Moment) {
         let again = self.handover.asked_at.map(|at| at.plus(self.cluster.election_timeout));
         let lacks_room = matches!(why.kind(), ErrorKind::Full | ErrorKind::Io);
@@ -67,7 +67,7 @@ impl Replica {
         }
     }
 
-    /// A leader asks for room. It is answered once it is known what is planned: by [`Self::answer_room`].
+    /// A leader asks for room. [`Self::answer_room`] answers once all that came before is planned.
     pub(super) fn asked_for_room(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let bytes = parse(body)?;
         if from.0 != self.raw.raft.leader_id {
@@ -77,7 +77,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Says so, if there is room for the records that a leader has none for. Never waits for a file.
+    /// Answers if there is room for the records that the leader has none for. Never waits for a file.
     pub(super) fn answer_room(&mut self, writing: &mut Writing) {
         let Some((from, bytes)) = self.handover.question.take() else { return };
         let may = self.membership.get(self.node()).is_some_and(may_lead) && self.exclusion().is_none();

@@ -91,12 +91,12 @@ impl Three {
     fn tables_are_equal(&self) {
         let table = self.leader.sessions.encode();
         assert_eq!(self.follower.sessions.encode(), table, "of the follower");
-        assert_eq!(self.restarted.sessions.encode(), table, "of who read an opening");
+        assert_eq!(self.restarted.sessions.encode(), table, "of the one that read an opening");
     }
 }
 
-/// The leader dropped what was expired by its clock, and then refused: an opening that was written next lacked sessions
-/// that the others had.
+/// The leader dropped sessions that were expired by its clock, and then refused. The next opening lacked sessions that the
+/// others had.
 #[test]
 fn refused_open_leaves_every_table_alone() {
     let mut three = Three::new();

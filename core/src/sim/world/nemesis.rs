@@ -533,7 +533,9 @@ impl World {
         let voters = self.voters();
         let is_member = voters.contains(&away)
             || self.leader().and_then(|l| self.machine(l)).is_some_and(|m| m.learners().contains(&away));
-        let fits = (2..=5).contains(&voters.len()) && self.present().len() <= 7;
+        // Those that stay have to be a majority of the voters.
+        let least = if voters.contains(&away) { 3 } else { 2 };
+        let fits = (least..=5).contains(&voters.len()) && self.present().len() <= 7;
         if !self.admin.is_idle() || !self.nemesis.maimed.is_empty() || !is_member || !fits {
             return Ok(());
         }
