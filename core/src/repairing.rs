@@ -306,14 +306,14 @@ impl Repairing {
         let Some(entries) = wound.superseded_by(doubt.rivals.spares()) else {
             return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, doubt.why));
         };
-        let mut probe = Probe::new(&*self.damaged.disk, wound.place.clone(), PIECE_BYTES)?;
-        let own = probe.states(SEGMENT_HEADER_BYTES)?.max_by_key(|state| state.term);
-        // The one of the newer term; of the same one, its own vote.
-        let state = own.into_iter().chain(learnt).reduce(|a, b| if b.term > a.term { b } else { a });
-        let Some(state) = state.filter(|state| state.term > wound.anchor.1 && learnt.is_some()) else {
+        let Some(learnt) = learnt.filter(|state| state.term > wound.anchor.1) else {
             self.greet(now);
             return Ok(false);
         };
+        // The one of the newer term; of the same one, its own vote.
+        let mut probe = Probe::new(&*self.damaged.disk, wound.place.clone(), PIECE_BYTES)?;
+        let own = probe.states(SEGMENT_HEADER_BYTES)?.max_by_key(|state| state.term);
+        let state = own.filter(|own| own.term >= learnt.term).unwrap_or(learnt);
         wound.supersede(&*self.damaged.disk, entries, state, PROOF_BYTES_MAX)?;
         self.repaired += 1;
         tracing::warn!(

@@ -623,51 +623,90 @@ fn mapped_files_are_repaired_under_their_readers() {
     assert!(held.iter().zip(&records).all(|(h, r)| h.data == r[..]));
 }
 
+/// A leader was cut off, and then stopped, with entries of its own, of which one that others follow is damaged,
+/// `hurt_from` the last; the other two have committed others in their place.
+fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
+    let mut trio = Trio::new();
+    trio.append(20, 500);
+    let victim = trio.leader();
+    trio.network.disconnect(NodeId(victim));
+    let own: Vec<_> = (0..6)
+        .map(|n| {
+            let before = trio.log(victim).status().last_raft;
+            let ticket = trio.log(victim).submit(&record(700 + n, 900)).unwrap();
+            wait("its own entry", || trio.log(victim).status().last_raft > before);
+            ticket
+        })
+        .collect();
+    wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
+    let image = trio.disk(victim).visible();
+    let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
+    wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
+    let _ = trio.logs[victim as usize - 1].take().unwrap().close();
+    drop(own);
+    trio.append(12, 3000);
+    trio.disks[victim as usize - 1] = SimDisk::new(image);
+    trio.hurt(victim, -1, |blocks| {
+        let data: Vec<_> = blocks.iter().filter(|b| b.2 == DATA).collect();
+        vec![flip(data[data.len() - 1 - hurt_from].0 + 70)]
+    });
+    trio.network.connect(NodeId(victim));
+    (trio, victim)
+}
+
+impl Trio {
+    /// Starts a replica, and waits until it is one of them again, with a sound log that has everything.
+    fn recovers(&mut self, victim: u64, what: &str) {
+        self.start(victim, NO_SCRUB);
+        wait(what, || {
+            assert_eq!(self.log(victim).poison_cause().map(|e| e.to_string()), None, "{what}");
+            self.log(victim).status().role == Role::Follower
+        });
+        self.log(victim).wait_for(self.last(), PATIENCE).unwrap();
+        assert_eq!(self.read(victim), Ok(()), "{what}");
+        wait("sound files", || self.is_sound(victim));
+    }
+}
+
 /// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
-/// the others had in its place did not fit. Seen with a leader that was cut off with entries of its own.
+/// the others had in its place did not fit.
 #[test]
 fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
     for hurt_from in [1, 2] {
-        let mut trio = Trio::new();
-        trio.append(20, 500);
-        let victim = trio.leader();
-        trio.network.disconnect(NodeId(victim));
-        // Entries of its own, which it alone has durably; the other two go on without it.
-        let own: Vec<_> = (0..6)
-            .map(|n| {
-                let before = trio.log(victim).status().last_raft;
-                let ticket = trio.log(victim).submit(&record(700 + n, 900)).unwrap();
-                wait("its own entry", || trio.log(victim).status().last_raft > before);
-                ticket
-            })
-            .collect();
-        wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
-        let image = trio.disk(victim).visible();
-        let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
-        wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
-        let _ = trio.logs[victim as usize - 1].take().unwrap().close();
-        drop(own);
-        trio.append(12, 3000);
-        trio.disks[victim as usize - 1] = SimDisk::new(image);
-        // Of its own entries one that others follow.
-        trio.hurt(victim, -1, |blocks| {
-            let data: Vec<_> = blocks.iter().filter(|b| b.2 == DATA).collect();
-            vec![flip(data[data.len() - 1 - hurt_from].0 + 70)]
-        });
-        trio.network.connect(NodeId(victim));
-        trio.start(victim, NO_SCRUB);
-        wait("the repair", || {
-            assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None, "it ended");
-            trio.log(victim).status().role == Role::Follower
-        });
+        let (mut trio, victim) = superseded_and_damaged(hurt_from);
+        trio.recovers(victim, "the repair");
         trio.append(3, 500);
-        assert_eq!(trio.log(victim).status().role, Role::Follower);
-        wait("sound files", || trio.is_sound(victim));
         (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
         trio.let_lead(victim);
         trio.append(3, 500);
         (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
     }
+}
+
+/// The power goes in the midst of the repair, and what was not synced is kept or lost by chance.
+#[test]
+fn crash_in_the_midst_of_such_a_repair_is_repaired() {
+    let mut halves = 0;
+    for calls in (2..32).step_by(3) {
+        let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
+        let harmed = trio.disk(victim).visible().fingerprint();
+        trio.start(victim, NO_SCRUB);
+        // What is to be read to find out was read; it listens for a while before it writes.
+        trio.disk(victim).cut_power_after(calls);
+        wait("the power cut, or the end of the repair", || {
+            let log = trio.log(victim);
+            log.poison_cause().is_some() || log.status().role != Role::Repairing
+        });
+        let log = trio.logs[victim as usize - 1].take().unwrap();
+        let was_cut = log.status().role == Role::Repairing;
+        let _ = log.close();
+        let crashed = trio.disk(victim).crash_randomly(&mut Rng::new(calls));
+        halves += usize::from(was_cut && crashed.visible().fingerprint() != harmed);
+        trio.disks[victim as usize - 1] = crashed;
+        trio.recovers(victim, &format!("the repair after a power cut behind {calls} calls"));
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+    assert!(halves >= 3, "{halves} repairs were half done");
 }
 
 /// A voter whose segment file is gone, or too short, ended instead of fetching it.
@@ -700,14 +739,9 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         trio.network.disconnect(NodeId(victim));
         trio.start(victim, NO_SCRUB);
         assert_eq!(trio.log(victim).status().role, Role::Repairing, "{what}");
+        trio.stop(victim);
         trio.network.connect(NodeId(victim));
-        wait(what, || {
-            assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None, "{what}");
-            trio.log(victim).status().role == Role::Follower
-        });
-        trio.log(victim).wait_for(trio.last(), PATIENCE).unwrap();
-        assert_eq!(trio.read(victim), Ok(()), "{what}");
-        wait("sound files", || trio.is_sound(victim));
+        trio.recovers(victim, what);
         assert!(trio.log(victim).stats().repaired >= 1, "{what}");
         trio.stop(victim);
     }

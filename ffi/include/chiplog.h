@@ -195,6 +195,11 @@
 #define CHIPLOG_PERMISSION_DENIED 26
 
 /**
+ * A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
+ */
+#define CHIPLOG_UNDECODABLE 27
+
+/**
  * Where a reader begins: at the first record that is not discarded. The value has to be 0.
  */
 #define CHIPLOG_START_FIRST 0
@@ -1514,7 +1519,7 @@ void chiplog_builder_close(chiplog_builder_t *builder);
 /**
  * Takes an encoded batch, such as another process sent: checks the checksum and every bound. The bytes are copied.
  * Ownership: `data` borrowed for the call; `*batch`: the caller's, to be closed. Any thread. Never blocks.
- * Errors: CORRUPT: it is not exactly one sound batch.
+ * Errors: CORRUPT: it is not exactly one batch with the right checksum; INVALID_ARGUMENT: it is, and does not unpack.
  */
 chiplog_status_t chiplog_batch_decode(const void *data,
                                       size_t length,
@@ -1614,6 +1619,17 @@ chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
                                      chiplog_error_t **error);
 
 /**
+ * Goes on behind the batch that holds the next record, which is not unpacked: past one that is UNDECODABLE. `*next`, unless
+ * it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
+ * was received already if it was found UNDECODABLE.
+ * Ownership: borrowed. One thread at a time. Blocks.
+ * Errors: as chiplog_reader_next_batch, but for UNDECODABLE.
+ */
+chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,
+                                           uint64_t *next,
+                                           chiplog_error_t **error);
+
+/**
  * Which server it reads from now, `host:port`; empty: none, or a reader of files. `length`: how long `text` is, at least 1;
  * what does not fit is cut off.
  * Ownership: `text` is the caller's. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
@@ -1628,7 +1644,8 @@ chiplog_status_t chiplog_reader_server(const chiplog_reader_t *reader,
  * that does not follow, `record->data` is NULL at the end.
  * Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
  * Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
- * record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; IO, POISONED, FORKED;
+ * record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; UNDECODABLE: the batch
+ * does not unpack, chiplog_reader_skip_batch goes on behind it; IO, POISONED, FORKED;
  * over the network also UNAVAILABLE, OUT_OF_RANGE.
  */
 chiplog_status_t chiplog_reader_next_record(chiplog_reader_t *reader,

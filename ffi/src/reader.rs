@@ -184,7 +184,7 @@ impl State {
     fn skip_batch(&mut self) -> Result<u64> {
         match &mut self.source {
             Source::Local(reader) => _ = reader.skip_batch()?,
-            Source::Remote { kept, .. } if kept.take().is_some() => {}
+            Source::Remote { kept: kept @ Some(_), .. } => *kept = None,
             Source::Remote { reader, .. } => _ = without_sigpipe(|| reader.skip_batch())?,
         }
         self.arm()?;

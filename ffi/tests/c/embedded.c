@@ -568,16 +568,6 @@ static uint32_t crc32c(const unsigned char *bytes, size_t length) {
     return ~crc;
 }
 
-/* A directory that says that it needs a reader of a later version: docs/format.md. */
-static uint32_t crc32c(const unsigned char *bytes, size_t length) {
-    uint32_t crc = ~(uint32_t)0;
-    for (size_t n = 0; n < length; n++) {
-        crc ^= bytes[n];
-        for (int bit = 0; bit < 8; bit++) crc = (crc & 1) ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
-    }
-    return ~crc;
-}
-
 static void put32(unsigned char *place, uint32_t value) {
     for (int n = 0; n < 4; n++) place[n] = (unsigned char)(value >> 8 * n);
 }
@@ -623,6 +613,7 @@ static void a_batch_that_does_not_unpack(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
+/* A directory that says that it needs a reader of a later version: docs/format.md. */
 static void a_log_of_a_later_version(void) {
     chiplog_log_t *log = small("later");
     FINE(chiplog_log_close(log, &error));
