@@ -127,6 +127,10 @@ fn limits_are_the_configuration_s() {
         (count("connections") >= 1.0).then_some(())
     });
     assert!(server.said().contains("too many connections"));
+    // Each that came had the oldest one leave, which had shown no token; these two have the places now.
+    drop((first, second));
+    let first = TcpStream::connect(&server.client).unwrap();
+    let second = TcpStream::connect(&server.client).unwrap();
     for mut stream in [&first, &second] {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     }
@@ -198,5 +202,70 @@ fn probes_are_in_nobody_s_way() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Anybody may watch a server's health: without a token, and as many streams as a connection had.
+#[test]
+fn health_is_watched_within_the_limit_of_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.streams_total_max=40"]);
+    let figure = |name: &str| -> f64 {
+        let figures = server.page("/metrics").1;
+        figures
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_else(|| panic!("{name}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let watched = runtime.block_on(async {
+        let at = tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+        let channel = at.connect().await.unwrap();
+        let mut watched = Vec::new();
+        for n in 0..15 {
+            let mut client = HealthClient::new(channel.clone());
+            match client.watch(HealthCheckRequest::default()).await {
+                Ok(stream) => watched.push(stream.into_inner()),
+                Err(status) => {
+                    assert!(n >= 10, "{n} of an address that may have 10: {status}");
+                    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+                    assert!(status.message().contains("of this address"), "{status}");
+                }
+            }
+        }
+        watched
+    });
+    assert_eq!(watched.len(), 10);
+    assert!(figure("chiplog_refused_total{reason=\"streams\"}") >= 5.0);
+    assert_eq!(figure("chiplog_calls "), 10.0);
+    drop(watched);
+    wait("the streams are given back", || (figure("chiplog_calls ") == 0.0).then_some(()));
+    let (memory, connections) = (figure("chiplog_memory_max_bytes "), figure("chiplog_connections_max "));
+    assert!(memory > 1e9 && connections <= 4096.0, "{memory} {connections}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// As many connections were promised as the option said, whatever the system allows: the log had no descriptors left.
+#[test]
+fn connections_follow_the_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let limited = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let wanted = limited.maximum.unwrap_or(1 << 20).min(1 << 20);
+    server.start(&["--init", "--set", &format!("limits.connections_max={wanted}")]);
+    let figures = server.page("/metrics").1;
+    let shown = figures.lines().find_map(|l| l.strip_prefix("chiplog_connections_max ")).unwrap();
+    let shown: f64 = shown.parse().unwrap();
+    match limited.maximum {
+        Some(maximum) if maximum < wanted + 1024 => {
+            assert_eq!(shown as u64, maximum - 1024.min(maximum / 2));
+            assert!(server.said().contains("too few open files"));
+        }
+        _ => assert_eq!(shown as u64, wanted),
+    }
     assert_eq!(server.stop(), Some(0));
 }
