@@ -1,6 +1,9 @@
 //! Tokens and limits of a server as a process.
 
 use crate::harness::{PATIENCE, Server, chiplog, run, wait};
+use chiplog_net::logspec::AppendRequest;
+use chiplog_net::proto::logspec::ReadRequest;
+use chiplog_net::proto::logspec::log_client::LogClient;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -267,5 +270,60 @@ fn connections_follow_the_limit_of_open_files() {
         }
         _ => assert_eq!(shown as u64, wanted),
     }
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// A gigabyte stayed with the server after those who read nothing had gone.
+#[test]
+fn memory_of_streams_that_nobody_read_is_given_back() {
+    const CONNECTIONS: usize = 5;
+    const STREAMS: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.answer_bytes_max=256MiB"]);
+    let figure = |name: &str| -> u64 {
+        let figures = server.page("/metrics").1;
+        figures.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().parse::<f64>().unwrap() as u64
+    };
+    let runtime = crate::harness::runtime();
+    runtime.block_on(async {
+        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let requests = tokio_stream::iter((1..=8).map(|n| AppendRequest::new(n, vec![[7; 1000]; 1000])));
+        let mut answers = client.append(requests).await.unwrap().into_inner();
+        while answers.message().await.unwrap().is_some() {}
+    });
+    let before = server.resident_bytes();
+    let mut after = Vec::new();
+    for round in 0..3 {
+        let held = runtime.block_on(async {
+            let mut held = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let at =
+                    tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+                let channel = at.initial_stream_window_size(1 << 20).connect().await.unwrap();
+                for _ in 0..STREAMS {
+                    let mut client = LogClient::new(channel.clone()).max_decoding_message_size(1 << 30);
+                    held.push(client.read(ReadRequest { next_index: 1 }).await.unwrap());
+                }
+            }
+            held
+        });
+        wait("they hold what they may", || (figure("chiplog_answers_waiting ") > 100).then_some(()));
+        let (during, answers) = (server.resident_bytes(), figure("chiplog_answer_bytes "));
+        assert!(answers <= 64 << 20, "{answers} bytes of answers of one address");
+        drop(held);
+        wait("the streams are given back", || (figure("chiplog_calls ") == 0).then_some(()));
+        wait("the connections end", || (figure("chiplog_connections ") == 0).then_some(()));
+        after.push(server.resident_bytes());
+        println!(
+            "{round}: {} MiB before, {} during, {} after",
+            before >> 20,
+            during >> 20,
+            after[round] >> 20
+        );
+        // The answers, and what a stream takes besides.
+        assert!(during <= before + (64 << 20) + ((CONNECTIONS * STREAMS) as u64) * (128 << 10), "{during}");
+    }
+    assert!(after[2] <= before + (64 << 20), "{before} bytes before, {after:?} after");
     assert_eq!(server.stop(), Some(0));
 }
