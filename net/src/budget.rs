@@ -97,7 +97,7 @@ impl BudgetLimits {
         let of = |connection: usize, all: usize| {
             let percent = usize::from(self.share_percent.clamp(1, 100));
             let share = (all / 100 * percent + all % 100 * percent / 100).max(1);
-            [connection.min(share), share, share, all]
+            [connection, share, share, all]
         };
         [
             of(pieces(self.connection_bytes), pieces(self.bytes)),

@@ -29,7 +29,7 @@ use http_body::Frame;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
@@ -37,7 +37,7 @@ use tonic::body::Body;
 
 /// What is given to HTTP/2 at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// So much of an answer of which nothing lies there is free: where memory is short, small answers go on.
+/// So much of an answer of which nothing lies there is free: where memory is short, what is taken goes on, if slowly.
 const FREE_BYTES: usize = 4 << 10;
 /// An answer that holds memory for which others wait may lie for so long.
 const PRESSED: Duration = Duration::from_secs(2);
@@ -269,6 +269,8 @@ struct Lying {
     pieces: usize,
     /// Since when none was taken, if there are any.
     since: Option<Instant>,
+    /// Waits until there are none.
+    waker: Option<Waker>,
 }
 
 /// Whether an answer is cut.
@@ -304,9 +306,17 @@ impl Handed {
         Cut::Now
     }
 
-    /// So much of what there is, as HTTP/2 gets it, once there is memory for it.
+    /// Whether a piece lies there; if so, the task is woken when none does any more.
+    fn lies(&self, context: &mut Context<'_>) -> bool {
+        let mut lying = self.lying();
+        let lies = lying.pieces > 0;
+        lying.waker = lies.then(|| context.waker().clone());
+        lies
+    }
+
+    /// So much of what there is, as HTTP/2 gets it, once there is memory for it. A little goes without where nothing lies.
     fn poll_piece(self: &Arc<Self>, source: &mut Source, context: &mut Context<'_>) -> Poll<Frame<Bytes>> {
-        let length = source.rest.len().min(PIECE_BYTES);
+        let mut length = source.rest.len().min(PIECE_BYTES);
         let is_free = self.is_paid_for || length <= FREE_BYTES && self.lying().pieces == 0;
         let share = match self.call.bill.payer().filter(|_| !is_free) {
             None => None,
@@ -315,7 +325,14 @@ impl Handed {
                     let payer = payer.clone();
                     Box::pin(async move { payer.take(Resource::Answers, pieces(length)).await })
                 });
-                Some(ready!(waiting.as_mut().poll(context)))
+                match waiting.as_mut().poll(context) {
+                    Poll::Ready(share) => Some(share),
+                    Poll::Pending if self.lies(context) => return Poll::Pending,
+                    Poll::Pending => {
+                        length = length.min(FREE_BYTES);
+                        None
+                    }
+                }
             }
         };
         source.waiting = None;
@@ -352,6 +369,11 @@ impl Drop for Piece {
         let mut lying = self.handed.lying();
         lying.pieces -= 1;
         lying.since = (lying.pieces > 0).then(Instant::now);
+        let waker = if lying.pieces == 0 { lying.waker.take() } else { None };
+        drop(lying);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
@@ -417,7 +439,6 @@ mod tests {
     use super::*;
     use http_body::Body as _;
     use http_body_util::BodyExt as _;
-    use std::task::Waker;
 
     /// Gives these chunks, then waits for ever.
     struct Chunks(Vec<Bytes>, #[allow(dead_code, reason = "seen from outside")] Arc<()>);
@@ -532,6 +553,36 @@ mod tests {
         assert!(is_on(&look(taken + SLOW / 2 - EDGE)));
         assert_eq!(look(taken + SLOW / 2).verdict, Verdict::Idle);
         assert!(calls.state().answers.is_empty());
+    }
+
+    /// Acknowledgements must not wait for the memory that readers hold, nor for each other.
+    #[tokio::test]
+    async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
+        let accounts = crate::accounts::Accounts::new([[16; 4]; 3]);
+        let payer = accounts.connection([127, 0, 0, 1].into());
+        let all = payer.try_take(Resource::Answers, 16).unwrap();
+        let (calls, bill) = (Calls::new(), Bill::of(&payer));
+        let chunks = Chunks(vec![Bytes::from(vec![1; 10 << 10])], Arc::default());
+        let mut body = calls.begin(bill).watched(Body::new(chunks), false);
+        let mut got = 0;
+        for bytes in [FREE_BYTES, FREE_BYTES, 2 << 10] {
+            let taken = piece(poll(&mut body));
+            assert_eq!(taken.len(), bytes);
+            got += taken.len();
+            if got < 10 << 10 {
+                assert!(poll(&mut body).is_pending(), "one that lies there is enough");
+            }
+            drop(taken);
+        }
+        assert_eq!((got, accounts.used(Resource::Answers)), (10 << 10, 16));
+        drop(all);
+        // With memory it is given whole, and counted until it is taken.
+        let chunks = Chunks(vec![Bytes::from(vec![1; 10 << 10])], Arc::default());
+        let mut body = calls.begin(Bill::of(&payer)).watched(Body::new(chunks), false);
+        let whole = piece(poll(&mut body));
+        assert_eq!((whole.len(), accounts.used(Resource::Answers)), (10 << 10, 10));
+        drop(whole);
+        assert_eq!(accounts.used(Resource::Answers), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -45,14 +45,17 @@ const BLOCKED: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionLimits {
-    /// The most connections that are open at a time, default 4,096. One more is closed at once.
+    /// The most connections that are open at a time, default 4,096. For one more, one that proved nothing is closed:
+    /// the oldest of the address that has most; if there is none, the new one, at once.
     pub connections: usize,
     /// The most of them that are open from one address at a time, default 1,024: one of IPv4, or a network of IPv6 (64
-    /// bits). One more is closed at once.
+    /// bits). For one more, the oldest of the address that proved nothing is closed; if there is none, the new one.
     pub connections_per_address: usize,
     /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
     /// wait it is refused (REFUSED_STREAM).
     pub streams: u32,
+    /// What a client may send on one stream before it is read, default 1 MiB; sixteen times as much on a connection.
+    pub window_bytes: u32,
     /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
     pub header_bytes: u32,
     /// How long TLS and the HTTP/2 preface may take together, default 10 s. Then the connection is closed.
@@ -70,6 +73,7 @@ impl Default for ConnectionLimits {
             connections: 4096,
             connections_per_address: 1024,
             streams: 1024,
+            window_bytes: 1 << 20,
             header_bytes: 16 << 10,
             handshake: Duration::from_secs(10),
             idle: Some(Duration::from_secs(1800)),

@@ -33,12 +33,10 @@ use tokio_stream::Stream;
 use tonic::transport::Server;
 use tower_layer::{Identity, Stack};
 
-/// What a client may send on one stream before it is read.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// What a client may send on all its streams before it is read. Many times the former: streams that wait, such as those
+/// What a client may send on all its streams before it is read, in windows of one stream. Streams that wait, such as those
 /// of appends that find no room, would otherwise use it up, and nothing would come on the others, which is then taken
 /// for a client that does not send.
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+pub const WINDOWS_PER_CONNECTION: u32 = 16;
 /// The largest frame a client may send.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// After an error of accepting, such as too many open files, the next try waits for this time.
@@ -110,8 +108,8 @@ pub fn server() -> Server<Stack<CallLayer, Identity>> {
 /// A server with these limits, for [`incoming_with`] the same.
 pub fn server_with(limits: &ConnectionLimits) -> Server<Stack<CallLayer, Identity>> {
     Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(limits.window_bytes)
+        .initial_connection_window_size(limits.window_bytes.saturating_mul(WINDOWS_PER_CONNECTION))
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_streams(limits.streams)
         .http2_max_header_list_size(limits.header_bytes)

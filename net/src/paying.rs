@@ -33,6 +33,13 @@ impl Bill {
     pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
         self.0.get().map(|(payer, _)| payer)
     }
+
+    #[cfg(test)]
+    pub(crate) fn of(payer: &Arc<Payer>) -> Self {
+        let bill = Self::default();
+        bill.0.set((payer.clone(), payer.nothing(Resource::Streams))).unwrap();
+        bill
+    }
 }
 
 /// Has calls counted, and refused beyond the limits of a [`Budget`]. Stands within

@@ -160,7 +160,7 @@ append:{}
     );
     let server = Served::with(settings, Some(tokens.parse().unwrap()), budget.clone(), 1 << 20).await;
     let log = server.log.clone();
-    tokio::task::spawn_blocking(move || (0..64).for_each(|_| drop(log.append(&[7; 64 << 10]).unwrap())))
+    tokio::task::spawn_blocking(move || (0..64).for_each(|_| _ = log.append(&[7; 64 << 10]).unwrap()))
         .await
         .unwrap();
     let other = Target::new(&server.address).token("other").from([127, 0, 0, 9]);

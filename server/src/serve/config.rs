@@ -371,6 +371,12 @@ impl Config {
         Ok(wide(Size(self.limits.message_bytes_max(options.batch_bytes_max))))
     }
 
+    /// The most memory that the server takes.
+    pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
+        let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
+        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0))
+    }
+
     /// The same with every limit filled in.
     pub(crate) fn filled(&self) -> Result<Self> {
         let o = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;

@@ -4,8 +4,10 @@
 
 use super::config::Size;
 use crate::failure::{Failure, Result};
+use chiplog::Options;
 use chiplog_net::budget::BudgetLimits;
 use chiplog_net::connection::ConnectionLimits;
+use chiplog_net::listener::WINDOWS_PER_CONNECTION;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ pub(crate) struct Limits {
     pub(crate) connections_per_address_max: u64,
     /// Calls open on one connection.
     pub(crate) streams_max: u64,
+    /// What a client may send on a stream that is not read.
+    pub(crate) window_bytes: Size,
     /// Calls open on all connections.
     pub(crate) streams_total_max: u64,
     /// Of the latter, of `inflight_bytes_max` and of `answer_bytes_max`: what one address may have, and one token.
@@ -48,6 +52,7 @@ impl Default for Limits {
             connections_max: connection.connections as u64,
             connections_per_address_max: connection.connections_per_address as u64,
             streams_max: connection.streams.into(),
+            window_bytes: Size(connection.window_bytes.into()),
             streams_total_max: budget.streams as u64,
             share_percent: budget.share_percent.into(),
             header_bytes_max: Size(connection.header_bytes.into()),
@@ -63,6 +68,15 @@ impl Default for Limits {
         }
     }
 }
+
+/// What a server takes that serves nobody.
+const PROCESS_BYTES: u64 = 256 << 20;
+/// The other replicas of a large cluster.
+const PEERS: u64 = 6;
+/// What a connection takes besides its windows: TLS, HTTP/2, its task.
+const CONNECTION_BYTES: u64 = 128 << 10;
+/// What a call takes besides what it holds of the budgets.
+const STREAM_BYTES: u64 = 32 << 10;
 
 /// What a message takes besides the batch that it carries, generously.
 const FRAME_BYTES: u64 = 1 << 20;
@@ -80,6 +94,7 @@ impl Limits {
         within("connections_max", self.connections_max, 1, 1 << 20)?;
         within("connections_per_address_max", self.connections_per_address_max, 1, 1 << 20)?;
         within("streams_max", self.streams_max, 1, 1 << 20)?;
+        within("window_bytes", self.window_bytes.0, 64 << 10, 16 << 20)?;
         within("streams_total_max", self.streams_total_max, 1, 1 << 20)?;
         within("share_percent", self.share_percent, 1, 100)?;
         within("header_bytes_max", self.header_bytes_max.0, 1 << 10, 64 << 10)?;
@@ -107,10 +122,31 @@ impl Limits {
         limits.connections_per_address = self.connections_per_address_max as usize;
         limits.streams = self.streams_max as u32; // bounded
         limits.header_bytes = self.header_bytes_max.0 as u32; // bounded
+        limits.window_bytes = self.window_bytes.0 as u32; // bounded
         limits.handshake = Duration::from_millis(self.handshake_millis);
         limits.idle = some(Duration::from_secs(self.idle_seconds));
         limits.slow_reader = some(Duration::from_millis(self.slow_reader_millis));
         limits
+    }
+
+    /// The most memory that a server takes with these limits, its log and its cluster; docs/configuration.md has the formula.
+    /// The system's cache of files does not count.
+    pub(super) fn memory_bytes_max(&self, log: &Options, peer_queue_bytes_max: u64) -> u64 {
+        let inbox = log.cluster.as_ref().map_or(0, |cluster| cluster.inbox_bytes_max as u64);
+        let windows =
+            (self.connections_max.saturating_mul(WINDOWS_PER_CONNECTION.into())).min(self.streams_total_max);
+        [
+            PROCESS_BYTES,
+            self.inflight_bytes_max.0,
+            self.answer_bytes_max.0,
+            self.connections_max.saturating_mul(CONNECTION_BYTES),
+            self.streams_total_max.saturating_mul(STREAM_BYTES),
+            windows.saturating_mul(self.window_bytes.0),
+            (log.queue_bytes_max as u64).saturating_mul(2),
+            inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)),
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
     }
 
     pub(super) fn budget(&self) -> BudgetLimits {
@@ -168,6 +204,7 @@ mod tests {
             connections_max: 1,
             connections_per_address_max: 2,
             streams_max: 3,
+            window_bytes: Size(16),
             streams_total_max: 12,
             share_percent: 13,
             header_bytes_max: Size(4),
@@ -186,12 +223,14 @@ mod tests {
             connections_per_address,
             streams,
             header_bytes,
+            window_bytes,
             handshake,
             idle,
             slow_reader,
             ..
         } = limits.connection();
         assert_eq!((connections, connections_per_address, streams, header_bytes), (1, 2, 3, 4));
+        assert_eq!(window_bytes, 16);
         assert_eq!(limits.message_bytes_max(1 << 30), 5);
         let budget = limits.budget();
         assert_eq!((budget.streams, budget.share_percent), (12, 13));

@@ -2,8 +2,10 @@
 //! reads. Looked up when asked for; nothing is kept here. `docs/metrics.md` says what each means, and a test holds that
 //! page against a server.
 
+use super::Config;
 use super::ready::not_ready;
 use super::reload::Reloads;
+use crate::failure::Result;
 use chiplog::{Log, Role, Stats};
 use chiplog_net::budget::Budget;
 use chiplog_net::gauges::{Gauges, Open};
@@ -48,7 +50,22 @@ pub(super) struct Figures {
     pub(super) transport: Arc<PeerTransport>,
     pub(super) refusals: Arc<Refusals>,
     pub(super) budget: Budget,
+    pub(super) bounds: Bounds,
     pub(super) reloads: Arc<Reloads>,
+}
+
+/// Limits that depend on others, or on the machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    connections: u64,
+    memory_bytes: u64,
+}
+
+impl Bounds {
+    /// Of a configuration as it is used.
+    pub(super) fn of(config: &Config) -> Result<Self> {
+        Ok(Self { connections: config.limits.connections_max, memory_bytes: config.memory_bytes_max()? })
+    }
 }
 
 impl Collector for Figures {
@@ -83,6 +100,13 @@ fn of_doors(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.family("peer_refused", "the same of the listener for peers", "reason", counter, &peers)?;
     let used = figures.budget.used_bytes() as u64;
     page.gauge("inflight_bytes", "bytes of messages that came and are not in the log's queue", used)?;
+    let answers = figures.budget.answer_bytes() as u64;
+    page.gauge("answer_bytes", "bytes of answers that are made and not sent", answers)?;
+    let waiting = figures.budget.answers_waiting() as u64;
+    page.gauge("answers_waiting", "answers that wait for memory", waiting)?;
+    page.gauge("calls", "open calls of clients, of all kinds", figures.budget.streams() as u64)?;
+    page.gauge("connections_max", "the most connections of clients", figures.bounds.connections)?;
+    page.gauge("memory_max_bytes", "the most memory that the limits allow", figures.bounds.memory_bytes)?;
     let Reloads { done, failed, broken } = &*figures.reloads;
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
     page.counter("reloads", "certificates and tokens that were exchanged", read(done))?;

@@ -36,8 +36,9 @@ use chiplog_net::gauges;
 use chiplog_net::host::Host;
 use chiplog_net::ids::to_hex;
 use chiplog_net::listener::{self, Settings};
+use chiplog_net::paying::CallBudgetLayer;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
-use metrics::{Figures, Metrics};
+use metrics::{Bounds, Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
 use router::Room;
@@ -205,12 +206,13 @@ impl Server {
     }
 
     fn serve_http(&mut self, listener: TcpListener) -> Result<()> {
+        let bounds = Bounds::of(&self.config)?;
         let metrics = Arc::new(Metrics::new(Figures {
             host: self.host.clone(),
             transport: self.transport.clone(),
             refusals: self.doors.settings.refusals.clone(),
             budget: self.doors.budget.clone(),
-            bounds: Bounds::of(&self.config)?,
+            bounds,
             reloads: self.doors.reloads.clone(),
         }));
         let router = http::router(self.host.clone(), metrics);

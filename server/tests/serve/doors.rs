@@ -1,6 +1,9 @@
 //! Tokens and limits of a server as a process.
 
 use crate::harness::{PATIENCE, Server, chiplog, run, wait};
+use chiplog_net::logspec::AppendRequest;
+use chiplog_net::proto::logspec::ReadRequest;
+use chiplog_net::proto::logspec::log_client::LogClient;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -127,6 +130,10 @@ fn limits_are_the_configuration_s() {
         (count("connections") >= 1.0).then_some(())
     });
     assert!(server.said().contains("too many connections"));
+    // Each that came had the oldest one leave, which had shown no token; these two have the places now.
+    drop((first, second));
+    let first = TcpStream::connect(&server.client).unwrap();
+    let second = TcpStream::connect(&server.client).unwrap();
     for mut stream in [&first, &second] {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     }
@@ -198,5 +205,125 @@ fn probes_are_in_nobody_s_way() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Anybody may watch a server's health: without a token, and as many streams as a connection had.
+#[test]
+fn health_is_watched_within_the_limit_of_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.streams_total_max=40"]);
+    let figure = |name: &str| -> f64 {
+        let figures = server.page("/metrics").1;
+        figures
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_else(|| panic!("{name}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let watched = runtime.block_on(async {
+        let at = tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+        let channel = at.connect().await.unwrap();
+        let mut watched = Vec::new();
+        for n in 0..15 {
+            let mut client = HealthClient::new(channel.clone());
+            match client.watch(HealthCheckRequest::default()).await {
+                Ok(stream) => watched.push(stream.into_inner()),
+                Err(status) => {
+                    assert!(n >= 10, "{n} of an address that may have 10: {status}");
+                    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+                    assert!(status.message().contains("of this address"), "{status}");
+                }
+            }
+        }
+        watched
+    });
+    assert_eq!(watched.len(), 10);
+    assert!(figure("chiplog_refused_total{reason=\"streams\"}") >= 5.0);
+    assert_eq!(figure("chiplog_calls "), 10.0);
+    drop(watched);
+    wait("the streams are given back", || (figure("chiplog_calls ") == 0.0).then_some(()));
+    let (memory, connections) = (figure("chiplog_memory_max_bytes "), figure("chiplog_connections_max "));
+    assert!(memory > 1e9 && connections <= 4096.0, "{memory} {connections}");
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// As many connections were promised as the option said, whatever the system allows: the log had no descriptors left.
+#[test]
+fn connections_follow_the_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    let limited = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let wanted = limited.maximum.unwrap_or(1 << 20).min(1 << 20);
+    server.start(&["--init", "--set", &format!("limits.connections_max={wanted}")]);
+    let figures = server.page("/metrics").1;
+    let shown = figures.lines().find_map(|l| l.strip_prefix("chiplog_connections_max ")).unwrap();
+    let shown: f64 = shown.parse().unwrap();
+    match limited.maximum {
+        Some(maximum) if maximum < wanted + 1024 => {
+            assert_eq!(shown as u64, maximum - 1024.min(maximum / 2));
+            assert!(server.said().contains("too few open files"));
+        }
+        _ => assert_eq!(shown as u64, wanted),
+    }
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Each stream that nobody read took 230 KB beside what the others took, and the next ones took as much again.
+#[test]
+fn memory_of_streams_that_nobody_reads_is_bounded_and_used_again() {
+    const CONNECTIONS: usize = 5;
+    const STREAMS: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "limits.answer_bytes_max=256MiB"]);
+    let figure = |name: &str| -> u64 {
+        let figures = server.page("/metrics").1;
+        figures.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().parse::<f64>().unwrap() as u64
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut client = LogClient::connect(format!("http://{}", server.client)).await.unwrap();
+        let requests = tokio_stream::iter((1..=8).map(|n| AppendRequest::new(n, vec![[7; 1000]; 1000])));
+        let mut answers = client.append(requests).await.unwrap().into_inner();
+        while answers.message().await.unwrap().is_some() {}
+    });
+    let before = server.resident_bytes();
+    let mut after = Vec::new();
+    for round in 0..3 {
+        let held = runtime.block_on(async {
+            let mut held = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let at =
+                    tonic::transport::Endpoint::from_shared(format!("http://{}", server.client)).unwrap();
+                let channel = at.initial_stream_window_size(1 << 20).connect().await.unwrap();
+                for _ in 0..STREAMS {
+                    let mut client = LogClient::new(channel.clone()).max_decoding_message_size(1 << 30);
+                    held.push(client.read(ReadRequest { next_index: 1 }).await.unwrap());
+                }
+            }
+            held
+        });
+        wait("they hold what they may", || (figure("chiplog_answers_waiting ") > 100).then_some(()));
+        let (during, answers) = (server.resident_bytes(), figure("chiplog_answer_bytes "));
+        assert!(answers <= 64 << 20, "{answers} bytes of answers of one address");
+        drop(held);
+        wait("the streams are given back", || (figure("chiplog_calls ") == 0).then_some(()));
+        wait("the connections end", || (figure("chiplog_connections ") == 0).then_some(()));
+        after.push(server.resident_bytes());
+        println!(
+            "{round}: {} MiB before, {} during, {} after",
+            before >> 20,
+            during >> 20,
+            after[round] >> 20
+        );
+        // The answers, and what a stream takes besides.
+        assert!(during <= before + (64 << 20) + ((CONNECTIONS * STREAMS) as u64) * (128 << 10), "{during}");
+    }
+    assert!(after[2] <= after[0] + (16 << 20), "{before} bytes before, {after:?} after");
     assert_eq!(server.stop(), Some(0));
 }

@@ -161,6 +161,14 @@ impl Server {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// Bytes of memory that the process has, but for files.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.child.as_ref().unwrap().id());
+        let status = fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.child.is_some()
     }

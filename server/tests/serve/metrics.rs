@@ -80,6 +80,9 @@ fn the_page_and_a_server_tell_of_the_same() {
             "poisoned",
             "queue_appends",
             "copies",
+            "answers_waiting",
+            "calls",
+            "connections_max",
         ];
         let more = ["role", "leader", "term", "peer_active", "peer_connected"];
         let known = plain.iter().chain(&more).any(|plain| name == &format!("chiplog_{plain}"));
