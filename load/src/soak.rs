@@ -104,7 +104,8 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
     let (shared, copied) = (&shared, &AtomicU64::new(0));
     let begun = Instant::now();
     let time = Duration::from_secs_f64(options.minutes * 60.0);
-    let (half, end) = (begun + time / 2, begun + time);
+    // What is started again has a tenth of the time to warm up before it is judged.
+    let (kills_until, end) = (begun + time * 2 / 5, begun + time);
     let mut random = fastrand::Rng::with_seed(seed);
     thread::scope(|scope| -> Result<Report> {
         let writers: Vec<_> = (1..=WRITERS)
@@ -122,7 +123,7 @@ fn soak(options: &Options, seed: u64, servers: &Servers, dir: &WorkDir) -> Resul
         let copy = scope.spawn(move || shared.heed("the copy", clients::follow(shared, &copy, copied)));
         scope.spawn(|| shared.heed("discards", clients::discard(shared, copied)));
         let sampler = scope.spawn(|| sample(servers, shared, begun, time));
-        let faults = faults::run(servers, &shared.judge, &mut random, half, end);
+        let faults = faults::run(servers, &shared.judge, &mut random, kills_until, end);
         let faults = shared.heed("faults", faults);
         shared.appended.store(true, Ordering::Relaxed);
         let given: Vec<(u64, u64)> = writers.into_iter().filter_map(|writer| writer.join().ok()).collect();
