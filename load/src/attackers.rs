@@ -55,6 +55,10 @@ const ANNOUNCED_BYTES: u32 = 30 << 20;
 const RENEWED: Duration = Duration::from_secs(5);
 /// From each address.
 const SILENT: usize = 1100;
+/// Before a connection that the server closed is made again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The same where the attack is to hold places. A flood of new connections is another one, and a firewall's task.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
 /// So long an attack may take to be whole.
 const SETTLING: Duration = Duration::from_secs(10);
 
@@ -114,7 +118,7 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
             Attack::Connections => connect(&target, part).await,
             Attack::Garbage => append_garbage(&target).await,
         };
-        sleep(Duration::from_millis(200)).await;
+        sleep(if attack == Attack::Connections { PLACE_PAUSE } else { PAUSE }).await;
     }
 }
 
