@@ -6,6 +6,7 @@
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
+#   make nightly what takes hours: many seeds, loom, planted bugs, long fuzzing, attacks on a server, a soak of three
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
@@ -26,7 +27,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -138,6 +139,29 @@ sim-porcupine: ## needs go
 	  (cd tools/porcupine && go test ./... && go build -o $(CURDIR)/target/porcupine .); \
 	  find target/histories -name '*.jsonl' | sort | xargs target/porcupine; \
 	else echo "no go here: the histories were NOT checked by porcupine"; fi
+
+# Both on real servers, with release builds, below target/load.
+LOAD = $(CARGO) build --quiet --release --package chiplog-server --package chiplog-load && \
+  $(or $(CARGO_TARGET_DIR),target)/release/chiplog-load
+attacks: ## what well-behaved clients get beside each attack, against what they get alone: text, and target/attacks.json. ATTACKS_FLAGS="garbage --secs 10"
+	$(LOAD) attacks --json-file target/attacks.json $(ATTACKS_FLAGS)
+
+MINUTES ?= 30
+soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--seed 7"
+	$(LOAD) soak --minutes $(MINUTES) --json-file target/soak.json $(SOAK_FLAGS)
+
+# Each part runs whatever becomes of the others.
+NIGHTLY := loom sim-bugs nightly-sim nightly-fuzz attacks soak
+nightly: ## all that takes too long for `make test`, one after the other
+	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
+	  if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi; echo "all of it is well: $(NIGHTLY)"
+
+nightly-sim:
+	@$(MAKE) --no-print-directory sim SEED= SEEDS=0..10000
+
+nightly-fuzz:
+	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=600
 
 bench: ## the benchmark of the command line, on a directory below target/ (DIR=path for another disk)
 	$(CARGO) run --quiet --release --package chiplog-server -- bench $(if $(DIR),--dir "$(DIR)") \

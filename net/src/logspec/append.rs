@@ -379,6 +379,51 @@ mod tests {
         assert_eq!(combine(vec![taken(), taken()]).unwrap(), [7, 8, 7, 8]);
     }
 
+    /// The answer to a request that was refused for lack of room, with these behind it in line. `submitted`: the last request
+    /// of which anything was submitted.
+    async fn answer_with_behind(behind: Vec<Turn>, submitted: u64) -> Result<AppendReply, Status> {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        let host = crate::host::Host::new();
+        host.open(log.clone());
+        let service = LogspecService::new(host, super::super::Limits::default());
+        let (line, turns) = mpsc::channel(9);
+        line.send(Turn::Failed(Failure::Refused(Error::new(ErrorKind::Full, "no room")))).await.unwrap();
+        for turn in behind {
+            line.send(turn).await.unwrap();
+        }
+        let (taker, submitted) = (tokio::spawn(async move { drop(line) }), Arc::new(submitted.into()));
+        let mut answerer = Answerer { service, log, turns, taker, submitted, settled: 1, over: false };
+        let answer = answerer.next().await.unwrap();
+        assert!(answerer.next().await.is_none());
+        answer
+    }
+
+    /// A client sends again what it got no answer to, and all that it sent behind a request that was refused: of that
+    /// nothing may be in the log, or it stands there twice.
+    #[tokio::test]
+    async fn refusal_before_a_request_that_went_in_is_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        let room = Arc::new(Semaphore::new(1)).acquire_many_owned(1).await.unwrap();
+        let _room = (room, budget::Ledger::default().claim().queued());
+        let went_in =
+            Turn::Appended { sequence: 3, count: 1, tickets: vec![log.submit(b"x").unwrap()], _room };
+        let refused = || Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, "no room")));
+        let in_part = Turn::Failed(unknown(1, &Error::new(ErrorKind::Busy, "no room")));
+        for (behind, submitted) in
+            [(vec![Turn::Probe { sequence: 2 }, went_in], 3), (vec![in_part], 1), (vec![refused()], 2)]
+        {
+            let status = answer_with_behind(behind, submitted).await.unwrap_err();
+            assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+            assert!(status.message().contains("outcome unknown: a later request"), "{status}");
+        }
+        for behind in [vec![], vec![refused()], vec![Turn::Probe { sequence: 2 }]] {
+            let reply = answer_with_behind(behind, 1).await.unwrap();
+            assert_eq!(reply.reply, Some(Reply::Full(true)));
+        }
+    }
+
     /// "Full" means to a client that nothing of its request is in the log.
     #[test]
     fn a_request_of_which_some_went_in_is_not_refused() {

@@ -1,0 +1,270 @@
+//! Attackers: clients that mean harm, each an attack of its own that goes on until it is killed. They run in a process of
+//! their own at a low priority: what others lose, they lose to the server, not to the attacker's use of the processor.
+//!
+//! Must not know: what others get meanwhile.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use chiplog::{BatchBuilder, Codec};
+use chiplog_net::proto::v1::AppendRequest;
+use chiplog_net::proto::v1::log_client::LogClient;
+use clap::ValueEnum;
+use futures_util::stream;
+use http_body_util::{Full, StreamBody};
+use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
+use serde::Serialize;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+/// What an attacker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Attack {
+    /// 200 streams of logspec.Log read batches that are small in the log and 14 MiB unpacked, and take nothing
+    PackedReads,
+    /// Append streams over 8 connections announce 30 MiB, send 9 bytes, and are renewed every 5 s
+    Announced,
+    /// 20 connections with 200 read streams each take nothing of what they are sent
+    UnreadReads,
+    /// 20 connections without a token watch the server's health, 200 streams each
+    HealthWatches,
+    /// Connections from four addresses say nothing, and are made again when they are closed
+    Connections,
+    /// One client appends packed batches that cannot be unpacked
+    Garbage,
+}
+
+/// Where all attacks but one come from: not from the address of the well-behaved clients.
+const FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const CONNECTIONS: usize = 20;
+const STREAMS: usize = 200;
+const PACKED_STREAMS: usize = 10;
+const ANNOUNCING: usize = 8;
+const ANNOUNCED_STREAMS: usize = 32;
+const ANNOUNCED_BYTES: u32 = 30 << 20;
+const RENEWED: Duration = Duration::from_secs(5);
+/// From each address.
+const SILENT: usize = 1100;
+/// Before a connection that the server closed is made again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The same where the attack is to hold places. A flood of new connections is another one, and a firewall's task.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
+/// So long an attack may take to be whole.
+const SETTLING: Duration = Duration::from_secs(10);
+
+/// Parts that an attack has in the end, as far as the server lets it.
+fn parts(attack: Attack) -> usize {
+    match attack {
+        Attack::PackedReads => CONNECTIONS * PACKED_STREAMS,
+        Attack::Announced => ANNOUNCING * ANNOUNCED_STREAMS,
+        Attack::UnreadReads | Attack::HealthWatches => CONNECTIONS * STREAMS,
+        Attack::Connections => 4 * SILENT,
+        Attack::Garbage => 1,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Target {
+    address: String,
+    token: Option<String>,
+    begun: Arc<AtomicU64>,
+}
+
+/// Attacks until this process is killed. Prints a line once the attack is whole, or cannot be made larger.
+pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
+    nice(10)?;
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let token = (attack != Attack::HealthWatches).then(|| format!("Bearer {token}"));
+    let target = Target { address: address.to_owned(), token, begun: Arc::default() };
+    crate::block_on(async move {
+        let mut tasks = JoinSet::new();
+        for part in 0..match attack {
+            Attack::Announced => ANNOUNCING,
+            Attack::Connections => parts(attack),
+            Attack::Garbage => 1,
+            _ => CONNECTIONS,
+        } {
+            tasks.spawn(keep_at_it(attack, target.clone(), part));
+        }
+        let begun = Instant::now();
+        while target.begun.load(Ordering::Relaxed) < parts(attack) as u64 && begun.elapsed() < SETTLING {
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("{} of {} parts were begun", target.begun.load(Ordering::Relaxed), parts(attack));
+        while tasks.join_next().await.is_some() {}
+        bail!("the attack ended")
+    })
+}
+
+/// One connection after the other.
+async fn keep_at_it(attack: Attack, target: Target, part: usize) {
+    loop {
+        let _ = match attack {
+            Attack::PackedReads => hold(&target, "/logspec.Log/Read", READ_ALL, PACKED_STREAMS).await,
+            Attack::UnreadReads => hold(&target, "/logspec.Log/Read", READ_ALL, STREAMS).await,
+            Attack::HealthWatches => hold(&target, "/grpc.health.v1.Health/Watch", NOTHING, STREAMS).await,
+            Attack::Announced => announce(&target, part).await,
+            Attack::Connections => connect(&target, part).await,
+            Attack::Garbage => append_garbage(&target).await,
+        };
+        sleep(if attack == Attack::Connections { PLACE_PAUSE } else { PAUSE }).await;
+    }
+}
+
+/// A `ReadRequest` from record 1, in its frame.
+const READ_ALL: &[u8] = &[0, 0, 0, 0, 2, 0x08, 0x01];
+/// An empty message, in its frame.
+const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
+
+async fn channel(target: &Target) -> Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", target.address))?;
+    Ok(endpoint.local_address(Some(FROM.into())).connect().await?)
+}
+
+/// A call, whose answer is not looked at.
+async fn call(target: &Target, mut channel: Channel, path: &str, body: Body) -> Result<http::Response<Body>> {
+    let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = format!("http://{}{path}", target.address).parse()?;
+    request.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+    request.headers_mut().insert("te", http::HeaderValue::from_static("trailers"));
+    if let Some(token) = &target.token {
+        request.headers_mut().insert("authorization", token.parse()?);
+    }
+    std::future::poll_fn(|context| channel.poll_ready(context)).await?;
+    Ok(channel.call(request).await?)
+}
+
+/// Streams of one connection that are begun and not read.
+async fn hold(target: &Target, path: &'static str, message: &'static [u8], streams: usize) -> Result<()> {
+    let channel = channel(target).await?;
+    let mut open = JoinSet::new();
+    for _ in 0..streams {
+        let (target, channel) = (target.clone(), channel.clone());
+        open.spawn(async move {
+            loop {
+                let body = Body::new(Full::new(Bytes::from_static(message)));
+                let held = call(&target, channel.clone(), path, body).await;
+                target.begun.fetch_add(1, Ordering::Relaxed);
+                match held {
+                    Ok(held) if held.headers().get("grpc-status").is_none() => {
+                        // Long enough to hold what was sent; a stream that the server ended is begun again.
+                        sleep(Duration::from_secs(20)).await;
+                        drop(held);
+                    }
+                    _ => sleep(Duration::from_millis(500)).await,
+                }
+            }
+        });
+    }
+    while open.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn announce(target: &Target, part: usize) -> Result<()> {
+    let channel = channel(target).await?;
+    let path = ["/chiplog.v1.Log/Append", "/logspec.Log/Append"][part % 2];
+    let mut open = JoinSet::new();
+    for _ in 0..ANNOUNCED_STREAMS {
+        let (target, channel) = (target.clone(), channel.clone());
+        open.spawn(async move {
+            loop {
+                let head = [&[0], &ANNOUNCED_BYTES.to_be_bytes()[..], &[7; 4]].concat();
+                // The rest never comes.
+                let body = StreamBody::new(stream::unfold(Some(head), |head| async {
+                    match head {
+                        Some(head) => {
+                            Some((Ok::<_, Status>(http_body::Frame::data(Bytes::from(head))), None))
+                        }
+                        None => std::future::pending().await,
+                    }
+                }));
+                target.begun.fetch_add(1, Ordering::Relaxed);
+                let begun = Instant::now();
+                let _ = timeout(RENEWED, async {
+                    let _held = call(&target, channel.clone(), path, Body::new(body)).await;
+                    std::future::pending::<()>().await;
+                })
+                .await;
+                sleep(RENEWED.saturating_sub(begun.elapsed())).await;
+            }
+        });
+    }
+    while open.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn connect(target: &Target, part: usize) -> Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::new(127, 0, 0, 1 + (part % 4) as u8), 0).into())?;
+    let mut stream = socket.connect(target.address.parse()?).await?;
+    // What a client of HTTP/2 says first; a server that heard nothing might give it less time.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
+    target.begun.fetch_add(1, Ordering::Relaxed);
+    let mut sink = [0; 1024];
+    while let 1.. = stream.read(&mut sink).await? {}
+    Ok(())
+}
+
+/// A batch of the right form and checksum whose packed body is nothing that can be unpacked.
+fn garbage() -> Result<Bytes> {
+    const HEADER_BYTES: usize = 40;
+    let mut builder = BatchBuilder::new();
+    builder.codec(Codec::Zstd);
+    let whole = builder.push(&[0; 4096])?.build()?;
+    let mut bytes = whole.as_bytes().to_vec();
+    anyhow::ensure!(bytes.len() < 4096, "it is packed");
+    bytes[HEADER_BYTES..].fill(0xa5);
+    let crc = crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    Ok(bytes.into())
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+async fn append_garbage(target: &Target) -> Result<()> {
+    let batch = garbage()?;
+    let request = AppendRequest { log: String::new(), batch };
+    let mut client = LogClient::new(channel(target).await?);
+    let mut request = Request::new(tokio_stream::StreamExt::throttle(
+        tokio_stream::iter(std::iter::repeat(request)),
+        Duration::from_millis(5),
+    ));
+    let token = target.token.as_ref().context("it needs a token")?;
+    request.metadata_mut().insert("authorization", token.parse()?);
+    let mut answers = client.append(request).await?.into_inner();
+    while answers.message().await?.is_some() {
+        target.begun.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn garbage_has_a_right_checksum() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let sound = BatchBuilder::new().push(b"x").unwrap().build().unwrap();
+        let bytes = sound.as_bytes();
+        assert_eq!(crc32c(&bytes[4..]).to_le_bytes(), bytes[..4]);
+        assert_eq!(crc32c(&garbage().unwrap()[4..]).to_le_bytes(), garbage().unwrap()[..4]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Others: well-behaved clients. Each makes one call after the other, and every call's time is kept.
+//!
+//! Must not know: what else goes on.
+
+use anyhow::Result;
+use chiplog::{Error, Index, Start};
+use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, Secret};
+use serde::Serialize;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+
+const APPENDERS: usize = 4;
+const READERS: usize = 2;
+const RECORD_BYTES: usize = 256;
+
+/// What is measured of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Call {
+    /// A record is appended and acknowledged, on a connection that stays.
+    Append,
+    /// One record is read, on a connection that stays.
+    Read,
+    /// A new client connects and asks how the log stands.
+    Connect,
+}
+
+pub(crate) const CALLS: [Call; 3] = [Call::Append, Call::Read, Call::Connect];
+
+/// The times of all calls of a kind.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Times {
+    pub(crate) call: Call,
+    pub(crate) count: usize,
+    pub(crate) failed: usize,
+    pub(crate) p50_millis: f64,
+    pub(crate) p99_millis: f64,
+    pub(crate) max_millis: f64,
+}
+
+struct Done {
+    call: Call,
+    took: Duration,
+    failed: bool,
+}
+
+/// Runs them for so long. A call that is under way at the end counts with the time that it has taken by then.
+pub(crate) fn run(address: &str, token: &str, record: Index, time: Duration) -> Result<Vec<Times>> {
+    let mut options = ClientOptions::default();
+    options.token = Some(Secret::from(token));
+    let address = address.to_owned();
+    crate::block_on(async move {
+        let end = Instant::now() + time;
+        let mut clients = JoinSet::new();
+        for n in 0..APPENDERS {
+            clients.spawn(append(address.clone(), options.clone(), n as u8, end));
+        }
+        for _ in 0..READERS {
+            clients.spawn(read(address.clone(), options.clone(), record, end));
+        }
+        clients.spawn(connect(address, options, end));
+        let mut all = Vec::new();
+        while let Some(done) = clients.join_next().await {
+            all.extend(done?);
+        }
+        Ok(CALLS.into_iter().map(|call| times(call, &all)).collect())
+    })
+}
+
+fn times(call: Call, all: &[Done]) -> Times {
+    let of: Vec<&Done> = all.iter().filter(|done| done.call == call).collect();
+    let mut took: Vec<Duration> = of.iter().map(|done| done.took).collect();
+    took.sort_unstable();
+    let at = |part: f64| {
+        let place = ((took.len() as f64 * part).ceil() as usize).clamp(1, took.len().max(1)) - 1;
+        took.get(place).map_or(0.0, |took| took.as_secs_f64() * 1000.0)
+    };
+    let failed = of.iter().filter(|done| done.failed).count();
+    Times { call, count: of.len(), failed, p50_millis: at(0.5), p99_millis: at(0.99), max_millis: at(1.0) }
+}
+
+/// Keeps the time of a call. Returns false once the time is over.
+async fn one(
+    done: &mut Vec<Done>,
+    call: Call,
+    end: Instant,
+    work: impl Future<Output = Result<(), Error>>,
+) -> bool {
+    let begun = Instant::now();
+    let outcome = timeout_at(end, work).await;
+    let failed = matches!(outcome, Ok(Err(_)));
+    done.push(Done { call, took: begun.elapsed(), failed });
+    if failed {
+        sleep(Duration::from_millis(50)).await;
+    }
+    outcome.is_ok()
+}
+
+async fn client(address: &str, options: &ClientOptions, end: Instant) -> Option<Client> {
+    loop {
+        match timeout_at(end, Client::connect([address], options.clone())).await {
+            Ok(Ok(client)) => return Some(client),
+            Ok(Err(_)) => sleep(Duration::from_millis(50)).await,
+            Err(_) => return None,
+        }
+    }
+}
+
+async fn append(address: String, options: ClientOptions, n: u8, end: Instant) -> Vec<Done> {
+    let mut done = Vec::new();
+    let Some(client) = client(&address, &options, end).await else { return done };
+    let mut producing = ProducerOptions::default();
+    producing.exactly_once = false; // what is measured is the append, not the session
+    let Ok(producer) = client.producer(producing).await else { return done };
+    let record = [n; RECORD_BYTES];
+    let append = async || producer.append(&record).await?.await.map(drop);
+    while one(&mut done, Call::Append, end, append()).await {}
+    done
+}
+
+async fn read(address: String, options: ClientOptions, record: Index, end: Instant) -> Vec<Done> {
+    let mut done = Vec::new();
+    let Some(client) = client(&address, &options, end).await else { return done };
+    let read = async || {
+        let mut options = ReaderOptions::default();
+        (options.follow, options.from) = (false, ReadFrom::Any);
+        let mut reader = client.reader_with(Start::Index(record), options);
+        reader.next_record().await.map(drop)
+    };
+    while one(&mut done, Call::Read, end, read()).await {
+        sleep(Duration::from_millis(10)).await;
+    }
+    done
+}
+
+async fn connect(address: String, options: ClientOptions, end: Instant) -> Vec<Done> {
+    let mut done = Vec::new();
+    let connect = async || Client::connect([&*address], options.clone()).await?.info().await.map(drop);
+    while one(&mut done, Call::Connect, end, connect()).await {
+        sleep(Duration::from_millis(50)).await;
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_calls_of_a_kind() {
+        let done = |call, millis| Done { call, took: Duration::from_millis(millis), failed: millis == 7 };
+        let mut all: Vec<Done> = (1..=200).map(|n| done(Call::Append, n)).collect();
+        all.push(done(Call::Read, 9000));
+        let times = times(Call::Append, &all);
+        assert_eq!((times.count, times.failed), (200, 1));
+        assert_eq!((times.p50_millis, times.p99_millis, times.max_millis), (100.0, 198.0, 200.0));
+        assert_eq!(super::times(Call::Connect, &all).p99_millis, 0.0);
+    }
+}

@@ -1,0 +1,56 @@
+//! Both commands do their work to the end. How fast, and whether every bar is met, is for `make nightly`.
+//! They start the server's program, which has to be built: here it is if it is missing.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LOAD: &str = env!("CARGO_BIN_EXE_chiplog-load");
+
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    if !Path::new(LOAD).with_file_name("chiplog").is_file() {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet", "--package", "chiplog-server"]);
+        build.args((!cfg!(debug_assertions)).then_some("--release"));
+        assert!(build.status().unwrap().success());
+    }
+    Command::new(LOAD).args(arguments).args(["--json", "--dir"]).arg(dir).output().unwrap()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn soak_keeps_every_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path(), &["soak", "--minutes", "0.2", "--rate", "300", "--seed", "3"]);
+    let report = json(&output);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report["broken"], serde_json::Value::Null);
+    assert_eq!(report["acknowledged"], report["read"]);
+    assert!(report["acknowledged"].as_u64() > Some(100), "{report}");
+    assert_eq!(
+        report["courses"].as_array().unwrap().len(),
+        8,
+        "three servers and the program, two figures each"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn attack_is_measured_beside_clients() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path(), &["attacks", "garbage", "--secs", "3"]);
+    let report = json(&output);
+    let attacked = &report["attacks"][0];
+    assert_eq!(attacked["attack"], "garbage");
+    assert_eq!(attacked["ended"], serde_json::Value::Null, "{report}");
+    for measured in ["alone", "beside"] {
+        assert!(attacked[measured][0]["count"].as_u64() > Some(0), "{report}");
+    }
+    // Met or short: the exit code says which.
+    assert_eq!(output.status.success(), report["met"].as_bool().unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+}
