@@ -14,6 +14,7 @@ use super::world::{Asker, Task, World};
 use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
 use crate::disk::sim::SimDisk;
+use crate::error::Error;
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, HeadKind};
@@ -297,7 +298,7 @@ impl Follower {
                 self.0.end_sync(now)?;
                 self.0.turn(now)?;
             }
-            Ok::<(), crate::Error>(())
+            Ok::<(), Error>(())
         };
         turns().map_err(|e| format!("it fails: {e}"))
     }
