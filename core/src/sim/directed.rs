@@ -15,6 +15,7 @@ use super::world::{Asker, Task, World};
 use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
 use crate::disk::sim::SimDisk;
+use crate::error::Error;
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, HeadKind};
@@ -29,8 +30,11 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All of them, by name.
-pub(super) const SCENARIOS: &[(&str, fn() -> Check)] = &[
+/// A scenario: its name, and how it is played.
+pub(super) type Scenario = (&'static str, fn() -> Check);
+
+/// All of them.
+pub(super) const SCENARIOS: &[Scenario] = &[
     ("set_back_disk_stays_out", set_back_disk_stays_out),
     ("leader_waits_until_its_removal_is_known", leader_waits_until_its_removal_is_known),
     ("last_voter_remembers_that_it_is_alone", last_voter_remembers_that_it_is_alone),

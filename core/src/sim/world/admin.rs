@@ -202,10 +202,12 @@ impl World {
             Task::Replace { into, .. } => into.iter().any(|n| gone(self, n)),
             Task::Demote(n) | Task::Remove(n) => {
                 let voters = self.voters();
-                let least = if pending::SHRINKING_TO_ONE { 1 } else { 2 };
+                let least = if pending::SHRINKING_TO_ONE || self.plan.faults.is_empty() { 1 } else { 2 };
                 let leader = self.leader();
                 // The last one that is left would have to know durably what only the leader that leaves has to know today.
-                let leads = voters.len() == 2 && leader == Some(*n) && !pending::LEADERS_THAT_LEAVE;
+                let directed = self.plan.faults.is_empty(); // a scenario knows what it does
+                let leads =
+                    voters.len() == 2 && leader == Some(*n) && !directed && !pending::LEADERS_THAT_LEAVE;
                 leader.is_some() && voters.contains(n) && (voters.len() <= least || leads)
             }
         }
