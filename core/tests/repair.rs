@@ -719,7 +719,8 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
     let names = trio.segments(victim);
     assert!(names.len() >= 5, "{names:?}");
     let image = trio.disk(victim).visible();
-    let cases: [(&str, &dyn Fn(&mut Image)); 5] = [
+    type Harm<'a> = &'a dyn Fn(&mut Image);
+    let cases: [(&str, Harm<'_>); 5] = [
         ("one is gone", &|image| assert!(image.remove(&names[2]))),
         ("one is empty", &|image| assert!(image.damage(&names[2], &Damage::Shorten { len: 0 }))),
         ("one ends in its header", &|image| assert!(image.damage(&names[1], &Damage::Shorten { len: 700 }))),
