@@ -5,6 +5,7 @@
 
 use super::kept::{Kept, Seal};
 use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
+use super::patient::{self, Patient, Started};
 use super::plan::Plan;
 use super::threads::THREADS;
 use super::world::Closing;
@@ -12,6 +13,7 @@ use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
 use crate::moment::Moment;
+use crate::open::Opened;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use std::collections::BTreeSet;
@@ -49,6 +51,12 @@ pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) disk: SimDisk,
     pub(super) machine: Option<Machine>,
+    /// Instead, a process that repairs its log.
+    pub(super) patient: Option<Patient>,
+    /// A file was damaged while it was down, and is to be repaired.
+    pub(super) damaged: bool,
+    /// This life began with a repair.
+    pub(super) repaired: bool,
     pub(super) state: State,
     /// Counts the processes that ran here; events of an earlier one are void.
     pub(super) life: u32,
@@ -116,6 +124,9 @@ impl Host {
             node,
             disk,
             machine: None,
+            patient: None,
+            repaired: false,
+            damaged: false,
             state: State::Down,
             life: 0,
             directory: None,
@@ -202,7 +213,29 @@ impl Host {
     pub(super) fn start(&mut self, now: Moment, plan: &Plan) -> Result<()> {
         self.life += 1;
         self.clock.show(now, self.wrong_by_ms);
-        let machine = Machine::open(&self.disk, &self.setup(plan), now)?;
+        match patient::start(&self.disk, &self.setup(plan), now)? {
+            Started::Machine(machine) => self.adopt(machine),
+            Started::Patient(patient) => {
+                self.directory = Some(patient.directory());
+                self.bootstrap = Bootstrap::Existing;
+                self.patient = Some(patient);
+                self.state = State::Up;
+                Ok(())
+            }
+        }
+    }
+
+    /// What was damaged is repaired.
+    ///
+    /// # Errors
+    /// Those of opening a log.
+    pub(super) fn recovers(&mut self, opened: Opened, now: Moment) -> Result<()> {
+        let Some(patient) = self.patient.take() else { return Ok(()) };
+        self.repaired = true;
+        self.adopt(patient.recover(opened, now)?)
+    }
+
+    fn adopt(&mut self, machine: Machine) -> Result<()> {
         self.directory = Some(machine.identity().1);
         self.bootstrap = Bootstrap::Existing;
         self.kept = machine.writes()?;
@@ -224,7 +257,7 @@ impl Host {
     /// Ends the process, as whatever ends it: it answers nobody any more.
     fn end(&mut self, state: State) -> Vec<u64> {
         self.disk.power_off(); // before it is dropped: nothing it does at its end may count
-        self.machine = None;
+        (self.machine, self.patient, self.repaired) = (None, None, false);
         self.state = state;
         self.due = [None; THREADS];
         self.busy_until = Moment::START;
@@ -287,6 +320,10 @@ impl Host {
 
     /// Takes a message in; one that finds no process is lost.
     pub(super) fn deliver(&mut self, envelope: Envelope) -> bool {
+        if let (State::Up, Some(patient)) = (self.state, &mut self.patient) {
+            patient.deliver(envelope);
+            return true;
+        }
         match (self.state, &mut self.machine) {
             (State::Up, Some(machine)) => {
                 if introduces(&envelope) {

@@ -51,6 +51,11 @@ impl World {
 
     /// Lets the threads go on that the queue has called.
     pub(super) fn wake_called(&mut self, node: NodeId) {
+        if self.hosts.get(&node).is_some_and(|h| h.patient.is_some()) {
+            let delay = self.turn_delay();
+            self.run_at(node, 0, self.now().plus(delay));
+            return;
+        }
         let Self { hosts, rng, .. } = self;
         let Some(machine) = hosts.get_mut(&node).and_then(|h| h.running()) else { return };
         for thread in machine.called(rng) {
@@ -68,7 +73,7 @@ impl World {
     }
 
     /// A thread runs at this time, and not at another one.
-    fn run_at(&mut self, node: NodeId, thread: usize, at: Moment) {
+    pub(super) fn run_at(&mut self, node: NodeId, thread: usize, at: Moment) {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
         let at = at.max(host.busy_until);
         host.due[thread] = Some(at);
@@ -84,6 +89,9 @@ impl World {
             let until = host.busy_until;
             self.run_at(node, thread, until);
             return Ok(());
+        }
+        if host.patient.is_some() {
+            return if thread == 0 { self.nurse(node) } else { Ok(()) };
         }
         host.clock.show(now, host.wrong_by_ms);
         let Some(machine) = host.running() else { return Ok(()) };
