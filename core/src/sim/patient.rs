@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::open::{Directory, Opened, open_or_find_damage};
 use crate::repairing::{Begun, Repairing};
 use crate::transport::Envelope;
-use crate::types::DirectoryId;
+use crate::types::{DirectoryId, RaftIndex};
 use std::sync::Arc;
 
 /// What a process becomes that is started.
@@ -76,6 +76,11 @@ impl Patient {
 
     pub(super) fn deadline(&self, now: Moment) -> Moment {
         self.repairing.deadline(now)
+    }
+
+    /// The entry that it lacks.
+    pub(super) fn lacks(&self) -> Option<RaftIndex> {
+        self.repairing.missing()
     }
 
     /// How many places were repaired.

@@ -6,8 +6,8 @@ use crate::disk::Disk as _;
 use crate::disk::sim::Damage;
 use crate::error::ErrorKind;
 use crate::sim::fault::Fault;
-use crate::sim::host::Maimed;
-use crate::types::NodeId;
+use crate::sim::host::{Host, Maimed};
+use crate::types::{NodeId, RaftIndex};
 use std::time::Duration;
 
 /// The newest files grow, or are prepared and empty.
@@ -65,7 +65,7 @@ impl World {
         let outcome = patient.turn(now);
         let outgoing = patient.take_outgoing();
         let deadline = patient.deadline(now);
-        let repaired = patient.repaired();
+        let (repaired, lacks) = (patient.repaired(), patient.lacks());
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInRecovery);
             return self.cut_power(node, Duration::from_millis(300));
@@ -78,6 +78,13 @@ impl World {
         }
         match outcome {
             Ok(None) => {
+                if lacks.is_some_and(|entry| self.is_discarded_by_all(entry)) {
+                    // Nobody can help: an operator replaces it.
+                    self.oracle.excuse("what a damaged replica lacks is discarded everywhere");
+                    let unanswered = self.hosts.get_mut(&node).map(Host::retire).unwrap_or_default();
+                    self.lost(unanswered)?;
+                    return self.after_damage(node);
+                }
                 self.run_at(node, 0, deadline.max(now.plus(Duration::from_micros(100))));
                 Ok(())
             }
@@ -101,6 +108,12 @@ impl World {
                 self.kill(node, Duration::from_millis(500))
             }
         }
+    }
+
+    /// Whether no replica has this entry any more, and one of them leads.
+    fn is_discarded_by_all(&self, entry: RaftIndex) -> bool {
+        let mut machines = self.hosts.values().filter_map(|h| h.machine.as_ref());
+        self.leader().is_some() && machines.all(|m| m.glance().base_raft >= entry)
     }
 
     /// A replica whose file was damaged takes part: repaired, or without having noticed; then it is replaced.
