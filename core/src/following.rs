@@ -432,9 +432,7 @@ impl Following {
         let synced = self.writing.synced();
         self.positions.durable_to(synced.end.next.previous());
         let mut durably = None;
-        while let Some((_, first)) =
-            self.to_drop.pop_front_if(|(mark, _)| *mark <= synced.ready)
-        {
+        while let Some((_, first)) = self.to_drop.pop_front_if(|(mark, _)| *mark <= synced.ready) {
             durably = Some(first);
         }
         if let Some(first) = durably {

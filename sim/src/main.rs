@@ -217,7 +217,7 @@ fn bugs(seeds: Range<u64>, only: Option<u32>) -> Result<ExitCode> {
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What comes of it while this bug is planted. A panic of a scenario is a finding, too.
+/// What comes of it while this bug is planted.
 #[cfg(feature = "planted-bugs")]
 fn planted<T>(number: u32, run: impl FnOnce() -> T) -> T {
     use chiplog::sim::bugs::plant;

@@ -39,10 +39,10 @@ pub fn plant(number: u32) {
 /// ```
 ///
 /// # Errors
-/// What does not hold; or there is no such scenario.
+/// What does not hold, or that it panics; or there is no such scenario.
 pub fn play(scenario: &str) -> Result<(), String> {
     match SCENARIOS.iter().find(|(name, _)| *name == scenario) {
-        Some((_, play)) => play(),
+        Some((_, play)) => std::panic::catch_unwind(play).unwrap_or_else(|_| Err("it panics".to_owned())),
         None => Err(format!("there is no scenario {scenario}")),
     }
 }

@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn removed_leader_votes_until_the_others_know() {
-        if super::super::pending::SHRINKING_TO_ONE {
+        if super::super::pending::LEADERS_THAT_LEAVE {
             assert_eq!(leader_that_steps_down_still_votes(), Ok(()));
         }
     }

@@ -174,6 +174,7 @@ impl Machine {
     ///
     /// # Errors
     /// Those of `Log::open`.
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
         let outbox = Arc::new(Outbox::default());
         let options = options_of(setup, outbox.clone());
@@ -385,11 +386,6 @@ impl Machine {
     /// Changes of membership in the log that are not known to be committed.
     pub(super) fn changes_in_doubt(&self) -> usize {
         self.turn().node.replica.sequencer.changes_in_doubt()
-    }
-
-    /// How many sessions there are, and how many there may be.
-    pub(super) fn sessions(&self) -> usize {
-        self.turn().node.replica.sequencer.sessions().len()
     }
 
     /// The body of an entry as it goes to another replica.

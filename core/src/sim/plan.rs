@@ -2,6 +2,7 @@
 //! seed, and can be set by hand.
 
 use super::fault::Fault;
+use super::pending;
 use crate::disk::sim::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -72,6 +73,9 @@ impl Plan {
                 faults.insert(*fault);
             }
         }
+        let expire = rng.permille(250).then(|| Duration::from_millis(rng.between(800, 4_000)));
+        let crowd = rng.between(2, 4) as u32;
+        let crowded = expire.is_some() && pending::SESSIONS_THAT_GO && rng.permille(600);
         let micros = |rng: &mut Rng, low, high| Duration::from_micros(rng.between(low, high));
         Self {
             seed,
@@ -90,14 +94,20 @@ impl Plan {
             heavy: rng.permille(400),
             fault_interval: Duration::from_millis(rng.between(300, 2_000)),
             faults,
-            session_idle_max: IDLE_NEVER,
-            sessions_max: None,
+            session_idle_max: expire.unwrap_or(IDLE_NEVER),
+            sessions_max: crowded.then_some(crowd),
         }
     }
 
     /// Without any fault: to see that all is well when nothing happens.
     pub fn calm(seed: u64) -> Self {
-        Self { faults: BTreeSet::new(), ..Self::of(seed) }
+        let (session_idle_max, sessions_max) = (IDLE_NEVER, None);
+        Self { faults: BTreeSet::new(), session_idle_max, sessions_max, ..Self::of(seed) }
+    }
+
+    /// Whether the log's time follows the true one: no clock jumps, and none is wrong by more than 100 ms.
+    pub(super) fn clocks_are_right(&self) -> bool {
+        !self.faults.contains(&Fault::ClockAhead) && !self.faults.contains(&Fault::ClockBack)
     }
 
     /// Whether a session may be forgotten for having been idle.

@@ -1,6 +1,7 @@
 //! The judge judged: what the simulated disk keeps, loses and invents.
 
 use super::*;
+use crate::disk::SECTOR_BYTES;
 use std::collections::BTreeSet;
 
 fn write(file: &Arc<dyn DiskFile>, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -8,7 +8,8 @@ use crate::error::Result as LogResult;
 use crate::membership::Change;
 use crate::sim::fault::Fault;
 use crate::sim::host::State;
-use crate::sim::machine::Request;
+use crate::sim::machine::{Machine, Request};
+use crate::sim::pending;
 use crate::types::NodeId;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,7 +33,19 @@ pub(in crate::sim) enum Task {
         into: Vec<NodeId>,
     },
     Transfer(NodeId),
+    /// Its power is cut once it knows all of these to be members, and stays so.
+    Away {
+        node: NodeId,
+        knows: Vec<NodeId>,
+    },
+    /// It comes back.
+    Back(NodeId),
+    /// Nothing is done for so long.
+    Rest(Duration),
 }
+
+/// For how long a host is away that has no time to come back.
+const FOR_LONG: Duration = Duration::from_secs(3_600);
 
 /// What an operator has to do.
 #[derive(Debug, Default)]
@@ -41,6 +54,8 @@ pub(in crate::sim) struct Admin {
     attempt: Option<u64>,
     tries: u32,
     awake: bool,
+    /// Whether the member that is to leave was a voter when it was asked for last.
+    voted: bool,
 }
 
 impl Admin {
@@ -54,15 +69,17 @@ impl Admin {
 }
 
 impl Task {
-    fn fault(&self) -> Fault {
-        match self {
+    fn fault(&self) -> Option<Fault> {
+        Some(match self {
             Self::Add(_) => Fault::Add,
             Self::Promote(_) => Fault::Promote,
             Self::Demote(_) => Fault::Demote,
             Self::Remove(_) => Fault::Remove,
             Self::Replace { .. } => Fault::Joint,
             Self::Transfer(_) => Fault::Transfer,
-        }
+            Self::Back(_) => Fault::LongAbsence,
+            Self::Away { .. } | Self::Rest(_) => return None,
+        })
     }
 }
 
@@ -89,17 +106,19 @@ impl World {
         Ok(())
     }
 
-    /// Whether the leader, or failing that any replica, counts a node among the voters.
+    /// Whether a node is among the [`Self::voters`].
     pub(in crate::sim) fn is_voter(&mut self, node: NodeId) -> bool {
         let voters = self.voters();
         voters.contains(&node)
     }
 
-    /// The voters, as the leader knows them, or failing that any replica.
+    /// The voters, as the leader knows them, or failing that by the newest change that was committed.
     pub(in crate::sim) fn voters(&mut self) -> Vec<NodeId> {
-        let who = self.leader().or_else(|| self.up().first().copied());
-        let Some(machine) = who.and_then(|n| self.machine(n)) else { return Vec::new() };
-        let (mut voters, outgoing) = machine.voters();
+        let leader = self.leader();
+        let (mut voters, outgoing) = match leader.and_then(|n| self.machine(n)) {
+            Some(machine) => machine.voters(),
+            None => (self.oracle.config.voters.clone(), self.oracle.config.outgoing.clone()),
+        };
         voters.extend(outgoing);
         voters.sort_unstable();
         voters.dedup();
@@ -118,11 +137,36 @@ impl World {
         if (may_give_up && self.admin.tries > TRIES_MAX) || self.is_void(&task) {
             return self.task_over(false);
         }
+        match task {
+            Task::Rest(time) => {
+                self.admin.tasks.pop_front();
+                self.admin.tries = 0;
+                self.admin.awake = true;
+                self.schedule.after(time, Event::Admin);
+                return Ok(());
+            }
+            Task::Back(node) => return self.comes_back(node),
+            Task::Away { node, ref knows } => {
+                let knows_all = |m: &Machine| {
+                    let ((voters, outgoing), learners) = (m.voters(), m.learners());
+                    knows.iter().all(|n| voters.contains(n) || outgoing.contains(n) || learners.contains(n))
+                };
+                if !self.machine(node).is_some_and(|m| knows_all(m)) {
+                    return self.admin_retries();
+                }
+                self.cut_power(node, FOR_LONG)?;
+                return self.task_over(true);
+            }
+            _ => {}
+        }
         let Some(leader) = self.leader() else { return self.admin_retries() };
         if self.has_happened(leader, &task) {
             return self.task_over(true);
         }
         let Some(request) = self.request_of(&task) else { return self.admin_retries() };
+        if let Task::Remove(out) = task {
+            self.admin.voted = self.is_voter(out);
+        }
         match self.ask(Asker::Admin, leader, request, PATIENCE) {
             Some(Ok(attempt)) => {
                 self.admin.attempt = Some(attempt);
@@ -130,6 +174,15 @@ impl World {
             }
             _ => self.admin_retries(),
         }
+    }
+
+    /// A host that was away comes back, if nothing has brought it back before.
+    fn comes_back(&mut self, node: NodeId) -> Check {
+        let is_away = self.hosts.get(&node).is_some_and(|h| h.state == State::Down);
+        if is_away {
+            self.start(node)?;
+        }
+        self.task_over(is_away)
     }
 
     fn admin_retries(&mut self) -> Check {
@@ -143,11 +196,19 @@ impl World {
     fn is_void(&mut self, task: &Task) -> bool {
         let gone = |w: &Self, n: &NodeId| w.hosts.get(n).is_none_or(|h| h.state == State::Gone);
         match task {
-            Task::Add(n) | Task::Promote(n) | Task::Transfer(n) => gone(self, n),
+            Task::Add(n) | Task::Promote(n) | Task::Transfer(n) | Task::Back(n) => gone(self, n),
+            Task::Away { node, .. } => gone(self, node),
+            Task::Rest(_) => false,
             Task::Replace { into, .. } => into.iter().any(|n| gone(self, n)),
             Task::Demote(n) | Task::Remove(n) => {
                 let voters = self.voters();
-                voters.len() == 1 && voters.contains(n)
+                let least = if pending::SHRINKING_TO_ONE || self.plan.faults.is_empty() { 1 } else { 2 };
+                let leader = self.leader();
+                // The last one that is left would have to know durably what only the leader that leaves has to know today.
+                let directed = self.plan.faults.is_empty(); // a scenario knows what it does
+                let leads =
+                    voters.len() == 2 && leader == Some(*n) && !directed && !pending::LEADERS_THAT_LEAVE;
+                leader.is_some() && voters.contains(n) && (voters.len() <= least || leads)
             }
         }
     }
@@ -160,10 +221,15 @@ impl World {
             Task::Add(n) => voters.contains(n) || learners.contains(n),
             Task::Promote(n) => voters.contains(n) && !joint,
             Task::Demote(n) => learners.contains(n) && !joint,
-            Task::Remove(n) => !voters.contains(n) && !learners.contains(n) && !joint,
-            Task::Replace { out, into } => {
-                !voters.contains(out) && into.iter().all(|n| voters.contains(n)) && !joint
+            // A look tells less than an answer: the leader itself could still forget it.
+            Task::Remove(n) => {
+                !voters.contains(n) && !learners.contains(n) && !joint && machine.change_is_durable()
             }
+            Task::Replace { out, into } => {
+                let there = into.iter().all(|n| voters.contains(n));
+                !voters.contains(out) && there && !joint && machine.change_is_durable()
+            }
+            Task::Away { .. } | Task::Back(_) | Task::Rest(_) => false,
             Task::Transfer(n) => leader == *n,
         }
     }
@@ -184,6 +250,7 @@ impl World {
                 Request::Change(changes)
             }
             Task::Transfer(node) => Request::Transfer(*node),
+            Task::Away { .. } | Task::Back(_) | Task::Rest(_) => return None,
         })
     }
 
@@ -213,6 +280,24 @@ impl World {
         }
     }
 
+    /// A voter has left: how few are there now? If one is, its power may fail at once, and the one that left is gone for good.
+    fn has_left(&mut self, out: NodeId) -> Check {
+        match self.voters()[..] {
+            [_, _] => self.counts.add(Fault::ShrinkToTwo),
+            [last] => {
+                self.counts.add(Fault::ShrinkToOne);
+                if pending::SHRINKING_TO_ONE && self.nemesis.rng.permille(500) {
+                    let now = self.now();
+                    self.story.tell(now, || format!("TROUBLE node {last}, alone now, loses its power"));
+                    self.retire(out)?;
+                    self.cut_power(last, RETRY_DELAY)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn task_over(&mut self, done: bool) -> Check {
         self.admin.tries = 0;
         let Some(task) = self.admin.tasks.pop_front() else { return Ok(()) };
@@ -220,11 +305,19 @@ impl World {
         self.story.tell(now, || format!("{task:?}: {}", if done { "done" } else { "given up" }));
         self.story.mix(&[4, now.0, u64::from(done)]);
         if done {
-            self.counts.add(task.fault());
+            if let Some(fault) = task.fault() {
+                self.counts.add(fault);
+            }
             if let Task::Remove(out) | Task::Replace { out, .. } = &task {
                 self.nemesis.left(*out);
                 self.left.insert(*out);
                 self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
+                if pending::SHRINKING_TO_ONE {
+                    self.watch.told();
+                }
+                if matches!(task, Task::Remove(_)) && std::mem::take(&mut self.admin.voted) {
+                    self.has_left(*out)?;
+                }
             }
         }
         self.admin_retries()

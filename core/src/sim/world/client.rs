@@ -14,6 +14,7 @@ use crate::completion::Appended;
 use crate::disk::sim::Rng;
 use crate::error::{ErrorKind, Result as LogResult};
 use crate::moment::Moment;
+use crate::sim::fault::Fault;
 use crate::sim::history::{LARGE, Seen, Told, What, number_of, record_of};
 use crate::sim::machine::Request;
 use crate::sim::plan::Plan;
@@ -41,13 +42,20 @@ pub(in crate::sim) struct Client {
     ops: VecDeque<Op>,
     next_record: u64,
     next_new: Moment,
+    /// It does nothing new for so long, from its next turn on.
+    nap: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct Session {
     id: SessionId,
     next: u64,
+    /// When the newest append was asked for that was acknowledged in it.
+    active: Option<Moment>,
 }
+
+/// Clocks are wrong by at most 100 ms, and the log's time is the latest that a leader's has shown.
+const CLOCKS_APART: Duration = Duration::from_millis(300);
 
 /// Something a client wants and has not been told.
 #[derive(Debug)]
@@ -118,6 +126,7 @@ impl Client {
             ops: VecDeque::new(),
             next_record: (u64::from(id + 1) << 40) | if plan.heavy { LARGE } else { 0 },
             next_new: Moment::START,
+            nap: None,
             rng,
         }
     }
@@ -174,7 +183,8 @@ impl World {
             self.something_new(n)?;
             let client = &mut self.clients[n];
             let mean = client.think.as_nanos() as u64;
-            client.next_new = now.plus(Duration::from_nanos(client.rng.between(mean / 4, mean * 7 / 4)));
+            let pause = Duration::from_nanos(client.rng.between(mean / 4, mean * 7 / 4));
+            client.next_new = now.plus(client.nap.take().unwrap_or(pause));
         }
         let client = &self.clients[n];
         let retry = client.ops.iter().filter(|op| op.attempt.is_none()).map(|op| op.not_before).min();
@@ -207,6 +217,19 @@ impl World {
             if client.ops.is_empty() {
                 return self.begin(n, None, Want::Open);
             }
+            return Ok(());
+        }
+        if self.plan.sessions_expire() && client.session.is_some() && client.ops.is_empty() {
+            match client.rng.below(1000) {
+                // Away for longer than a session lasts, mostly.
+                0..25 => client.nap = Some(self.plan.session_idle_max.mul_f64(1.3)),
+                // Forgets its session and takes another one.
+                25..60 => client.session = None,
+                _ => {}
+            }
+        }
+        let client = &mut self.clients[n];
+        if client.session.is_none() && client.in_session {
             return Ok(());
         }
         let dice = client.rng.below(1000);
@@ -399,6 +422,10 @@ impl World {
         let in_session = self.clients[n].in_session;
         let op = &mut self.clients[n].ops[place];
         let appends = matches!(op.want, Want::Append { .. });
+        if kind == Some(ErrorKind::TooManySessions) {
+            self.counts.add(Fault::SessionsFull);
+        }
+        let op = &mut self.clients[n].ops[place];
         if kind == Some(ErrorKind::SessionExpired) && in_session && appends {
             return self.session_gone(n, result.map_or_else(String::new, |e| e.to_string()));
         }
@@ -436,7 +463,17 @@ impl World {
         if !self.plan.sessions_expire() {
             return Err(format!("client {n}: its session was forgotten: {error}"));
         }
-        self.clients[n].session = None;
+        let session = self.clients[n].session.take();
+        let active = session.and_then(|s| s.active);
+        if let Some(active) = active.filter(|_| self.plan.clocks_are_right()) {
+            let idle = self.now().since(active) + CLOCKS_APART;
+            if idle < self.plan.session_idle_max {
+                return Err(format!("client {n}: its session was forgotten after {idle:?}: {error}"));
+            }
+        }
+        // One that never appended may have had to make room.
+        let crowded = self.plan.sessions_max.is_some() && active.is_none();
+        self.counts.add(if crowded { Fault::SessionEvicted } else { Fault::SessionExpired });
         while let Some(op) = self.clients[n].ops.front() {
             let told = if op.in_doubt || op.attempt.is_some() { Told::Nothing } else { Told::Refused };
             if let Some(attempt) = op.attempt {
@@ -451,6 +488,10 @@ impl World {
         match self.clients[n].ops[place].want.clone() {
             Want::Append { records, .. } => {
                 self.acknowledged(node, appended, &records)?;
+                let since = self.clients[n].ops[place].since;
+                if let Some(session) = &mut self.clients[n].session {
+                    session.active = session.active.max(Some(since));
+                }
                 self.clients[n].target = node;
                 self.finish(n, place, Told::Appended(Some(appended.first)))
             }
@@ -469,7 +510,8 @@ impl World {
             }
             Want::Discard(_) => self.finish(n, place, Told::Discarded),
             Want::Open => {
-                self.clients[n].session = Some(Session { id: SessionId(appended.first.0), next: 1 });
+                self.clients[n].session =
+                    Some(Session { id: SessionId(appended.first.0), next: 1, active: None });
                 self.finish(n, place, Told::Nothing)
             }
             Want::Close(_) => self.finish(n, place, Told::Nothing),

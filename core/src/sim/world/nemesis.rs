@@ -14,6 +14,7 @@ use crate::sim::fault::Fault;
 use crate::sim::host::{Maimed, State};
 use crate::sim::machine::Machine;
 use crate::sim::network::Weather;
+use crate::sim::pending;
 use crate::sim::plan::Plan;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,10 @@ impl Nemesis {
                     | Fault::FollowerChain
                     | Fault::FollowerJump
                     | Fault::Promote
+                    | Fault::ShrinkToOne
+                    | Fault::SessionExpired
+                    | Fault::SessionEvicted
+                    | Fault::SessionsFull
             )
         };
         Self {
@@ -147,6 +152,8 @@ impl World {
             Fault::Add | Fault::Demote | Fault::Remove | Fault::Joint | Fault::Transfer => {
                 return self.change_members(kind, node);
             }
+            Fault::ShrinkToTwo => return self.shrink(),
+            Fault::LongAbsence => return self.long_absence(),
             _ => false,
         };
         if happened {
@@ -490,6 +497,78 @@ impl World {
             Fault::Transfer if voters.len() > 1 && voters.contains(&node) => self.order(Task::Transfer(node)),
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Voters are removed until one or two are left; after a while there are three again, mostly.
+    fn shrink(&mut self) -> Check {
+        let mut voters = self.voters();
+        let Some(log) = self.log else { return Ok(()) };
+        if !self.admin.is_idle() || !self.nemesis.maimed.is_empty() || !(2..=5).contains(&voters.len()) {
+            return Ok(());
+        }
+        let least = if pending::SHRINKING_TO_ONE && self.nemesis.rng.permille(500) { 1 } else { 2 };
+        let now = self.now();
+        self.story.tell(now, || format!("TROUBLE the cluster shrinks to {least} voters"));
+        while voters.len() > least {
+            let out = voters.swap_remove(self.nemesis.rng.below(voters.len()));
+            self.order(Task::Remove(out));
+        }
+        if self.nemesis.rng.permille(700) {
+            let rest = self.nemesis.millis(0, 4_000);
+            self.order(Task::Rest(rest));
+            for _ in least..3 {
+                let fresh = self.new_host(Bootstrap::Join(log));
+                self.start(fresh)?;
+                self.order(Task::Add(fresh));
+                self.order(Task::Promote(fresh));
+            }
+        }
+        Ok(())
+    }
+
+    /// A member is away while all other voters leave and new ones come. It may know those as learners.
+    fn long_absence(&mut self) -> Check {
+        let Some(log) = self.log else { return Ok(()) };
+        let up = self.up();
+        let Some(away) = self.nemesis.rng.pick(&up).copied() else { return Ok(()) };
+        let voters = self.voters();
+        let is_member = voters.contains(&away)
+            || self.leader().and_then(|l| self.machine(l)).is_some_and(|m| m.learners().contains(&away));
+        let fits = (2..=5).contains(&voters.len()) && self.present().len() <= 7;
+        if !self.admin.is_idle() || !self.nemesis.maimed.is_empty() || !is_member || !fits {
+            return Ok(());
+        }
+        let now = self.now();
+        let known = pending::LONG_ABSENCES && self.nemesis.rng.permille(600);
+        self.story.tell(now, || {
+            format!("TROUBLE long_absence of node {away}, which knows the next voters: {known}")
+        });
+        let mut next = Vec::new();
+        for _ in 0..2 {
+            let fresh = self.new_host(Bootstrap::Join(log));
+            self.start(fresh)?;
+            next.push(fresh);
+        }
+        let goes = |knows: Vec<NodeId>| Task::Away { node: away, knows };
+        if !known {
+            self.order(goes(Vec::new()));
+        }
+        for fresh in &next {
+            self.order(Task::Add(*fresh));
+        }
+        if known {
+            self.order(goes(next.clone()));
+        }
+        for fresh in next {
+            self.order(Task::Promote(fresh));
+        }
+        for old in voters.into_iter().filter(|n| *n != away) {
+            self.order(Task::Remove(old));
+        }
+        let rest = self.nemesis.millis(0, 3_500);
+        self.order(Task::Rest(rest));
+        self.order(Task::Back(away));
         Ok(())
     }
 
