@@ -291,7 +291,8 @@ impl Replica {
         let node = self.node();
         // A voter for whose being alone only what is not committed speaks can have voted for another.
         let alone = |m: &Membership| m.is_alone(node);
-        if !(alone(&self.membership) && alone(self.sequencer.membership_at_end())) && !planted!(32) {
+        let all_alone = alone(&self.membership) && alone(self.sequencer.membership_at_end());
+        if !all_alone && !planted!(32) {
             self.peers.introduced_by = Some(Introductions::default());
             self.greet();
         }

@@ -8,7 +8,6 @@ use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
 use super::patient::{self, Patient, Started};
 use super::plan::Plan;
 use super::threads::THREADS;
-use super::world::Closing;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
@@ -16,7 +15,7 @@ use crate::moment::Moment;
 use crate::open::Opened;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +44,14 @@ pub(super) enum Maimed {
     SetBack,
     /// A bit turned over.
     Rotten,
+}
+
+/// A process that is being closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub(super) began: Moment,
+    /// It led a cluster without trouble: the processes that ran then, by their lives.
+    pub(super) well: Option<BTreeMap<NodeId, u32>>,
 }
 
 pub(super) struct Host {
@@ -214,7 +221,7 @@ impl Host {
         self.life += 1;
         self.clock.show(now, self.wrong_by_ms);
         match patient::start(&self.disk, &self.setup(plan), now)? {
-            Started::Machine(machine) => self.adopt(machine),
+            Started::Machine(machine) => self.adopt(*machine),
             Started::Patient(patient) => {
                 self.directory = Some(patient.directory());
                 self.bootstrap = Bootstrap::Existing;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What a process becomes that is started.
 pub(super) enum Started {
-    Machine(Machine),
+    Machine(Box<Machine>),
     Patient(Patient),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Starte
             }
         },
     };
-    Machine::over(opened, disk, setup, options, outbox, now).map(Started::Machine)
+    Machine::over(opened, disk, setup, options, outbox, now).map(Box::new).map(Started::Machine)
 }
 
 impl Patient {

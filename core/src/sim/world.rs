@@ -23,7 +23,6 @@ mod watch;
 pub(super) use admin::Task;
 pub(super) use client::Client;
 use process::Burst;
-pub(super) use process::Closing;
 
 use super::clock::Schedule;
 use super::failover::FailOver;

@@ -12,7 +12,7 @@ use crate::error::Result as LogResult;
 use crate::moment::Moment;
 use crate::sim::fault::Fault;
 use crate::sim::history::{Told, What, record_of};
-use crate::sim::host::State;
+use crate::sim::host::{Closing, State};
 use crate::sim::machine::{Machine, Request};
 use crate::sim::threads::{THREADS, Then};
 use crate::types::NodeId;
@@ -27,14 +27,6 @@ const LINGERS: u32 = 150;
 const BURST_MAX: u64 = 40;
 /// The client that hands them in.
 const CLOSER: u32 = 901;
-
-/// A process that is being closed.
-#[derive(Debug)]
-pub(in crate::sim) struct Closing {
-    began: Moment,
-    /// It led a cluster without trouble: the processes that ran then, by their lives.
-    well: Option<BTreeMap<NodeId, u32>>,
-}
 
 /// Appends that are handed in right before a close, and their calls in the history.
 #[derive(Debug, Default)]
