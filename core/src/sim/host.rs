@@ -225,7 +225,7 @@ impl Host {
             Started::Patient(patient) => {
                 self.directory = Some(patient.directory());
                 self.bootstrap = Bootstrap::Existing;
-                self.patient = Some(patient);
+                self.patient = Some(*patient);
                 self.state = State::Up;
                 Ok(())
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// What a process becomes that is started.
 pub(super) enum Started {
     Machine(Box<Machine>),
-    Patient(Patient),
+    Patient(Box<Patient>),
 }
 
 /// A process that repairs its log.
@@ -45,7 +45,8 @@ pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Starte
             Begun::Repairing(repairing) => {
                 let (disk, setup) = (disk.clone(), setup.clone());
                 let mail = Vec::new();
-                return Ok(Started::Patient(Patient { repairing, disk, setup, options, outbox, mail }));
+                let patient = Patient { repairing, disk, setup, options, outbox, mail };
+                return Ok(Started::Patient(Box::new(patient)));
             }
         },
     };
