@@ -102,7 +102,6 @@ bugs! {
     61 "a sync that has ended on the other thread is not noted",
     62 "a feed gives more than what is committed",
     63 "a follower does not jump",
-    65 "what was fetched for a repair is not written",
 }
 
 #[cfg(test)]
