@@ -277,3 +277,32 @@ pub(crate) enum Room {
     /// In the next segment, whose opening says all that a position block would.
     Rolled,
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::types::LogId;
+
+    /// A look for room that failed kept the last file, and the next look gave it to records: then there was no place for a
+    /// vote, and the replica died of its full disk.
+    #[test]
+    fn failed_look_for_room_keeps_the_last_file_from_records() {
+        let disk = Arc::new(SimDisk::default());
+        let preparer = Arc::new(Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        preparer.go_unaided();
+        disk.limit_space(Some(1 << 16));
+        preparer.keep_one_ready().unwrap();
+        let (steps, ahead) = (VecDeque::new(), VecDeque::new());
+        let mut plan = Plan { steps, preparer, at: 0, limit: 0, ahead, is_last_resort: false };
+        let mut look = |purpose, blocks| {
+            let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
+            (fit.blocks, fit.why.is_some())
+        };
+        assert_eq!(look(Purpose::Metadata, 2), (1, true), "there is one file");
+        assert_eq!(look(Purpose::Data, 1), (0, true), "which is the last one");
+        assert_eq!(look(Purpose::Metadata, 1), (1, false));
+        disk.limit_space(None);
+        assert_eq!(look(Purpose::Data, 1), (1, false));
+    }
+}

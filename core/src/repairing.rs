@@ -182,6 +182,12 @@ impl Repairing {
         }
     }
 
+    /// The entry that it lacks, if it asks for one.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn missing(&self) -> Option<RaftIndex> {
+        self.treatment.mender.missing()
+    }
+
     /// When [`Self::turn`] has to be called at the latest.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
         if let Some(doubt) = self.treatment.doubt.as_ref().filter(|d| d.rivals.missing().is_some()) {

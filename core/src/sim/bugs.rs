@@ -100,6 +100,8 @@ bugs! {
     42 "introductions are not heard",
     60 "a log that is closed ends at once, whatever is under way",
     61 "a sync that has ended on the other thread is not noted",
+    62 "a feed gives more than what is committed",
+    63 "a follower does not jump",
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Must not know: the network, who feeds it, what it should have.
 
 use super::machine::SetClock;
+use super::threads::Records;
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
@@ -173,7 +174,7 @@ impl Copy {
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn fresh(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
+    pub(super) fn fresh(&mut self) -> Result<Records> {
         super::machine::read_on(&self.shelf, &mut self.reader)
     }
 
@@ -181,7 +182,7 @@ impl Copy {
     ///
     /// # Errors
     /// Those of `Reader::next_record`.
-    pub(super) fn all(&mut self) -> Result<(Index, Vec<(Index, Vec<u8>)>)> {
+    pub(super) fn all(&mut self) -> Result<(Index, Records)> {
         self.reader = self.shelf.reader(Start::First)?;
         Ok((self.shelf.positions.first(), self.fresh()?))
     }

@@ -15,7 +15,6 @@ use super::world::{Asker, Task, World};
 use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
 use crate::disk::sim::SimDisk;
-use crate::error::Error;
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, HeadKind};

@@ -73,6 +73,10 @@ faults! {
     DiskFull = "disk_full",
     /// Bits turned over in stored blocks.
     Rot = "rot",
+    /// A file was lost, cut short or changed while its replica was down.
+    Damage = "damage",
+    /// A replica whose log did not open repaired it with what the others have.
+    Repair = "repair",
     /// A voter came back without its data.
     Wipe = "wipe",
     /// A voter came back with an old copy of its disk.

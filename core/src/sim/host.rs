@@ -5,16 +5,17 @@
 
 use super::kept::{Kept, Seal};
 use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
+use super::patient::{self, Patient, Started};
 use super::plan::Plan;
 use super::threads::THREADS;
-use super::world::Closing;
 use crate::cluster::Bootstrap;
 use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::Result;
 use crate::moment::Moment;
+use crate::open::Opened;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,24 @@ pub(super) enum Maimed {
     Rotten,
 }
 
+/// A process that is being closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub(super) began: Moment,
+    /// It led a cluster without trouble: the processes that ran then, by their lives.
+    pub(super) well: Option<BTreeMap<NodeId, u32>>,
+}
+
 pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) disk: SimDisk,
     pub(super) machine: Option<Machine>,
+    /// Instead, a process that repairs its log.
+    pub(super) patient: Option<Patient>,
+    /// A file was damaged while it was down, and is to be repaired.
+    pub(super) damaged: bool,
+    /// This life began with a repair.
+    pub(super) repaired: bool,
     pub(super) state: State,
     /// Counts the processes that ran here; events of an earlier one are void.
     pub(super) life: u32,
@@ -116,6 +131,9 @@ impl Host {
             node,
             disk,
             machine: None,
+            patient: None,
+            repaired: false,
+            damaged: false,
             state: State::Down,
             life: 0,
             directory: None,
@@ -202,7 +220,29 @@ impl Host {
     pub(super) fn start(&mut self, now: Moment, plan: &Plan) -> Result<()> {
         self.life += 1;
         self.clock.show(now, self.wrong_by_ms);
-        let machine = Machine::open(&self.disk, &self.setup(plan), now)?;
+        match patient::start(&self.disk, &self.setup(plan), now)? {
+            Started::Machine(machine) => self.adopt(*machine),
+            Started::Patient(patient) => {
+                self.directory = Some(patient.directory());
+                self.bootstrap = Bootstrap::Existing;
+                self.patient = Some(*patient);
+                self.state = State::Up;
+                Ok(())
+            }
+        }
+    }
+
+    /// What was damaged is repaired.
+    ///
+    /// # Errors
+    /// Those of opening a log.
+    pub(super) fn recovers(&mut self, opened: Opened, now: Moment) -> Result<()> {
+        let Some(patient) = self.patient.take() else { return Ok(()) };
+        self.repaired = true;
+        self.adopt(patient.recover(opened, now)?)
+    }
+
+    fn adopt(&mut self, machine: Machine) -> Result<()> {
         self.directory = Some(machine.identity().1);
         self.bootstrap = Bootstrap::Existing;
         self.kept = machine.writes()?;
@@ -224,7 +264,7 @@ impl Host {
     /// Ends the process, as whatever ends it: it answers nobody any more.
     fn end(&mut self, state: State) -> Vec<u64> {
         self.disk.power_off(); // before it is dropped: nothing it does at its end may count
-        self.machine = None;
+        (self.machine, self.patient, self.repaired) = (None, None, false);
         self.state = state;
         self.due = [None; THREADS];
         self.busy_until = Moment::START;
@@ -287,6 +327,10 @@ impl Host {
 
     /// Takes a message in; one that finds no process is lost.
     pub(super) fn deliver(&mut self, envelope: Envelope) -> bool {
+        if let (State::Up, Some(patient)) = (self.state, &mut self.patient) {
+            patient.deliver(envelope);
+            return true;
+        }
         match (self.state, &mut self.machine) {
             (State::Up, Some(machine)) => {
                 if introduces(&envelope) {

@@ -17,7 +17,7 @@ use crate::mail::{Ask, Mail};
 use crate::membership::{Change, Membership};
 use crate::moment::Moment;
 use crate::node::Node;
-use crate::open::open;
+use crate::open::{Opened, open};
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
@@ -133,7 +133,7 @@ pub(super) struct Settled {
 
 /// A message's way out of a machine: it waits here until the world takes it.
 #[derive(Debug, Default)]
-struct Outbox(Mutex<Vec<Envelope>>);
+pub(super) struct Outbox(Mutex<Vec<Envelope>>);
 
 impl Outbox {
     fn take(&self) -> Vec<Envelope> {
@@ -170,15 +170,31 @@ pub(super) struct Machine {
 pub(super) const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
 
 impl Machine {
-    /// Opens what is on the disk, as `Log::open` does, but for the threads.
+    /// Opens what is on the disk, as `Log::open` does without its threads. Damage is an error.
     ///
     /// # Errors
     /// Those of `Log::open`.
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
         let outbox = Arc::new(Outbox::default());
         let options = options_of(setup, outbox.clone());
         options.check()?;
         let opened = open(Arc::new(disk.clone()), &options)?;
+        Self::over(opened, disk, setup, options, outbox, now)
+    }
+
+    /// Over a log that was just opened.
+    ///
+    /// # Errors
+    /// Those of `Log::open`.
+    pub(super) fn over(
+        opened: Opened,
+        disk: &SimDisk,
+        setup: &Setup,
+        options: Options,
+        outbox: Arc<Outbox>,
+        now: Moment,
+    ) -> Result<Self> {
         opened.store.preparer.go_unaided();
         let (identity, segments) = (opened.identity, opened.segments.clone());
         let committed = opened.sequencer.committed();
@@ -548,7 +564,7 @@ pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
     }
 }
 
-fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
+pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
     let cluster = Cluster {
         address: format!("host{}", setup.node),
         heartbeat: setup.heartbeat,

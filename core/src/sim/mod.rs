@@ -15,6 +15,7 @@
 //! | `clock` | virtual time; what is to happen when |
 //! | `network` | loss, replay, reordering, damage, walls, bounded queues |
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
+//! | `patient` | a replica that repairs its log before it takes part |
 //! | `copy` | a follower: fed, not a member |
 //! | `world` | all of it, event by event; clients, an operator, the nemesis that makes trouble, drills of fail-over |
 //! | `oracle`, `kept` | what has to hold after every event; what is on a disk, entry by entry |
@@ -41,6 +42,7 @@ mod linear;
 mod machine;
 mod network;
 mod oracle;
+mod patient;
 mod pending;
 mod plan;
 mod run;

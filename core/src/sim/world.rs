@@ -13,6 +13,7 @@
 
 mod admin;
 mod client;
+mod damage;
 mod drill;
 mod followers;
 mod nemesis;
@@ -22,7 +23,6 @@ mod watch;
 pub(super) use admin::Task;
 pub(super) use client::Client;
 use process::Burst;
-pub(super) use process::Closing;
 
 use super::clock::Schedule;
 use super::failover::FailOver;
@@ -224,15 +224,29 @@ impl World {
         self.story.mix(&[1, node.0, u64::from(outcome.is_ok())]);
         match outcome {
             Ok(()) => {
-                let life = host.life;
+                let (life, patient) = (host.life, host.patient.is_some());
                 self.story.tell(now, || format!("node {node}: starts (life {life})"));
-                self.oracle.opens(host)?;
-                self.after_step(node)?;
-                self.wake_all(node);
-                Ok(())
+                if patient {
+                    self.story.tell(now, || format!("node {node}: is damaged and repairs its log"));
+                    if self.hosts.get(&node).is_some_and(|h| h.maimed.is_none()) {
+                        return Err(format!("node {node} finds its log damaged, and its disk is sound"));
+                    }
+                    return self.nurse(node);
+                }
+                self.begins(node)
             }
             Err(error) => self.refused_to_start(node, &error),
         }
+    }
+
+    /// A replica takes part.
+    fn begins(&mut self, node: NodeId) -> Check {
+        self.after_damage(node)?;
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        self.oracle.opens(host)?;
+        self.after_step(node)?;
+        self.wake_all(node);
+        Ok(())
     }
 
     /// Cuts the power of a host, which comes back after a while.

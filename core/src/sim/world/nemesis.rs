@@ -56,6 +56,7 @@ impl Nemesis {
                     | Fault::CorruptBody
                     | Fault::QueueFull
                     | Fault::Jump
+                    | Fault::Repair
                     | Fault::FollowerSwitch
                     | Fault::FollowerChain
                     | Fault::FollowerJump
@@ -139,6 +140,7 @@ impl World {
             Fault::LeaderKilled => return self.begin_drill(),
             Fault::Pause => self.pause(node),
             Fault::Close => return self.close(node),
+            Fault::Damage => return self.damage(node),
             Fault::FollowerCrash | Fault::FollowerFull => return self.strike_follower(kind),
             Fault::Limp => self.limp(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
@@ -367,7 +369,7 @@ impl World {
     }
 
     /// Whether a member may lose data now: it is one of at least three voters, or a learner, and no other one has.
-    fn may_maim(&mut self, node: NodeId) -> bool {
+    pub(super) fn may_maim(&mut self, node: NodeId) -> bool {
         // One that is paused, or the next leader, can know of a change already.
         let committed = |m: &Machine| m.glance().committed_raft;
         let most = self.hosts.values().filter_map(|h| h.machine.as_ref().map(committed)).max();
@@ -582,7 +584,8 @@ impl World {
         let faulty = host.disk.faults_fired() > 0 || host.cramped;
         if wiped || rotten {
             let unanswered = host.retire();
-            return self.lost(unanswered);
+            self.lost(unanswered)?;
+            return self.after_damage(node);
         }
         if !faulty {
             return Err(format!("node {node} does not start, although its disk is sound: {error:?}"));

@@ -12,7 +12,7 @@ use crate::error::Result as LogResult;
 use crate::moment::Moment;
 use crate::sim::fault::Fault;
 use crate::sim::history::{Told, What, record_of};
-use crate::sim::host::State;
+use crate::sim::host::{Closing, State};
 use crate::sim::machine::{Machine, Request};
 use crate::sim::threads::{THREADS, Then};
 use crate::types::NodeId;
@@ -27,14 +27,6 @@ const LINGERS: u32 = 150;
 const BURST_MAX: u64 = 40;
 /// The client that hands them in.
 const CLOSER: u32 = 901;
-
-/// A process that is being closed.
-#[derive(Debug)]
-pub(in crate::sim) struct Closing {
-    began: Moment,
-    /// It led a cluster without trouble: the processes that ran then, by their lives.
-    well: Option<BTreeMap<NodeId, u32>>,
-}
 
 /// Appends that are handed in right before a close, and their calls in the history.
 #[derive(Debug, Default)]
@@ -51,6 +43,11 @@ impl World {
 
     /// Lets the threads go on that the queue has called.
     pub(super) fn wake_called(&mut self, node: NodeId) {
+        if self.hosts.get(&node).is_some_and(|h| h.patient.is_some()) {
+            let delay = self.turn_delay();
+            self.run_at(node, 0, self.now().plus(delay));
+            return;
+        }
         let Self { hosts, rng, .. } = self;
         let Some(machine) = hosts.get_mut(&node).and_then(|h| h.running()) else { return };
         for thread in machine.called(rng) {
@@ -68,7 +65,7 @@ impl World {
     }
 
     /// A thread runs at this time, and not at another one.
-    fn run_at(&mut self, node: NodeId, thread: usize, at: Moment) {
+    pub(super) fn run_at(&mut self, node: NodeId, thread: usize, at: Moment) {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.is_up()) else { return };
         let at = at.max(host.busy_until);
         host.due[thread] = Some(at);
@@ -84,6 +81,9 @@ impl World {
             let until = host.busy_until;
             self.run_at(node, thread, until);
             return Ok(());
+        }
+        if host.patient.is_some() {
+            return if thread == 0 { self.nurse(node) } else { Ok(()) };
         }
         host.clock.show(now, host.wrong_by_ms);
         let Some(machine) = host.running() else { return Ok(()) };
