@@ -2,7 +2,7 @@
 //! does with threads and clocks, this does when it is told.
 
 use super::kept::{Kept, Seal};
-use super::threads::{Dial, Ran, Records, Threads, header_at, records_at};
+use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::completion::Ticket;
@@ -23,7 +23,7 @@ use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::reader::{Reader, Shelf, Start};
 use crate::sequence::{Me, parse_command};
-use crate::store::block::{BlockHeader, Kind};
+use crate::store::block::{Batches, BlockHeader, Kind};
 use crate::store::identity::Identity;
 use crate::transport::{Envelope, Inbox, Transport};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
@@ -462,28 +462,37 @@ impl Machine {
     /// The records of an entry, with their indexes.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or is not here any more.
     pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
-        match self.dial.entry(header.raft_index) {
-            Some((_, records)) => Ok(records),
-            None => records_at(&self.turn().node, header),
+        if header.kind != Kind::Data {
+            return Ok(Vec::new());
         }
+        let mut records = Vec::new();
+        for batch in Batches::new(&self.body(header)?) {
+            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
+            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
+        }
+        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
     }
 
     /// What a command's block says; none: it is no command's.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or is not here any more.
     pub(super) fn command_of(&self, header: &BlockHeader) -> Result<Option<Command>> {
         if header.kind != Kind::Command {
             return Ok(None);
         }
-        let turn = self.turn();
-        let body: Bytes = match turn.node.replica.in_memory(header.raft_index) {
-            Some((_, Some(pieces))) => pieces.concat().into(),
-            _ => turn.node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
-        };
-        parse_command(&body).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
+        parse_command(&self.body(header)?).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
+    }
+
+    /// The body of a committed entry, also of one that was committed and discarded within the last turn.
+    fn body(&self, header: &BlockHeader) -> Result<Bytes> {
+        let seen = self.dial.entry(header.raft_index).map(|(_, body)| body);
+        let body = seen.map_or_else(|| body_at(&self.turn().node, header), |body| Ok(Some(body)))?;
+        body.ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, format!("entry {} is not here any more", header.raft_index))
+        })
     }
 
     /// One record, as any reader gets it.

@@ -12,13 +12,12 @@
 //!
 //! Must not know: hosts, the network, what a node does.
 
-use crate::batch::Batch;
 use crate::disk::sim::Rng;
 use crate::driver::{Driver, Next, SHORT, Watch};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::moment::Moment;
 use crate::node::Node;
-use crate::store::block::{Batches, BlockHeader, Kind};
+use crate::store::block::BlockHeader;
 use crate::types::{Index, RaftIndex};
 use crate::writing::Fsync;
 use bytes::Bytes;
@@ -34,9 +33,6 @@ pub(super) const THREADS: usize = 2;
 /// A thread that has work left goes on after this.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// Records with their indexes.
-pub(super) type Records = Vec<(Index, Vec<u8>)>;
-
 /// An entry, as it is committed at a node; none if it is not there any more.
 ///
 /// # Errors
@@ -48,24 +44,18 @@ pub(super) fn header_at(node: &Node, index: RaftIndex) -> Result<Option<BlockHea
     }
 }
 
-/// The records of an entry.
+/// Records with their indexes.
+pub(super) type Records = Vec<(Index, Vec<u8>)>;
+
+/// The body of an entry; none if it is not there any more.
 ///
 /// # Errors
-/// They cannot be read.
-pub(super) fn records_at(node: &Node, header: &BlockHeader) -> Result<Records> {
-    if header.kind != Kind::Data {
-        return Ok(Vec::new());
+/// It cannot be read.
+pub(super) fn body_at(node: &Node, header: &BlockHeader) -> Result<Option<Bytes>> {
+    match node.replica.in_memory(header.raft_index) {
+        Some((_, Some(pieces))) => Ok(Some(pieces.concat().into())),
+        _ => Ok(node.writing.archive.body(header.raft_index)?.map(|(_, body)| body)),
     }
-    let body = match node.replica.in_memory(header.raft_index) {
-        Some((_, Some(pieces))) => pieces.concat().into(),
-        _ => node.writing.archive.body(header.raft_index)?.map(|(_, body)| body).unwrap_or_default(),
-    };
-    let mut records = Vec::new();
-    for batch in Batches::new(&body) {
-        let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
-        records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
-    }
-    Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
 }
 
 fn committed_at(node: &Node) -> RaftIndex {
@@ -82,7 +72,7 @@ pub(super) struct Dial {
 #[derive(Debug, Default)]
 struct Seen {
     upto: RaftIndex,
-    entries: BTreeMap<RaftIndex, (BlockHeader, Records)>,
+    entries: BTreeMap<RaftIndex, (BlockHeader, Bytes)>,
 }
 
 impl Dial {
@@ -97,7 +87,7 @@ impl Dial {
     }
 
     /// An entry that was committed in the last turn.
-    pub(super) fn entry(&self, index: RaftIndex) -> Option<(BlockHeader, Records)> {
+    pub(super) fn entry(&self, index: RaftIndex) -> Option<(BlockHeader, Bytes)> {
         self.seen().entries.get(&index).cloned()
     }
 }
@@ -112,9 +102,9 @@ impl Watch<Node> for Dial {
         let committed = committed_at(node);
         for index in seen.upto.0 + 1..=committed.0 {
             if let Ok(Some(header)) = header_at(node, RaftIndex(index))
-                && let Ok(records) = records_at(node, &header)
+                && let Ok(Some(body)) = body_at(node, &header)
             {
-                seen.entries.insert(RaftIndex(index), (header, records));
+                seen.entries.insert(RaftIndex(index), (header, body));
             }
         }
         seen.upto = committed;
