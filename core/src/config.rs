@@ -101,8 +101,8 @@ pub struct Options {
     pub session_idle_max: Duration,
     /// Where timestamps come from. Default: the wall clock.
     ///
-    /// The log's time never goes back. While the log is open its time also follows the machine's boot clock, which no
-    /// administrator sets: a clock that jumps ahead moves it at most twice as fast as time passes, and one entry moves it
+    /// The log's time never goes back. While the log is open its time also follows the machine's monotonic clock, which
+    /// no administrator sets and which stands still while the machine is suspended: a clock that jumps ahead moves it at most twice as fast as time passes, and one entry moves it
     /// by at most a minute more than has passed. A clock that jumps back makes it stand still.
     ///
     /// **The clock is believed when the log is opened**, since a log may have been at rest for years. A clock that shows

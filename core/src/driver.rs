@@ -36,12 +36,11 @@ use crate::types::RaftIndex;
 use crate::writing::Fsync;
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
-use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Tells the time to those who drive a node.
 pub(crate) trait Watch<N> {
@@ -51,25 +50,18 @@ pub(crate) trait Watch<N> {
     fn sees(&self, _: &N) {}
 }
 
-/// Time since the process looked first. It goes on while the machine is suspended: else the wall clock would seem to jump.
+/// Time since the process looked first, by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Moment);
+pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self(since_boot())
+        Self(Instant::now())
     }
 
     pub(crate) fn now(self) -> Moment {
-        Moment::default().plus(since_boot().since(self.0))
+        Moment(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
-}
-
-fn since_boot() -> Moment {
-    let time = clock_gettime(ClockId::Boottime);
-    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-    let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
-    Moment::default().plus(seconds + nanos)
 }
 
 impl<N> Watch<N> for Stopwatch {

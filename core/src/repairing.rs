@@ -42,11 +42,12 @@ use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::parse_blocks;
-use crate::membership::Membership;
+use crate::membership::{MEMBERS_MAX, Membership};
 use crate::mender::Mender;
 use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind, header_of};
+use crate::replica::Extent;
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::PROOF_BYTES_MAX;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
@@ -312,7 +313,9 @@ impl Repairing {
         let Some(entries) = wound.superseded_by(doubt.rivals.spares()) else {
             return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, doubt.why));
         };
-        let Some(learnt) = learnt.filter(|state| state.term > wound.anchor.1) else {
+        let committed_in = entries.last().map_or(Term(0), |(header, _)| header.term);
+        let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
+        let Some(learnt) = learnt.filter(is_later) else {
             self.greet(now);
             return Ok(false);
         };
@@ -385,13 +388,21 @@ impl Repairing {
                 return Err("its sender's directory is not the one the cluster knows");
             }
             Some(_) => {}
-            None if self.membership.members().next().is_none() => {
+            // All members that this replica remembers may be gone: one that it never heard of can speak first.
+            None if self.talkers.len() < MEMBERS_MAX => {
                 self.talkers.insert(from);
             }
             None => return Err("its sender is no member"),
         }
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
+            // It remembers nothing of the others, as one that has just started. One that waits for its answer would send it
+            // nothing, and it would hear of no leader.
+            HeadKind::Hello => {
+                let mut known = vec![0; Extent::BYTES + 8];
+                known.extend_from_slice(&self.membership.encode());
+                self.post(from, raft_codec::head(HeadKind::Known, &known));
+            }
             HeadKind::Blocks => {
                 let blocks = parse_blocks(&body, bodies)?;
                 match &mut self.treatment.doubt {

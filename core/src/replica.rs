@@ -53,6 +53,7 @@ use asks::Asks;
 use bytes::Bytes;
 use checking::is_candidates;
 use handover::Handover;
+pub(crate) use introduction::Extent;
 use introduction::Introduction;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
@@ -153,6 +154,8 @@ impl Replica {
             .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
         let ticks = Ticks::new(now, &cluster, election, seed);
         let wall = options.clock.now();
+        // A wall clock behind the newest entry would hold the log's time up until it comes there.
+        let clock = LogClock::new(now, wall.max(sequencer.last_timestamp()));
         let ahead = Duration::from_millis(sequencer.last_timestamp().0.saturating_sub(wall.0));
         if ahead > Duration::from_secs(60) {
             tracing::warn!(
@@ -170,7 +173,7 @@ impl Replica {
             membership,
             ticks,
             durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },
-            clock: LogClock::new(now, wall),
+            clock,
             waiting: VecDeque::new(),
             staged: VecDeque::new(),
             unapplied: VecDeque::new(),
@@ -289,10 +292,15 @@ impl Replica {
 
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        if self.out.is_some() || (self.is_alone() && self.is_leader() && !self.asks.has_changes()) {
+        if self.needs_no_clock() || (self.is_alone() && self.is_leader() && !self.asks.has_changes()) {
             return self.asks.deadline();
         }
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
+    }
+
+    /// Whether it takes no part, and does not wait to be introduced before it votes on either.
+    fn needs_no_clock(&self) -> bool {
+        self.out.is_some() && !(self.votes_on && self.introduction.is_some())
     }
 
     /// Whether entries were cut off, or jumped over, since the last time.
@@ -317,9 +325,9 @@ impl Replica {
         self.step_held(now, writing)?;
         self.answer_room(writing);
         let alone = self.is_alone() && self.is_leader();
-        if self.out.is_some() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
+        if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
             // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.
-            if !alone && self.out.is_none() && now >= self.ticks.next {
+            if !alone && !self.needs_no_clock() && now >= self.ticks.next {
                 self.tick();
             }
             self.ticks.next = now.plus(self.ticks.interval);

@@ -434,6 +434,17 @@ fn the_fixed_parts_of_segments_and_their_openings_are_repaired() {
 
 #[test]
 fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
+    a_lost_hard_state_is_learnt(false);
+}
+
+/// The replica left greetings unanswered while it was repaired. A leader that had started again waited for its answer, and
+/// sent it nothing: it heard of no leader, and waited for ever.
+#[test]
+fn lost_hard_state_is_learnt_from_replicas_that_have_started_again() {
+    a_lost_hard_state_is_learnt(true);
+}
+
+fn a_lost_hard_state_is_learnt(others_start_again: bool) {
     let mut trio = Trio::new();
     trio.append(30, 1000);
     let victim = trio.follower();
@@ -452,9 +463,20 @@ fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
     trio.start(victim, NO_SCRUB);
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(trio.log(victim).status().role, Role::Repairing, "nobody has told it a term");
+    if others_start_again {
+        for node in [leader, third] {
+            trio.stop(node);
+        }
+        for node in [leader, third] {
+            trio.start(node, NO_SCRUB);
+        }
+        wait("a leader", || [leader, third].iter().any(|n| trio.log(*n).status().role == Role::Leader));
+    }
     trio.network.connect(NodeId(victim));
+    wait("the repair", || trio.log(victim).status().role == Role::Follower);
     trio.append(3, 1000);
-    assert_eq!(trio.log(victim).status().term, term);
+    let now = trio.log(victim).status().term;
+    assert!(now == term || others_start_again && now > term, "{now}");
     assert_eq!(trio.read(victim), Ok(()));
     wait("sound files", || trio.is_sound(victim));
     trio.stop(victim);

@@ -80,7 +80,9 @@ impl Replica {
     /// Answers if there is room for the records that the leader has none for. Never waits for a file.
     pub(super) fn answer_room(&mut self, writing: &mut Writing) {
         let Some((from, bytes)) = self.handover.question.take() else { return };
-        let may = self.membership.get(self.node()).is_some_and(may_lead) && self.exclusion().is_none();
+        let may = self.membership.get(self.node()).is_some_and(may_lead)
+            && self.exclusion().is_none()
+            && self.may_vote();
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         if may && !self.is_short() && writing.plan.has_room(size) {
             self.post(from, raft_codec::head(HeadKind::HasRoom, &bytes.to_le_bytes()));

@@ -54,13 +54,13 @@ pub(super) struct Introduction {
 /// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
 /// and a term that was spoken of is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     pub(super) term: Term,
     pub(super) last: RaftIndex,
 }
 
 impl Extent {
-    pub(super) const BYTES: usize = 16;
+    pub(crate) const BYTES: usize = 16;
 
     pub(super) fn encode(self) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
@@ -115,8 +115,8 @@ impl Replica {
         told.and_then(|(_, newer)| newer.get(node)).or_else(here)
     }
 
-    /// The entry up to which somebody has to know the log to know whether this replica was removed: one that made it a
-    /// member, or the last one that this replica knows committed. None: nothing says yet that it is a member.
+    /// The entry up to which a leader has to know the log to know whether this replica was removed: one that made it a
+    /// member, or the last one that this replica knows committed. None: no membership that it knows has it.
     pub(super) fn last_known_member_at(&self) -> Option<RaftIndex> {
         let node = self.node();
         let is_it = |m: &Membership| {

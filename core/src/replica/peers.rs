@@ -7,7 +7,7 @@ use super::Replica;
 use super::checking::is_candidates;
 use super::introduction::Extent;
 use super::pace::is_urgent;
-use crate::batch::Malformed;
+use crate::batch::{Malformed, u64_at};
 use crate::error::{Error, ErrorKind};
 use crate::membership::Member;
 use crate::moment::Moment;
@@ -104,15 +104,18 @@ impl Replica {
         Ok(Some((message, arrived)))
     }
 
-    /// A leader's message says which directory the cluster takes for this node's: if it is another one, this replica
-    /// takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
+    /// A leader's message, or a greeting, says which directory the cluster takes for this node's: if it is another one, this
+    /// replica takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
     fn learn_place(&mut self, head: &Bytes, directory: DirectoryId) {
         let right = directory == self.me.directory;
         if right == self.misplaced.is_none() {
             return;
         }
-        let message = raft_message(head);
-        if !message.is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term) {
+        let from_leader = raft_message(head).is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term);
+        // A leader that has started again greets first. A member that knows itself does not mind the greeting of a replica
+        // that knows an earlier directory.
+        let greeted = raft_codec::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
+        if !(from_leader || greeted && !right && self.member(self.node()).is_none()) {
             return;
         }
         if right {
@@ -220,7 +223,9 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
-        let head = raft_codec::head(HeadKind::Removed, &self.committed().0.to_le_bytes());
+        let mut notice = self.committed().0.to_le_bytes().to_vec();
+        notice.extend_from_slice(&self.raw.raft.term.to_le_bytes());
+        let head = raft_codec::head(HeadKind::Removed, &notice);
         self.outgoing.push(Envelope {
             log: self.me.log,
             from: self.node(),
@@ -235,18 +240,29 @@ impl Replica {
 
     fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
         let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
+        // The term that the sender leads; a version before this one does not tell it.
+        let term = body.get(8..16).map(|b| u64_at(b, 0));
         // A sender that knows less of the log than this replica cannot know that: what is committed is not always remembered
         // after a restart, what was in the log is.
-        let Some(least) = self.last_known_member_at() else {
-            return Err("a notice of removal, and nothing says yet that this node is a member");
+        let least = match self.last_known_member_at() {
+            Some(least) => least,
+            // It was removed before it started again, or the entry that made it a member is still to come. What it has came
+            // from a leader that knew that entry: no leader of this term or a later one lacks it.
+            None if self.has_entries() && term.is_some_and(|term| term >= self.term().0) => self.committed(),
+            None => return Err("a notice of removal, and nothing says yet that this node is a member"),
         };
-        if stranger || committed < least.0 || self.is_leader() {
+        let deposed = term.is_some_and(|term| term < self.term().0);
+        if stranger || deposed || committed < least.0 || self.is_leader() {
             return Err("a notice of removal from a node that cannot know");
         }
         self.leave(
             "the leader says that it was removed from the cluster, or another directory put in its place",
         );
         Ok(())
+    }
+
+    fn has_entries(&self) -> bool {
+        self.raw.raft.raft_log.last_index() > 0
     }
 
     /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner

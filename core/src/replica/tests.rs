@@ -125,6 +125,9 @@ fn joining_node_believes_no_notice_of_removal() {
     let mut node = joining();
     deliver(&mut node, raft_codec::head(HeadKind::Removed, &7u64.to_le_bytes()));
     assert_ne!(node.replica.role(), Role::Removed);
+    let in_term_9 = [7u64, 9].map(u64::to_le_bytes).concat();
+    deliver(&mut node, raft_codec::head(HeadKind::Removed, &in_term_9));
+    assert_ne!(node.replica.role(), Role::Removed);
 }
 
 /// The opening block of a leader's oldest segment, behind entry 50 and record 99.

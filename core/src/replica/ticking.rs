@@ -69,6 +69,9 @@ impl Replica {
         self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
         // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
+        if self.out.is_some() {
+            return;
+        }
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.raw.tick();
             self.ask_again_for_votes();

@@ -75,6 +75,36 @@ fn returning_voter_that_remembers_no_member_follows_again() {
     assert_eq!([3, 4, 5].map(|n| stage.committed(n)), [last; 3], "{}", stage.glances());
 }
 
+/// A removed replica that started again was not told: its own membership did not have it any more.
+#[test]
+fn removed_replica_that_starts_again_is_told() {
+    let mut stage = Stage::new(3, 3);
+    stage.hand_over(1);
+    stage.change(1, &[Change::Remove(NodeId(3))]);
+    stage.pass(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+    stage.stop(3);
+    stage.restart(3);
+    stage.pass(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+}
+
+/// A leader that had started again only greeted a node whose disk was emptied, and waited for its answer.
+#[test]
+fn emptied_node_is_told_by_a_leader_that_has_started_again() {
+    let mut stage = Stage::new(3, 3);
+    for node in 1..=3 {
+        stage.stop(node);
+    }
+    stage.disks.insert(3, SimDisk::default());
+    stage.restart(1);
+    stage.restart(2);
+    stage.leader_of(&[1, 2]);
+    stage.start(3, Bootstrap::Join(stage.log.unwrap()));
+    stage.pass(LONG);
+    assert_eq!(stage.role(3), Role::Removed, "{}", stage.glances());
+}
+
 /// Voters 1, 2, 3; 2 leads, and what it acknowledged last is on 2 and 3. Then the disk of 3 is set back to before that, and
 /// 3 is off.
 fn set_back_where_one_voter_lacks_the_end() -> (Stage, Index) {
