@@ -76,7 +76,7 @@ impl HeadKind {
 }
 
 /// Where a head says of which kind it is.
-#[cfg(feature = "sim")]
+#[cfg(any(test, feature = "sim"))]
 pub(crate) const KIND_AT: usize = 4;
 
 /// A head that says `body`, checksummed.

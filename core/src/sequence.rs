@@ -201,7 +201,7 @@ impl Sequencer {
     }
 
     /// Changes of membership in the log that are not known to be committed.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn changes_in_doubt(&self) -> usize {
         self.pending.iter().filter(|p| matches!(p.effect, Some(Effect::Membership(_)))).count()
     }

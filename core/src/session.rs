@@ -291,7 +291,7 @@ impl Sessions {
     }
 
     /// A number that stands for the sessions that are good at `at`: replicas drop expired ones at different moments.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn digest(&self, at: Timestamp) -> u64 {
         let one = |(id, session): (&SessionId, &Session)| {
             let words = [id.0, session.last.0, session.active.0, session.idle_max_ms];

@@ -46,7 +46,7 @@ impl Fsync {
     }
 
     /// The name of the file that it syncs, for a simulated disk.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn file_name(&self) -> Option<&str> {
         self.job.file_name()
     }

@@ -144,6 +144,8 @@ fn set_back_disk_stays_out() -> Check {
     stage.pass(ELECTION_TIMEOUT)?;
     stage.cut_power(third)?;
     let Some((_, old)) = old.into_iter().find(|(node, _)| *node == third) else { return Ok(()) };
+    // A leader would tell the replica by its commit: so nobody leads by the time that it starts.
+    stage.pass(ELECTION_TIMEOUT * 3)?;
     let disk = SimDisk::new(old.crash(|_| 0));
     disk.forget_history();
     if let Some(host) = stage.world.hosts.get_mut(&third) {
@@ -246,7 +248,14 @@ fn sole_voter_speaks_after_its_term_is_durable() -> Check {
     let leader = stage.leader()?;
     let other = stage.other(&[leader])?;
     stage.world.order(Task::Remove(leader));
-    stage.until("the last voter leads", |w| w.leader() == Some(other))?;
+    stage.until("the last voter knows that it is alone", |w| {
+        w.machine(other).is_some_and(|m| m.voters() == (vec![other], Vec::new()))
+    })?;
+    // Neither asked to lead nor voted for, it elects itself.
+    stage.isolate(leader);
+    stage.until("the last voter leads", |w| {
+        w.machine(other).is_some_and(|m| m.glance().role == Role::Leader)
+    })?;
     stage.pass(ELECTION_TIMEOUT)
 }
 

@@ -131,7 +131,7 @@ impl SyncJob {
     }
 
     /// The name of the file that it syncs, for a simulated disk.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn file_name(&self) -> Option<&str> {
         self.path.file_name()?.to_str()
     }

@@ -97,7 +97,7 @@ async fn unpacked_batches_stay_within_the_answer_budget() {
     let limits = BudgetLimits { answer_bytes: ANSWERS, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
-    let server = Served::with_budget(settings, budget.clone()).await;
+    let server = Served::with_large_batches(settings, budget.clone()).await;
     packed(&server, 4).await;
     let before = resident_bytes();
     let attacker = Target::new(&server.address).from([127, 0, 0, 2]);
@@ -131,7 +131,7 @@ async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
     let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
     let settings = Settings::default();
     let budget = Budget::new(limits, settings.refusals.clone());
-    let server = Served::with_budget(settings, budget.clone()).await;
+    let server = Served::with_large_batches(settings, budget.clone()).await;
     packed(&server, 4).await;
     let target = Target::new(&server.address);
     let _attack = attacks::read_nothing(&target, Service::Logspec, 4, 10, 64 << 10);

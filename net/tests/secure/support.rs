@@ -60,8 +60,23 @@ impl Served {
         budget: Budget,
         message_bytes_max: usize,
     ) -> Self {
+        Self::with_log(settings, tokens, budget, message_bytes_max, 1 << 20).await
+    }
+
+    /// With segments of 16 MiB, for batches that are large once they are unpacked.
+    pub(crate) async fn with_large_batches(settings: Settings, budget: Budget) -> Self {
+        Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, 16 << 20).await
+    }
+
+    async fn with_log(
+        settings: Settings,
+        tokens: Option<Tokens>,
+        budget: Budget,
+        message_bytes_max: usize,
+        segment_bytes: u32,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(segment_bytes)).unwrap();
         let host = Host::new();
         host.open(log.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
