@@ -34,6 +34,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -46,6 +47,9 @@ const PIECE_BYTES: usize = 1024;
 
 /// What a request may take that is no append, and what a peer may say before it has introduced itself.
 const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Where there are tokens, calls that need none have this part of all streams together, and at least so many.
+const TOKENLESS_PART: usize = 16;
+const TOKENLESS_MIN: usize = 4;
 /// A message that is coming in may pause for so long, all in all.
 const STALL: Duration = Duration::from_secs(30);
 /// As good as never.
@@ -122,6 +126,8 @@ pub struct Budget {
     accounts: Arc<Accounts>,
     wait: Duration,
     refusals: Arc<Refusals>,
+    /// Places of calls that need no token, where there are tokens.
+    tokenless: Arc<Semaphore>,
 }
 
 impl Default for Budget {
@@ -138,7 +144,9 @@ pub(crate) fn pieces(bytes: usize) -> usize {
 impl Budget {
     /// With these limits; what is refused is counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
+        let places = (limits.streams / TOKENLESS_PART).max(TOKENLESS_MIN).min(Semaphore::MAX_PERMITS);
+        let tokenless = Arc::new(Semaphore::new(places));
+        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals, tokenless }
     }
 
     /// Bytes that messages hold now which are not in the log's queue.
@@ -159,6 +167,16 @@ impl Budget {
     /// Calls that are open. Counted by [`CallBudgetLayer`](crate::paying::CallBudgetLayer).
     pub fn streams(&self) -> usize {
         self.accounts.used(Resource::Streams)
+    }
+
+    /// How long a message waits for room.
+    pub(crate) fn wait(&self) -> Duration {
+        self.wait.min(FAR)
+    }
+
+    /// A place for a call that needs no token. None: all are taken.
+    pub(crate) fn tokenless_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.tokenless.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn refusals(&self) -> &Refusals {
