@@ -270,6 +270,20 @@ pub struct Access {
 #[derive(Clone, Copy)]
 pub(crate) struct Bearer(pub(crate) Digest);
 
+/// Among a request's extensions: tokens are configured, and the call needs none.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokenless;
+
+/// How a call got in.
+enum Way {
+    /// There are no tokens.
+    Open,
+    /// There are tokens, and it needs none.
+    Tokenless,
+    /// By a token.
+    Token(Admitted<Pass>),
+}
+
 /// What a call was let in by.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
@@ -308,14 +322,14 @@ impl Access {
         self.admit(path, headers).map(drop)
     }
 
-    /// Lets a call in. None: whatever becomes of the tokens.
-    fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Option<Admitted<Pass>>, Status> {
+    /// Lets a call in.
+    fn admit(&self, path: &str, headers: &HeaderMap) -> std::result::Result<Way, Status> {
         // Held until the call is among those that are open: a replacement comes before it, or finds it there.
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(tokens) = &*tokens else { return Ok(None) };
+        let Some(tokens) = &*tokens else { return Ok(Way::Open) };
         let needs = METHODS.iter().find(|(method, _)| *method == path).map(|(_, needs)| *needs);
         if needs == Some(Needs::Nothing) {
-            return Ok(None);
+            return Ok(Way::Tokenless);
         }
         let Some(token) = bearer(headers).map(sha256) else {
             return Err(self.unauthenticated("a token is needed: metadata `authorization: Bearer TOKEN`"));
@@ -324,7 +338,9 @@ impl Access {
             return Err(self.unauthenticated("the token is not known here"));
         };
         match needs {
-            Some(Needs::Role(needed)) if role >= needed => Ok(Some(self.open.begin(Pass { token, needed }))),
+            Some(Needs::Role(needed)) if role >= needed => {
+                Ok(Way::Token(self.open.begin(Pass { token, needed })))
+            }
             Some(Needs::Role(needed)) => {
                 Err(self.denied(format!("{path} needs a token of role {needed}; this one's is {role}")))
             }
@@ -410,13 +426,17 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.access.admit(request.uri().path(), request.headers()) {
-            Ok(None) => {
+            Ok(Way::Open) => {
                 if !METHODS.contains(&(request.uri().path(), Needs::Nothing)) {
                     prove(&request);
                 }
                 Box::pin(self.inner.call(request))
             }
-            Ok(Some(call)) => {
+            Ok(Way::Tokenless) => {
+                request.extensions_mut().insert(Tokenless);
+                Box::pin(self.inner.call(request))
+            }
+            Ok(Way::Token(call)) => {
                 prove(&request);
                 request.extensions_mut().insert(Bearer(call.by().token));
                 let answering = self.inner.call(request);
@@ -424,7 +444,7 @@ where
             }
             Err(status) => {
                 if let Some(arrival) = request.extensions().get::<Arrival>() {
-                    arrival.calls().refused();
+                    arrival.refused(request.uri().path());
                 }
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }

@@ -4,7 +4,7 @@
 //! plain bytes alike.
 
 use crate::accounts::{Accounts, Payer};
-use crate::calls::Calls;
+use crate::calls::{Calls, Weight};
 use crate::paying::Bill;
 use crate::places::{Seat, address};
 use crate::tls::names_node;
@@ -86,6 +86,13 @@ impl Arrival {
         self.inner.seat.prove();
     }
 
+    /// The call of this method, which is open on it, was refused.
+    pub(crate) fn refused(&self, method: &str) {
+        if weight_of(method) == Weight::Full {
+            self.inner.calls.refused();
+        }
+    }
+
     pub(crate) fn calls(&self) -> &Arc<Calls> {
         &self.inner.calls
     }
@@ -96,8 +103,18 @@ impl Arrival {
     }
 }
 
-/// Anybody may watch a server's health, for ever: that alone keeps no connection open.
+/// Everybody may ask for a server's health: such a call does not keep its connection's place.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+/// Everybody may watch it for ever: that call alone keeps no connection open.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+fn weight_of(method: &str) -> Weight {
+    match method {
+        WATCH => Weight::Quiet,
+        _ if method.starts_with(HEALTH) => Weight::Light,
+        _ => Weight::Full,
+    }
+}
 
 /// Lets connections know of the calls on them: without it, idle connections and slow readers are not told from busy
 /// ones. The outermost layer of a server; part of [`listener::server`](crate::listener::server).
@@ -148,11 +165,8 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let (arrival, bill) = (request.extensions().get::<Arrival>(), Bill::default());
-        let is_quiet = request.uri().path() == WATCH;
-        let call = arrival.map(|arrival| match is_quiet {
-            true => arrival.calls().begin_quietly(bill.clone()),
-            false => arrival.calls().begin(bill.clone()),
-        });
+        let weight = weight_of(request.uri().path());
+        let call = arrival.map(|arrival| arrival.calls().begin(bill.clone(), weight));
         request.extensions_mut().insert(bill);
         let answering = self.inner.call(request);
         Box::pin(async move {
@@ -162,5 +176,29 @@ where
                 None => response,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::places::Places;
+
+    /// A refused watch left a count behind, and a later call of full weight counted as refused.
+    #[tokio::test]
+    async fn refused_health_calls_leave_no_count() {
+        let (place, _) = Places::new(1, 1).take([127, 0, 0, 1].into()).unwrap();
+        let arrival = Arrival::new("127.0.0.1:1".parse().unwrap(), false, None, place.seat());
+        for method in ["/grpc.health.v1.Health/Check", WATCH] {
+            let call = arrival.calls().begin(Bill::default(), weight_of(method));
+            arrival.refused(method);
+            drop(call);
+        }
+        let method = "/chiplog.v1.Log/Info";
+        let call = arrival.calls().begin(Bill::default(), weight_of(method));
+        assert!(arrival.calls().has_one_let_in());
+        arrival.refused(method);
+        assert!(!arrival.calls().has_one_let_in());
+        drop(call);
     }
 }

@@ -3,7 +3,7 @@
 //! its token and the whole have it back when the message is in the log's queue, which has limits of its own; its
 //! connection when it is answered. A request that finds no room waits: its stream is not read meanwhile, and HTTP/2 holds
 //! the client back. One that waits for too long is refused. A sender that holds a share and pauses loses it, with the
-//! stream. Requests other than appends are small, or refused; they need no share, and have to come in time as well.
+//! stream. A request other than an append has one small message and no share. Its body has to end in time.
 //!
 //! ```text
 //! body:  5 bytes: compressed?, length │ message │ 5 bytes │ message …
@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariants:
-//! - the n-th entry of a request's ledger is the share of its n-th message;
+//! - the n-th entry of an append's ledger is the share of its n-th message; an empty message holds one piece;
+//! - only appends have entries in a ledger: nothing claims those of other calls;
 //! - a message holds no more than arrived of it, in pieces; it is granted whole only where little is left
 //!   ([`accounts`](crate::accounts));
 //! - bytes that have no share yet are not let through, those before them are;
@@ -33,6 +34,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -45,6 +47,9 @@ const PIECE_BYTES: usize = 1024;
 
 /// What a request may take that is no append, and what a peer may say before it has introduced itself.
 const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Where there are tokens, calls that need none have this part of all streams together, and at least so many.
+const TOKENLESS_PART: usize = 16;
+const TOKENLESS_MIN: usize = 4;
 /// A message that is coming in may pause for so long, all in all.
 const STALL: Duration = Duration::from_secs(30);
 /// As good as never.
@@ -121,6 +126,8 @@ pub struct Budget {
     accounts: Arc<Accounts>,
     wait: Duration,
     refusals: Arc<Refusals>,
+    /// Places of calls that need no token, where there are tokens.
+    tokenless: Arc<Semaphore>,
 }
 
 impl Default for Budget {
@@ -137,7 +144,9 @@ pub(crate) fn pieces(bytes: usize) -> usize {
 impl Budget {
     /// With these limits; what is refused is counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
+        let places = (limits.streams / TOKENLESS_PART).max(TOKENLESS_MIN).min(Semaphore::MAX_PERMITS);
+        let tokenless = Arc::new(Semaphore::new(places));
+        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals, tokenless }
     }
 
     /// Bytes that messages hold now which are not in the log's queue.
@@ -160,12 +169,22 @@ impl Budget {
         self.accounts.used(Resource::Streams)
     }
 
+    /// How long a message waits for room.
+    pub(crate) fn wait(&self) -> Duration {
+        self.wait.min(FAR)
+    }
+
+    /// A place for a call that needs no token. None: all are taken.
+    pub(crate) fn tokenless_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.tokenless.clone().try_acquire_owned().ok()
+    }
+
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
     /// A service whose requests are let in as there is room: appends up to `message_bytes_max`, what else there is up to
-    /// 64 KiB.
+    /// 64 KiB. Every call except an append and the server reflection has one message: another one is refused.
     pub fn over<S>(&self, inner: S, message_bytes_max: usize) -> Budgeted<S> {
         self.accounts.reserve(Resource::Requests, pieces(message_bytes_max));
         Budgeted { inner, budget: self.clone(), message_bytes_max, mode: Mode::Appends }
@@ -196,7 +215,8 @@ pub(crate) fn introduced<S>(inner: S, message_bytes_max: usize) -> Budgeted<S> {
 
 /// A request's body that is small, and comes in time.
 pub(crate) fn small(inner: Body) -> Body {
-    Body::new(Gate::new(inner, None, Arc::default(), SMALL_BYTES_MAX, Ledger::default()))
+    let gate = Gate::new(inner, None, Arc::default(), SMALL_BYTES_MAX, Ledger::default());
+    Body::new(Gate { has_many: false, ..gate })
 }
 
 /// A share of the budget, or of nothing, for a message that takes no memory to speak of. Given back when dropped.
@@ -213,7 +233,7 @@ impl Held {
     }
 }
 
-/// The shares of a request's messages that have come in and are not claimed.
+/// The shares of an append's messages that have come in and are not claimed. Empty for other calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger(Arc<Mutex<VecDeque<Held>>>);
 
@@ -253,7 +273,7 @@ pub struct Budgeted<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Appends take shares, all else is small.
+    /// Appends take shares. All other calls are small.
     Appends,
     /// A stream's first message is small; what follows takes no shares.
     Introduced,
@@ -278,17 +298,24 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
         parts.extensions.insert(ledger.clone());
         let (budget, message_bytes_max) = (&self.budget, self.message_bytes_max);
         let is_append = self.mode == Mode::Appends && parts.uri.path().ends_with("/Append");
+        let is_reflection = parts.uri.path().ends_with(REFLECTION);
         let paying = is_append.then(|| (budget.payer_of(&parts.extensions), budget.wait));
         let mut gate = Gate::new(inner, paying, budget.refusals.clone(), message_bytes_max, ledger);
         let small = SMALL_BYTES_MAX.min(message_bytes_max);
         match self.mode {
             Mode::Appends if is_append => {}
-            Mode::Appends => gate.message_bytes_max = small,
+            Mode::Appends => {
+                gate.message_bytes_max = small;
+                gate.has_many = is_reflection;
+            }
             Mode::Introduced => gate.first_bytes_max = small,
         }
         self.inner.call(http::Request::from_parts(parts, Body::new(gate)))
     }
 }
+
+/// The one small call whose client sends several requests.
+const REFLECTION: &str = "/ServerReflectionInfo";
 
 /// What stands before each message.
 const HEAD_BYTES: usize = 5;
@@ -307,6 +334,8 @@ struct Gate {
     first_bytes_max: usize,
     /// A message has come whole.
     begun: bool,
+    /// Several messages may come. Otherwise the body has to end after the first one, in time.
+    has_many: bool,
     ledger: Ledger,
     /// The bytes so far of the head that is coming in.
     head: Vec<u8>,
@@ -351,6 +380,7 @@ impl Gate {
             message_bytes_max,
             first_bytes_max: message_bytes_max,
             begun: false,
+            has_many: true,
             ledger,
             head: Vec::with_capacity(HEAD_BYTES),
             left: 0,
@@ -379,6 +409,10 @@ impl Gate {
                 }
                 continue;
             }
+            if self.begun && !self.has_many {
+                self.refused = Some(one_message());
+                return at;
+            }
             self.head.push(self.rest[at]);
             at += 1;
             let Some(length) = self
@@ -388,13 +422,18 @@ impl Gate {
             else {
                 continue;
             };
-            self.head.clear();
             let most = if self.begun { self.message_bytes_max } else { self.first_bytes_max };
             if length as usize > most.min(self.message_bytes_max) {
                 self.refused = Some(self.too_large(length));
                 return at - 1;
             }
             (self.left, self.length) = (length as usize, length as usize);
+            if length == 0 && !self.covers(0) {
+                // With its last byte the message would be whole. That byte waits for the share.
+                self.head.truncate(HEAD_BYTES - 1);
+                return at - 1;
+            }
+            self.head.clear();
             if length == 0 {
                 self.is_whole();
             }
@@ -405,7 +444,9 @@ impl Gate {
     /// A message has passed.
     fn is_whole(&mut self) {
         (self.slow, self.begun) = (None, true);
-        self.ledger.enter(Held { share: self.share.take(), _queued: None });
+        if self.paying.is_some() {
+            self.ledger.enter(Held { share: self.share.take(), _queued: None });
+        }
     }
 
     /// Whether the message that is coming in holds its share of so many bytes. If not, it waits for it.
@@ -427,10 +468,11 @@ impl Gate {
         }
     }
 
-    /// Nothing has come. In the middle of a message this must not last, nor before the only one of a small request.
+    /// Nothing has come. The wait is bounded in the middle of a message, before the first message of a call that is no
+    /// append, and before the end of a body that has one message.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let awaits_first = self.paying.is_none() && !self.begun;
-        if self.left == 0 && !awaits_first {
+        let is_awaited = self.paying.is_none() && !(self.begun && self.has_many);
+        if self.left == 0 && !is_awaited {
             return Poll::Pending;
         }
         let (now, left) = (Instant::now(), self.left);
@@ -477,6 +519,11 @@ impl Gate {
         let what = format!("in-flight bytes {of} were at their limit for {wait:?}");
         to_status(&Error::new(ErrorKind::Busy, what), None)
     }
+}
+
+fn one_message() -> Status {
+    let what = "this call has one request message: end the request after it";
+    to_status(&Error::new(ErrorKind::InvalidArgument, what), None)
 }
 
 impl http_body::Body for Gate {
@@ -597,11 +644,12 @@ mod tests {
             let mut gate = gate(all.chunks(size).map(Bytes::copy_from_slice), &budget, None);
             let mut passed = pull(&mut gate).0;
             assert_eq!(gate.ledger.shares().len(), 2);
-            let covered = 1005 + 5 + 5..=1005 + 5 + 5 + 2048;
+            let covered = 1005 + 5 + 5..=1005 + 5 + 5 + 1024;
             assert!(covered.contains(&passed.len()), "chunks of {size}: {} passed", passed.len());
             let (first, empty) = (gate.ledger.claim(), gate.ledger.claim());
-            assert!(first.share.is_some() && empty.share.is_none());
-            drop(first);
+            assert!(first.share.is_some());
+            assert_eq!(empty.share.as_ref().map(Share::amount), Some(1));
+            drop((first, empty));
             passed.extend(pull(&mut gate).0);
             drop(gate.ledger.claim());
             passed.extend(pull(&mut gate).0);
@@ -816,12 +864,67 @@ mod tests {
             let (took, _) = end_of(&mut gate).await;
             assert!(took >= STALL && took < STALL * 2, "{took:?}");
         }
-        // Once it has come the rest may take its time: answers are streamed meanwhile.
+        // A stream of several requests may pause between them.
         let mut gate = Gate { paying: None, ..gate([], &budget(1), None) };
         let send = fed(&mut gate);
         send(&message(3));
         let ended = tokio::time::timeout(STALL * 100, end_of(&mut gate)).await;
         assert!(ended.is_err());
+    }
+
+    /// A health check whose request never ended stayed open, and its connection with it.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_of_one_message_ends_in_time() {
+        let budget = budget(1);
+        let mut gate = Gate { paying: None, has_many: false, ..gate([], &budget, None) };
+        let send = fed(&mut gate);
+        send(&message(3));
+        let (took, status) = end_of(&mut gate).await;
+        assert!(took >= STALL && took < STALL * 2, "{took:?}");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(budget.refusals.read(Refusal::Stalled), 1);
+    }
+
+    /// Each message had an entry of 48 bytes in a ledger that only appends claim from.
+    #[tokio::test]
+    async fn ledger_stays_empty_for_calls_that_pay_nothing() {
+        let budget = budget(1);
+        let empty = Bytes::from(message(0).repeat(1000));
+        let chunks = [Bytes::from(message(3))].into_iter().chain((0..1000).map(|_| empty.clone()));
+        let mut gate = Gate { paying: None, first_bytes_max: 64, ..gate(chunks, &budget, None) };
+        let (passed, status) = pull(&mut gate);
+        assert!(status.is_none());
+        assert_eq!((passed.len(), gate.ledger.shares().len()), (8 + 1000 * 5000, 0));
+    }
+
+    #[tokio::test]
+    async fn request_of_one_message_is_refused_when_it_goes_on() {
+        let budget = budget(1);
+        for (first, size) in [(0, 1), (0, 5000), (3, 7), (3, 5000)] {
+            let all = [message(first), message(0).repeat(1000)].concat();
+            let chunks = all.chunks(size).map(Bytes::copy_from_slice);
+            let mut gate = Gate { paying: None, has_many: false, ..gate(chunks, &budget, None) };
+            let (passed, status) = pull(&mut gate);
+            assert_eq!((passed.len(), status.unwrap().code()), (HEAD_BYTES + first, Code::InvalidArgument));
+            assert_eq!(gate.ledger.shares().len(), 0);
+        }
+    }
+
+    /// Empty messages of an append hold memory until they are answered.
+    #[tokio::test]
+    async fn empty_messages_hold_a_piece_each() {
+        for size in [1, 4, 5, 50] {
+            let budget = budget(3);
+            let all = message(0).repeat(10);
+            let mut gate = gate(all.chunks(size).map(Bytes::copy_from_slice), &budget, None);
+            let mut passed = pull(&mut gate).0.len();
+            assert_eq!((passed, left(&budget, 3)), (3 * HEAD_BYTES + HEAD_BYTES - 1, 0));
+            for _ in 0..10 {
+                drop(gate.ledger.claim());
+                passed += pull(&mut gate).0.len();
+            }
+            assert_eq!((passed, left(&budget, 3)), (all.len(), 3));
+        }
     }
 
     /// A stranger could announce a gigabyte to the port for replicas before it had said who it was.

@@ -57,6 +57,8 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 struct State {
     open: usize,
+    /// Those open that do not keep the connection's place.
+    light: usize,
     /// Since when none is open, if none is. One that was refused changes nothing.
     idle_since: Instant,
     /// One was let in.
@@ -91,6 +93,7 @@ impl Calls {
     pub(crate) fn new() -> Arc<Self> {
         let state = State {
             open: 0,
+            light: 0,
             idle_since: Instant::now(),
             used: false,
             refused: 0,
@@ -105,24 +108,22 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more call, until what is returned is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, bill: Bill) -> Call {
-        self.state().open += 1;
-        Call { calls: self.clone(), is_quiet: false, bill }
+    /// One more call, until the returned value is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, bill: Bill, weight: Weight) -> Call {
+        let mut state = self.state();
+        state.open += usize::from(weight != Weight::Quiet);
+        state.light += usize::from(weight == Weight::Light);
+        drop(state);
+        Call { calls: self.clone(), weight, bill }
     }
 
-    /// The same of one that keeps no connection open.
-    pub(crate) fn begin_quietly(self: &Arc<Self>, bill: Bill) -> Call {
-        Call { calls: self.clone(), is_quiet: true, bill }
-    }
-
-    /// Whether a call is open that was not refused.
+    /// Whether a call is open that was not refused and keeps the connection's place.
     pub(crate) fn has_one_let_in(&self) -> bool {
         let state = self.state();
-        state.open > state.refused
+        state.open > state.refused + state.light
     }
 
-    /// One that is open was refused.
+    /// One that is open was refused: a call of full weight.
     pub(crate) fn refused(&self) {
         self.state().refused += 1;
     }
@@ -174,12 +175,22 @@ fn slow_reader(slow: Duration) -> Status {
     to_status(&Error::new(ErrorKind::Timeout, what), None)
 }
 
+/// How an open call counts for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// The connection is not idle, and keeps its place.
+    Full,
+    /// The connection is not idle. It leaves when another one wants its place.
+    Light,
+    /// It does not count.
+    Quiet,
+}
+
 /// A call that is open.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
-    /// It keeps no connection open.
-    is_quiet: bool,
+    weight: Weight,
     bill: Bill,
 }
 
@@ -216,11 +227,12 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let mut state = self.calls.state();
-        if self.is_quiet {
+        if self.weight == Weight::Quiet {
             return;
         }
         state.open -= 1;
-        if state.refused > 0 {
+        state.light -= usize::from(self.weight == Weight::Light);
+        if self.weight == Weight::Full && state.refused > 0 {
             state.refused -= 1;
         } else {
             state.used = true;
@@ -491,7 +503,9 @@ mod tests {
         let calls = Calls::new();
         let held = Arc::new(());
         let chunks = vec![Bytes::from(vec![1; PIECE_BYTES + 1]), Bytes::from_static(b"more")];
-        let mut body = calls.begin(Bill::default()).watched(Body::new(Chunks(chunks, held.clone())), false);
+        let mut body = calls
+            .begin(Bill::default(), Weight::Full)
+            .watched(Body::new(Chunks(chunks, held.clone())), false);
         let look = |now: Instant| calls.look(now, None, Some(SLOW));
         let first = piece(poll(&mut body));
         assert_eq!(first.len(), PIECE_BYTES);
@@ -531,7 +545,7 @@ mod tests {
         let mapped = Arc::new(());
         let of_a_segment = Bytes::from_owner(Mapped(mapped.clone()));
         let body = http_body_util::Full::new(of_a_segment).map_err(|never| match never {});
-        let mut body = calls.begin(Bill::default()).watched(Body::new(body), false);
+        let mut body = calls.begin(Bill::default(), Weight::Full).watched(Body::new(body), false);
         let last = piece(poll(&mut body));
         assert!(matches!(poll(&mut body), Poll::Ready(None)));
         drop(body);
@@ -563,7 +577,7 @@ mod tests {
         let all = payer.try_take(Resource::Answers, 16).unwrap();
         let (calls, bill) = (Calls::new(), Bill::of(&payer));
         let chunks = Chunks(vec![Bytes::from(vec![1; 10 << 10])], Arc::default());
-        let mut body = calls.begin(bill).watched(Body::new(chunks), false);
+        let mut body = calls.begin(bill, Weight::Full).watched(Body::new(chunks), false);
         let mut got = 0;
         for bytes in [FREE_BYTES, FREE_BYTES, 2 << 10] {
             let taken = piece(poll(&mut body));
@@ -578,7 +592,7 @@ mod tests {
         drop(all);
         // With memory it is given whole, and counted until it is taken.
         let chunks = Chunks(vec![Bytes::from(vec![1; 10 << 10])], Arc::default());
-        let mut body = calls.begin(Bill::of(&payer)).watched(Body::new(chunks), false);
+        let mut body = calls.begin(Bill::of(&payer), Weight::Full).watched(Body::new(chunks), false);
         let whole = piece(poll(&mut body));
         assert_eq!((whole.len(), accounts.used(Resource::Answers)), (10 << 10, 10));
         drop(whole);
@@ -589,7 +603,7 @@ mod tests {
     async fn an_answer_that_waits_for_something_to_say_is_not_slow() {
         let calls = Calls::new();
         let mut body = calls
-            .begin(Bill::default())
+            .begin(Bill::default(), Weight::Full)
             .watched(Body::new(Chunks(vec![Bytes::from_static(b"x")], Arc::default())), false);
         let said = piece(poll(&mut body));
         assert!(poll(&mut body).is_pending());
@@ -606,7 +620,8 @@ mod tests {
         let begun = Instant::now();
         assert!(matches!(look(begun + idle - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(begun + idle), Verdict::Idle);
-        let (first, second) = (calls.begin(Bill::default()), calls.begin(Bill::default()));
+        let (first, second) =
+            (calls.begin(Bill::default(), Weight::Full), calls.begin(Bill::default(), Weight::Full));
         assert!(matches!(look(begun + 9 * idle), Verdict::On(_)));
         drop(first);
         assert!(matches!(look(begun + 9 * idle), Verdict::On(_)));
@@ -626,16 +641,35 @@ mod tests {
         let look = |now| calls.look(now, Some(idle), None).verdict;
         let begun = Instant::now();
         tokio::time::advance(UNUSED / 2).await;
-        let call = calls.begin(Bill::default());
+        let call = calls.begin(Bill::default(), Weight::Full);
         calls.refused();
         drop(call);
         assert!(matches!(look(begun + UNUSED - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(begun + UNUSED), Verdict::Idle);
         // Who was let in once has the whole time, from then on.
-        drop(calls.begin(Bill::default()));
+        drop(calls.begin(Bill::default(), Weight::Full));
         let used = Instant::now();
         assert!(matches!(look(used + idle - Duration::from_nanos(1)), Verdict::On(_)));
         assert_eq!(look(used + idle), Verdict::Idle);
         assert!(matches!(calls.look(used, Some(Duration::MAX), Some(Duration::MAX)).verdict, Verdict::On(_)));
+    }
+
+    /// A health check that never ended kept its connection in its place for ever.
+    #[tokio::test(start_paused = true)]
+    async fn health_checks_keep_no_place() {
+        let calls = Calls::new();
+        let [watch, check] = [Weight::Quiet, Weight::Light].map(|w| calls.begin(Bill::default(), w));
+        assert!(!calls.has_one_let_in());
+        let call = calls.begin(Bill::default(), Weight::Full);
+        assert!(calls.has_one_let_in());
+        drop(call);
+        assert!(!calls.has_one_let_in());
+        // An open check is a use of the connection all the same.
+        let look = || calls.look(Instant::now(), Some(UNUSED), None).verdict;
+        tokio::time::advance(UNUSED * 2).await;
+        assert!(matches!(look(), Verdict::On(_)));
+        drop((watch, check));
+        tokio::time::advance(UNUSED).await;
+        assert_eq!(look(), Verdict::Idle);
     }
 }

@@ -4,11 +4,14 @@
 //! calls (Bill, empty) ──> access (Bearer) ──> here: Bill settled, Paying ──> budget, services
 //! ```
 //!
-//! Invariant: a call holds its place for as long as HTTP/2 holds anything of its answer.
+//! Invariants:
+//! - a call holds its place for as long as HTTP/2 holds anything of its answer;
+//! - where there are tokens, calls that need none have a sixteenth of the places together: the others keep the rest.
 //!
 //! Must not know: what is asked.
 
-use crate::accounts::{Payer, Resource, Share, Tier};
+use crate::access::Tokenless;
+use crate::accounts::{Payer, Resource, Share};
 use crate::arrival::Arrival;
 use crate::budget::{Budget, Paying};
 use crate::refusals::Refusal;
@@ -18,6 +21,7 @@ use http::{Request, Response};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -26,18 +30,28 @@ use tower_layer::Layer;
 /// From whose accounts a call takes, with its place among the streams. Empty until that is known. In the extensions of its
 /// request, and held by its answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bill(Arc<OnceLock<(Arc<Payer>, Share)>>);
+pub(crate) struct Bill(Arc<OnceLock<Settled>>);
+
+#[derive(Debug)]
+struct Settled {
+    payer: Arc<Payer>,
+    _place: Place,
+}
+
+/// A call's place among the streams, and among those of calls that need no token where it is one.
+type Place = (Share, Option<OwnedSemaphorePermit>);
 
 impl Bill {
     /// None: it was not settled, and nothing of it is counted.
     pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
-        self.0.get().map(|(payer, _)| payer)
+        self.0.get().map(|settled| &settled.payer)
     }
 
     #[cfg(test)]
     pub(crate) fn of(payer: &Arc<Payer>) -> Self {
         let bill = Self::default();
-        bill.0.set((payer.clone(), payer.nothing(Resource::Streams))).unwrap();
+        let _place = (payer.nothing(Resource::Streams), None);
+        bill.0.set(Settled { payer: payer.clone(), _place }).unwrap();
         bill
     }
 }
@@ -103,17 +117,17 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let payer = self.budget.payer_of(request.extensions());
-        match payer.try_take(Resource::Streams, 1) {
-            Ok(place) => {
+        match self.place(&payer, request.extensions().get().is_some_and(|Tokenless| true)) {
+            Ok(_place) => {
                 if let Some(Bill(bill)) = request.extensions().get() {
-                    let _ = bill.set((payer.clone(), place)); // once: no call comes by here twice
+                    let _ = bill.set(Settled { payer: payer.clone(), _place }); // once: no call comes by here twice
                 }
                 request.extensions_mut().insert(Paying(payer));
                 Box::pin(self.inner.call(request))
             }
             Err(of) => {
                 if let Some(arrival) = request.extensions().get::<Arrival>() {
-                    arrival.calls().refused();
+                    arrival.refused(request.uri().path());
                 }
                 let status = self.refuse(of);
                 Box::pin(std::future::ready(Ok(status.into_http())))
@@ -123,10 +137,92 @@ where
 }
 
 impl<S> CallBudgeted<S> {
-    fn refuse(&self, of: Tier) -> Status {
+    /// # Errors
+    /// Whose limit has no room.
+    fn place(&self, payer: &Arc<Payer>, is_tokenless: bool) -> Result<Place, &'static str> {
+        let permit = match is_tokenless {
+            true => Some(self.budget.tokenless_place().ok_or("without a token")?),
+            false => None,
+        };
+        let share = payer.try_take(Resource::Streams, 1).map_err(|tier| tier.name())?;
+        Ok((share, permit))
+    }
+
+    fn refuse(&self, of: &str) -> Status {
         self.budget.refusals().count(Refusal::Streams);
-        let of = of.name();
         let what = format!("the calls {of} that are open are at their limit: end some, or try again later");
         to_status(&Error::new(ErrorKind::Busy, what), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Access, AccessLayer, digest_of};
+    use crate::budget::BudgetLimits;
+    use std::sync::Mutex;
+
+    /// Keeps the bills of the calls that get in: they stay open.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<Bill>>>);
+
+    impl Service<Request<Body>> for Kept {
+        type Response = Response<Body>;
+        type Error = std::convert::Infallible;
+        type Future = std::future::Ready<Result<Response<Body>, Self::Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Body>) -> Self::Future {
+            self.0.lock().unwrap().push(request.extensions().get::<Bill>().unwrap().clone());
+            std::future::ready(Ok(Response::new(Body::empty())))
+        }
+    }
+
+    /// Health calls of a few connections took all the places of calls with a token.
+    #[tokio::test]
+    async fn calls_without_a_token_leave_room_for_the_others() {
+        for streams in [32, 160] {
+            let limits = BudgetLimits { streams, share_percent: 100, ..BudgetLimits::default() };
+            let budget = Budget::new(limits, Arc::default());
+            let tokens = format!("read:{}", digest_of("t")).parse().unwrap();
+            let access = Arc::new(Access::new(Some(tokens), Arc::default()));
+            let kept = Kept::default();
+            let mut server =
+                AccessLayer::new(access).layer(CallBudgetLayer::new(budget.clone()).layer(kept.clone()));
+            let mut call = async |path: &str, token: Option<&str>| {
+                let mut request = Request::new(Body::empty());
+                *request.uri_mut() = path.parse().unwrap();
+                request.extensions_mut().insert(Bill::default());
+                if let Some(token) = token {
+                    let value = format!("Bearer {token}").parse().unwrap();
+                    request.headers_mut().insert(http::header::AUTHORIZATION, value);
+                }
+                let before = kept.0.lock().unwrap().len();
+                let response = server.call(request).await.unwrap();
+                let status = tonic::Status::from_header_map(response.headers());
+                status.map_or(Ok(()), Err).inspect(|()| assert_eq!(kept.0.lock().unwrap().len(), before + 1))
+            };
+            let tokenless = (streams / 16).max(4);
+            for n in 0..streams {
+                let method = ["Check", "Watch"][n % 2];
+                let called = call(&format!("/grpc.health.v1.Health/{method}"), None).await;
+                assert_eq!(called.is_ok(), n < tokenless, "{n}");
+                if let Err(status) = called {
+                    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+                    assert!(status.message().contains("without a token"), "{status}");
+                }
+            }
+            for _ in tokenless..streams {
+                call("/chiplog.v1.Log/Info", Some("t")).await.unwrap();
+            }
+            assert_eq!(budget.streams(), streams);
+            assert!(call("/chiplog.v1.Log/Info", Some("t")).await.is_err());
+            kept.0.lock().unwrap().clear();
+            assert_eq!(budget.streams(), 0);
+            call("/grpc.health.v1.Health/Check", None).await.unwrap();
+        }
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! | one more comes, and | leaves |
 //! |---|---|
-//! | all places are taken | of the address that has most connections that proved nothing: the oldest of these |
+//! | all places are taken | of the addresses that have one to spare, the one with most connections that proved nothing: the oldest to spare |
 //! | all of its address are taken | the oldest of that address that proved nothing |
 //! | every connection that could leave has proved something, or has a call open | the one that comes |
 //!
-//! A connection proves something when a call on it is let in that needs a role, or by a client's certificate.
+//! To spare is a connection that proved nothing and has no call open, except health checks. A connection proves something when a call on it is let in that needs a role, or by a client's certificate.
 //!
 //! Invariants:
 //! - a place is counted until it is dropped or taken away, and no longer; an address without a place is not remembered;
@@ -47,6 +47,13 @@ struct OfAddress {
     count: usize,
     /// Those that proved nothing yet, the oldest first.
     unproven: BTreeMap<u64, Arc<Signal>>,
+}
+
+impl OfAddress {
+    fn oldest_to_spare(&self) -> Option<u64> {
+        let is_idle = |signal: &Signal| signal.calls.get().is_none_or(|calls| !calls.has_one_let_in());
+        self.unproven.iter().find(|(_, signal)| is_idle(signal)).map(|(number, _)| *number)
+    }
 }
 
 /// Tells a connection that its place is taken away.
@@ -109,16 +116,23 @@ impl Places {
 }
 
 impl Taken {
-    /// Takes away the place of a connection that proved nothing and has no call open; of this address, or of the one that
-    /// has most of these. None: there is none.
+    /// Takes away the place of a connection that proved nothing and has no call open that keeps it; of this address, or of
+    /// the one that has most that proved nothing, among those that have one to spare. None: there is none.
     fn make_room(&mut self, within: Option<IpAddr>) -> Option<Arc<Signal>> {
-        let address = match within {
-            Some(address) => address,
-            None => *self.of.iter().max_by_key(|(_, of)| of.unproven.len())?.0,
+        let (address, number) = match within {
+            Some(address) => (address, self.of.get(&address)?.oldest_to_spare()?),
+            None => {
+                let mut most = (0, None);
+                for (address, of) in &self.of {
+                    if of.unproven.len() > most.0
+                        && let Some(number) = of.oldest_to_spare()
+                    {
+                        most = (of.unproven.len(), Some((*address, number)));
+                    }
+                }
+                most.1?
+            }
         };
-        let unproven = &self.of.get(&address)?.unproven;
-        let idle = |signal: &Signal| signal.calls.get().is_none_or(|calls| !calls.has_one_let_in());
-        let number = unproven.iter().find(|(_, signal)| idle(signal)).map(|(number, _)| *number)?;
         let signal = self.leave(address, number)?;
         signal.is_taken.store(true, Ordering::Release);
         Some(signal)
@@ -192,6 +206,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::Weight;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -243,7 +258,7 @@ mod tests {
         // One that has a call open stays.
         let calls = Calls::new();
         open[2].seat().of_calls(&calls);
-        let call = calls.begin(Default::default());
+        let call = calls.begin(Default::default(), Weight::Full);
         let (second, _) = take(c);
         assert!(is_taken_away(&open[3]) && !is_taken_away(&open[2]));
         drop(call);
@@ -254,6 +269,30 @@ mod tests {
         drop((open, more, first, second, kept));
         let taken = locked(&places.taken);
         assert_eq!((taken.all, taken.of.len()), (0, 0), "a place that was taken away is given back once");
+    }
+
+    /// The address with most had only busy ones: nobody got in, although another address had one to spare.
+    #[test]
+    fn next_address_makes_room_when_all_of_the_first_are_busy() {
+        let places = Places::new(4, 4);
+        let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
+        let open: Vec<Place> = [a, a, a, b].map(|from| places.take(from).unwrap().0).into();
+        let calls: Vec<_> = open.iter().map(|place| (Calls::new(), place.seat())).collect();
+        calls.iter().for_each(|(calls, seat)| seat.of_calls(calls));
+        let begin = |of: usize, weight| calls[of].0.begin(Default::default(), weight);
+        let busy = [0, 1, 2].map(|of| begin(of, Weight::Full));
+        let _check = begin(3, Weight::Light);
+        let (last, why) = places.take(c).unwrap();
+        assert_eq!(why, Some(Refusal::Connections));
+        assert_eq!(open.iter().map(is_taken_away).collect::<Vec<_>>(), [false, false, false, true]);
+        // Without one to spare, the new one leaves.
+        let calls = Calls::new();
+        last.seat().of_calls(&calls);
+        let _call = calls.begin(Default::default(), Weight::Full);
+        assert_eq!(places.take(b).unwrap_err(), Refusal::Connections);
+        drop(busy);
+        places.take(b).unwrap();
+        assert!(is_taken_away(&open[0]));
     }
 
     #[test]

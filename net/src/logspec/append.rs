@@ -147,7 +147,15 @@ impl Taker {
         }
         self.check(&request)?;
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
-        let room = self.room.clone().acquire_many_owned(pieces as u32).await;
+        // Bounded: the request holds memory of its address and token, and the client may read no answers.
+        let wait = self.service.limits.budget.wait();
+        let room = timeout(wait, self.room.clone().acquire_many_owned(pieces as u32)).await;
+        let room = room.map_err(|_| {
+            let what = format!(
+                "this stream's requests under way were at their limit for {wait:?}: read its answers"
+            );
+            Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, what)))
+        })?;
         let room = room.map_err(|_| Turn::Wrong(Status::internal("the stream's account was closed")))?;
         let refused = |error| Turn::Failed(Failure::Refused(error));
         self.service.fullness.check(&self.log, request.stored_bytes()).map_err(refused)?;

@@ -136,7 +136,7 @@ impl Reading {
             if !parts.is_empty() {
                 let memory = pay(Some(&self.payer), self.bytes_of(&parts)).await;
                 self.next = next;
-                return Ok(Reply::Entries { parts, memory, unpacked: false });
+                return Ok(Reply::Entries { parts, memory, is_in_memory: !self.is_mapped });
             }
             if let Some(Rest::Stored(stored)) = self.rest.take() {
                 let (batch, memory) = self.unpack(stored, &limits).await?;
@@ -179,7 +179,7 @@ impl Reading {
         if part.records.end < batch.count() {
             self.rest = Some(Rest::Unpacked(batch, memory.clone()));
         }
-        Reply::Entries { parts: vec![part], memory, unpacked: true }
+        Reply::Entries { parts: vec![part], memory, is_in_memory: true }
     }
 
     /// A reader at the first entry, once the log is as far.

@@ -38,9 +38,10 @@ pub(super) enum Reply {
     /// These records, in order.
     Entries {
         parts: Vec<Part>,
-        /// That of what is gathered; and of the parts, where they were unpacked.
+        /// That of what is gathered; and of the parts, where they are in memory.
         memory: Memory,
-        unpacked: bool,
+        /// The parts were unpacked, or read without a mapping.
+        is_in_memory: bool,
     },
     /// The wanted entry was discarded.
     Truncated,
@@ -73,8 +74,8 @@ fn entry_bytes(index: u64, data: usize) -> usize {
 
 impl Verbatim for Reply {
     fn encode(&self, chunks: &mut VecDeque<Bytes>) {
-        let (parts, memory, unpacked) = match self {
-            Self::Entries { parts, memory, unpacked } => (parts, memory, *unpacked),
+        let (parts, memory, is_in_memory) = match self {
+            Self::Entries { parts, memory, is_in_memory } => (parts, memory, *is_in_memory),
             Self::Truncated => {
                 let mut frame = FrameWriter::new(2, 2, chunks, &None);
                 uint64::encode(field::reply::TRUNCATED, &1, &mut frame.head); // a bool is a number of one byte
@@ -86,7 +87,7 @@ impl Verbatim for Reply {
         let entries: usize = records().map(|r| of_entry(entry_bytes(r.index.get(), r.data.len()))).sum();
         let gathered = parts.iter().map(Part::gathered_bytes).sum::<usize>() + ENTRY_BYTES;
         let mut frame = FrameWriter::new(of_entry(entries), gathered, chunks, memory);
-        if unpacked {
+        if is_in_memory {
             frame = frame.shares_memory();
         }
         encode_key(field::reply::OK, WireType::LengthDelimited, &mut frame.head);
@@ -161,7 +162,7 @@ mod tests {
                 .iter()
                 .flat_map(|p| p.records().map(|r| (r.index.get(), r.data.to_vec())).collect::<Vec<_>>())
                 .collect();
-            let reply = Reply::Entries { parts, memory: None, unpacked: false };
+            let reply = Reply::Entries { parts, memory: None, is_in_memory: false };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let bytes: Vec<u8> = chunks.iter().flatten().copied().collect();

@@ -432,7 +432,6 @@ fn standing(config: &Config, client_at: SocketAddr, peer_at: SocketAddr) -> Resu
     .map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// What stands before the services, as the configuration says.
 /// Warns of a data directory that every user of this machine can look into. Its files are for their owner all the same.
 fn warn_of_mode(data: &Path) {
     let mode = std::fs::metadata(data).map_or(0, |data| data.permissions().mode() & 0o777);
@@ -445,6 +444,7 @@ fn warn_of_mode(data: &Path) {
     }
 }
 
+/// What stands before the services, as the configuration says.
 fn doors(config: &Config, reloader: &mut Reloader) -> Result<Doors> {
     let mut settings = Settings::default();
     settings.limits = config.limits.connection();
