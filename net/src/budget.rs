@@ -144,7 +144,7 @@ pub(crate) fn pieces(bytes: usize) -> usize {
 impl Budget {
     /// With these limits; what is refused is counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        let places = (limits.streams / TOKENLESS_PART).max(TOKENLESS_MIN).min(Semaphore::MAX_PERMITS);
+        let places = (limits.streams / TOKENLESS_PART).clamp(TOKENLESS_MIN, Semaphore::MAX_PERMITS);
         let tokenless = Arc::new(Semaphore::new(places));
         Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals, tokenless }
     }
