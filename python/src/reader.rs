@@ -287,8 +287,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on behind the batch that holds the next record, which is not unpacked: past an `UndecodableError`. Returns the
-    /// index of the record that comes next then; None: the end of a reader that does not follow.
+    /// Goes on behind the batch that holds the next record: past an `UndecodableError`.
+    ///
+    /// The batch is not unpacked. Returns the index of the record that comes next then; None: the end of a reader that does not
+    /// follow.
     ///
     /// Blocks for the disk or the network, without the GIL; Ctrl-C ends the wait.
     ///
