@@ -98,14 +98,18 @@ impl Served {
         Self { address, log, refusals, access, budget, serving, _dir: dir }
     }
 
-    /// Waits until so many were refused for this.
+    /// Waits until so many are counted, and not one more.
     pub(crate) async fn refused(&self, refusal: Refusal, count: u64) {
+        self.refused_at_least(refusal, count).await;
+        assert_eq!(self.refusals.read(refusal), count, "{refusal:?}");
+    }
+
+    pub(crate) async fn refused_at_least(&self, refusal: Refusal, count: u64) {
         let begun = Instant::now();
         while self.refusals.read(refusal) < count {
             assert!(begun.elapsed() < PATIENCE, "{refusal:?}: {}", self.refusals.read(refusal));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(self.refusals.read(refusal), count, "{refusal:?}");
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
