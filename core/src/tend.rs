@@ -410,9 +410,10 @@ impl Looking {
 
     /// What is to be done about a break in the chain.
     fn examine(&mut self, why: crate::batch::Malformed, maker: &Maker) -> Result<Hurt> {
-        let Some(wound) = self.probe.wound(why)? else {
+        let Some(mut wound) = self.probe.wound(why)? else {
             return Ok(Hurt::Hopeless(Error::corrupt(self.probe.path(), self.probe.at as u64, why)));
         };
+        wound.keep_index(maker.segments.open(&self.segment)?.index()?);
         let mut opening = None;
         if wound.is_opening() {
             opening = maker.opening(&self.segment)?;

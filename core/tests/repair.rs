@@ -855,3 +855,47 @@ fn shortened_files_are_repaired_under_their_readers() {
         follower.wait_for(leader.info().last, PATIENCE).unwrap();
     }
 }
+
+/// A hard state stood between entries that were lost: what was put back shifted the entries behind it, and the index of blocks
+/// that the replica had in memory pointed between them. Records were read; the entries could not be lent for as long as the
+/// process ran.
+#[test]
+fn repaired_replica_lends_what_it_was_lent() {
+    let network = MemoryNetwork::new();
+    let dirs: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let open = |node: u64, bootstrap| {
+        let options = Options { segment_bytes: 2 << 20, ..options(node, bootstrap, &network, NO_SCRUB) };
+        Log::open(dirs[node as usize - 1].path(), options).unwrap()
+    };
+    let first = open(1, Bootstrap::Init);
+    let second = open(2, Bootstrap::Join(first.info().log_id));
+    let (node, directory) = (NodeId(2), second.info().directory);
+    first
+        .change_members(&[Change::AddLearner { node, directory, address: String::new() }], PATIENCE)
+        .unwrap();
+    first.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
+    // Each new term is written behind the entries of the one before.
+    let mut records = 0;
+    for (node, leader) in [(1, &first), (2, &second), (1, &first), (2, &second), (1, &first)] {
+        wait("it leads", || {
+            _ = (
+                first.transfer_leader(NodeId(node), PATIENCE),
+                second.transfer_leader(NodeId(node), PATIENCE),
+            );
+            leader.status().role == Role::Leader
+        });
+        for _ in 0..50 {
+            leader.append(&record(records, 4000)).unwrap();
+            records += 1;
+        }
+    }
+    for (log, dir) in [(&first, &dirs[0]), (&second, &dirs[1]), (&first, &dirs[0])] {
+        log.wait_for(Index(records), PATIENCE).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(format!("{:020}.seg", 1)));
+        file.unwrap().set_len(10_000).unwrap();
+        assert_eq!(log.read(Index(records)).unwrap_err().kind(), ErrorKind::Corrupt);
+        wait("all of it is back", || {
+            (1..=records).all(|n| log.read(Index(n)).is_ok_and(|r| r.data == record(n - 1, 4000)))
+        });
+    }
+}

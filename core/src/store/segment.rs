@@ -296,6 +296,11 @@ impl SegmentData {
         Ok(Extent { end, data_end, last_timestamp, index: BlockIndex::Growing(entries) })
     }
 
+    /// The block index as look-ups use it.
+    pub(crate) fn index(&self) -> Result<Vec<IndexEntry>> {
+        self.with_index(<[IndexEntry]>::to_vec)
+    }
+
     fn with_index<T>(&self, f: impl Fn(&[IndexEntry]) -> T) -> Result<T> {
         if let Some(entries) = self.index.get() {
             return Ok(f(entries));

@@ -264,10 +264,10 @@ impl Probe {
             // Only the opening block is gone, as far as can be told from here.
             self.before = Point { raft: upto, ..self.before };
         }
-        let mut indexed = self.index()?;
-        indexed.retain(|e| e.offset as usize > from && to.is_none_or(|to| (e.offset as usize) < to));
-        let (place, before) = (self.place.clone(), self.before);
-        Ok(Some(Wound { place, from, to, before, upto, anchor, next, indexed, why }))
+        let (place, before, indexed) = (self.place.clone(), self.before, Vec::new());
+        let mut wound = Wound { place, from, to, before, upto, anchor, next, indexed, why };
+        wound.keep_index(self.index()?);
+        Ok(Some(wound))
     }
 
     /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
@@ -366,6 +366,14 @@ impl Wound {
     /// The damage, as an error.
     pub(crate) fn error(&self, disk: &dyn Disk) -> Error {
         Error::corrupt(&self.path(disk), self.from as u64, self.why)
+    }
+
+    /// Blocks that are put back begin where `index` says that blocks begin, so that it stays true. A log that runs goes by
+    /// the index in its memory; the file's can be gone.
+    pub(crate) fn keep_index(&mut self, mut index: Vec<IndexEntry>) {
+        let (from, to) = (self.from, self.to.unwrap_or(usize::MAX));
+        index.retain(|e| (from + 1..to).contains(&(e.offset as usize)));
+        self.indexed = index;
     }
 
     /// Whether it is the segment's opening block that is gone.
