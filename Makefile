@@ -64,8 +64,16 @@ examples: ## every example on real text, one after the other. RUN_FLAGS="--recor
 
 test: loom fuzz-short sim-bugs test-python unit ## all tests; the unit, integration and documentation tests come last
 
+TESTED := --workspace --features chiplog/sim
+# More threads than processors: many tests wait, for servers that start and for time-outs.
+unit: export RUST_TEST_THREADS ?= 4
 unit:
-	$(CARGO) test --workspace --features chiplog/sim
+	$(CARGO) test $(TESTED)
+
+# Programs as `make unit` builds them. A package by itself has fewer features, and third-party crates would be compiled for it
+# once more; the one test is named because tests bring features, too.
+DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
+BUILT := $(CARGO) build --quiet $(TESTED) --test architecture --bin
 
 $(MATURIN):
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: PYTHON=path")'
@@ -111,7 +119,7 @@ test-python: check-free-threaded wheel-dev ## the wheel is built and installed i
 	rm -rf $(TEST_VENV) && $(PYTHON) -m venv $(TEST_VENV)
 	$(TEST_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt \
 	  "$$(ls -t target/wheels-test/chiplog-*.whl | head -n 1)"
-	$(CARGO) build --quiet --package chiplog-server
+	$(BUILT) chiplog
 	cd python && CHIPLOG=$(CURDIR)/target/debug/chiplog $(TEST_VENV)/bin/pytest -q -p no:cacheprovider $(PYTEST_FLAGS)
 	cd python && MYPYPATH=examples $(TEST_VENV)/bin/mypy --strict --cache-dir ../target/mypy examples tests bench
 	cd target && $(TEST_VENV)/bin/python -m mypy.stubtest chiplog
@@ -130,7 +138,8 @@ sim: ## simulated clusters: SEED=n tells the story of one run (SIM_FLAGS="--step
 	$(if $(SEED),$(SIM) run $(SEED) $(SIM_FLAGS),$(SIM) range $(SEEDS) $(SIM_FLAGS))
 
 sim-bugs: ## plants one bug after the other into the log: the simulator has to find each
-	RUST_BACKTRACE=0 $(CARGO) run --quiet --package chiplog-sim --features planted-bugs -- bugs $(SEEDS)
+	$(CARGO) build --quiet --workspace --features chiplog-sim/planted-bugs --test architecture --bin chiplog-sim
+	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
 
 # The histories of runs, judged by a checker that knows nothing of this project.
 sim-porcupine: ## needs go
@@ -225,7 +234,8 @@ fuzz:
 	  $(CARGO) run --quiet --release --package chiplog-fuzz -- --seconds $(SECONDS_EACH); fi
 
 fuzz-short:
-	$(CARGO) run --quiet --package chiplog-fuzz -- --seconds 3
+	$(BUILT) chiplog-fuzz
+	$(DEBUG)/chiplog-fuzz --seconds 3
 
 # Every interleaving where callers, the writer and readers meet: the queue, a block's completion, the positions.
 # Own target directory: other flags.
