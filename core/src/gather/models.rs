@@ -314,10 +314,12 @@ fn loom_two_writers_take_turns() {
     });
 }
 
-/// One that is asleep and one that is about to be, or both: a close ends both.
+/// One that is asleep and one that is about to be, or both: a close ends both. (All interleavings take over a minute.)
 #[test]
 fn loom_close_and_two_writers() {
-    loom::model(|| {
+    let mut models = loom::model::Builder::new();
+    models.preemption_bound = Some(5);
+    models.check(|| {
         let queue = queue(10);
         let second = caller(&queue, |queue| drain(queue));
         let closing = caller(&queue, |queue| {
