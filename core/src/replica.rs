@@ -322,6 +322,10 @@ impl Replica {
 
     /// Lets the time come.
     pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        if now >= self.ticks.next {
+            // One that leads later has caught up with its wall clock by then.
+            self.clock.look(now, self.options.clock.now());
+        }
         self.step_held(now, writing)?;
         self.answer_room(writing);
         let alone = self.is_alone() && self.is_leader();
