@@ -1,5 +1,5 @@
 //! Diagnosis: what is wrong with a log that does not open, where recovery says that something is, and what the files beside
-//! the damage tell of it. What needs no other replica is repaired at once.
+//! the damage tell of it. It repairs at once what needs no other replica.
 //!
 //! Recovery alone decides what is damage; this only looks where it points. A file that is missing or too short counts as
 //! absent: its neighbours are the nearest files that open.
@@ -27,14 +27,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What is to be done next.
+/// The outcome of a diagnosis.
 pub(crate) enum Diagnosis {
     /// Nothing: the log is open.
     Opened(Box<Opened>),
     Found(Box<Finding>),
 }
 
-/// What is damaged.
+/// Damage that other replicas have to help with.
 pub(crate) struct Finding {
     pub(crate) wound: Wound,
     /// The segment's opening block, if that is gone.
@@ -43,10 +43,10 @@ pub(crate) struct Finding {
     pub(crate) state_lost: bool,
 }
 
-/// Finds what is wrong where recovery says that something is. What needs nobody else is repaired at once.
+/// Finds what is wrong where recovery says that something is. It repairs at once what needs no other replica.
 ///
 /// # Errors
-/// What recovery says, when it cannot be repaired; `Io`.
+/// The error of recovery, if nothing can be repaired; `Io`.
 pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
     loop {
         let why = damaged.why.clone();

@@ -94,7 +94,7 @@ struct Shared {
     preparer: Arc<Preparer>,
 }
 
-/// What is decided under the lock, at a time that is given. The thread calls it, and so does the simulator.
+/// The decisions that are made under the lock, at a time that is given. The thread calls it, and so does the simulator.
 pub(crate) struct State {
     pub(crate) following: Following,
     opened_at: Instant,

@@ -79,7 +79,7 @@ pub(crate) struct Following {
     planned: u64,
     /// Bytes written and not synced, but for those that the sync under way covers.
     unsynced: u64,
-    /// Retention by age goes by this clock. The one who writes looks at it first.
+    /// Retention by age goes by this clock. A thread that writes looks at it first.
     clock: LogClock,
     time: Timestamp,
 }

@@ -26,8 +26,8 @@
 //!
 //! # A superseded end
 //!
-//! What was damaged need never have been committed: the leader that sent it was followed by another one, whose entries are
-//! the committed ones. Then nobody has what stood there, and what others have does not fit. So they are asked for the
+//! The damaged entries need never have been committed: another leader followed the one that sent them, and its entries are
+//! the committed ones. Then nobody has the lost entries, and those of the others do not fit. So they are asked for the
 //! committed entries from the one before the hole through the one at its end ([`Wound::rivals`]), as far as the cluster has
 //! committed any. Terms never decrease along a log. So a committed entry of a later term, at the end of the hole or before
 //! it, says that the entry at the end was superseded, and all behind it ([`Wound::is_contradicted_by`]). Each leader commits
@@ -134,7 +134,7 @@ impl Doubt {
     }
 }
 
-/// What became of a doubt.
+/// The outcome of a doubt.
 enum Settled {
     NotYet,
     /// Nothing contradicts what stood in the hole.
@@ -506,8 +506,8 @@ fn with_state((header, body): Spare, state: Option<HardState>) -> Result<Spare, 
 /// behind that place in older segments is dead from the moment on in which the new file has its name: a crash before it
 /// changes nothing.
 ///
-/// What this replica may have acknowledged and was committed stood in the hole: so many bytes of entries are put back in
-/// any case, and more as far as there is room.
+/// The hole may have held committed entries that this replica acknowledged. So at least as many bytes of entries as it had
+/// are put back, and more as far as there is room.
 ///
 /// # Errors
 /// `Io`; `Corrupt`: the state before the hole cannot be told, or the committed entries do not follow each other.

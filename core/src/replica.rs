@@ -270,7 +270,7 @@ impl Replica {
         self.unapplied.len()
     }
 
-    /// Whom raft has voted for in its term; 0: nobody.
+    /// The node that raft has voted for in its term; 0: none.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn vote(&self) -> u64 {
         self.raw.raft.vote

@@ -774,7 +774,7 @@ fn crash_in_the_midst_of_such_a_repair_is_repaired() {
         let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
         let harmed = trio.disk(victim).visible().fingerprint();
         trio.start(victim, NO_SCRUB);
-        // What is to be read to find out was read; it listens for a while before it writes.
+        // It has read all it needs by then, and listens for a while before it writes.
         trio.disk(victim).cut_power_after(calls);
         wait("the power cut, or the end of the repair", || {
             let log = trio.log(victim);

@@ -54,8 +54,8 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
     Err(lost())
 }
 
-/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole as any other. What
-/// is there stays as it is. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
+/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole like any other. Bytes
+/// that are there stay as they are. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
 /// file is there and is not too short.
 ///
 /// # Errors
