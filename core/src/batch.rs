@@ -304,7 +304,7 @@ impl Batch {
         })
     }
 
-    /// What it takes in a reader's memory.
+    /// The memory that a reader needs for it, unpacked.
     pub(crate) fn unpacked_bytes(&self) -> usize {
         BATCH_HEADER_BYTES + self.header.body_length as usize
     }

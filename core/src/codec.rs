@@ -1,6 +1,6 @@
 //! How a batch's body is packed: not at all, by lz4, or by zstd.
 //!
-//! Producers pack and readers unpack; everything between hands the packed bytes on. What comes from outside is looked at
+//! Producers pack and readers unpack. The log and the network pass on the packed bytes unchanged. Input from outside is looked at
 //! before it is taken: [`check_frame`] follows the packed form without unpacking it.
 //!
 //! Invariant: no length that a batch claims is allocated before the packed bytes were found able to unpack to it.
@@ -63,7 +63,7 @@ pub(crate) fn compress(codec: Codec, body: &[u8]) -> Result<Vec<u8>> {
 
 /// The most that a byte of an lz4 block unpacks to: a match's length grows by up to 255 with each byte.
 const LZ4_RATIO_MAX: usize = 255;
-/// What one block of a zstd frame unpacks to at most; the smallest one takes [`ZSTD_BLOCK_BYTES_MIN`].
+/// The most bytes that one block of a zstd frame unpacks to. The smallest block takes [`ZSTD_BLOCK_BYTES_MIN`].
 const ZSTD_BLOCK_UNPACKED_MAX: usize = 128 << 10;
 const ZSTD_BLOCK_BYTES_MIN: usize = 3;
 
@@ -109,7 +109,7 @@ fn check_claim(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'stati
 }
 
 /// Checks that a packed body can unpack to exactly `length` bytes, without unpacking it and without memory: of lz4 all that
-/// unpacking checks, of zstd the frame and the headers of its blocks. What the blocks of a zstd frame hold is not checked.
+/// unpacking checks, of zstd the frame and the headers of its blocks. The contents of the blocks of a zstd frame are not checked.
 pub(crate) fn check_frame(codec: Codec, packed: &[u8], length: usize) -> Result<(), &'static str> {
     check_claim(codec, packed, length)?;
     match codec {

@@ -60,7 +60,7 @@ impl Clock for SystemClock {
 pub struct Options {
     /// Make a new log when the directory holds none; the directory is made if it is missing, and so are those above it.
     /// Default true. Directories are made with mode 0700, files with 0600, or 0640 in a directory that its group may read
-    /// and others may not (0750). The umask applies besides.
+    /// and others may not (0750). The umask applies too.
     pub create: bool,
     /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
     /// other limits have to go down with it: [`Self::with_segment_bytes`].

@@ -20,7 +20,7 @@
 //!   longer than this needs: it does not lead on while a disk hangs.
 //! - All who wait are told of the end once, even after a panic, and before any disk is waited for.
 //!
-//! What a thread decides while it has the turn is [`Driver::step`]: it knows no threads, no locks and no clock. The
+//! [`Driver::step`] holds what a thread decides while it has the turn: it knows no threads, no locks and no clock. The
 //! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
 //! The models run the threads themselves over a node that is a stub.
 
@@ -70,7 +70,7 @@ impl<N> Watch<N> for Stopwatch {
     }
 }
 
-/// What is driven: a node, or the stub of one in the models.
+/// The node that is driven, or its stub in the models.
 pub(crate) trait Steered {
     /// A sync: carried out by any thread, without the turn.
     type Job;

@@ -12,8 +12,9 @@
 //! | 36 | 4 | 0 |
 //!
 //! The anchor says which log the entries are to be of. Two logs that have an entry of the same index and term are the
-//! same up to it: whoever has the anchor can give what stands before it, committed or not. Whoever knows the entries
-//! to be committed can, too.
+//! same up to it: a replica that has the anchor can give what stands before it, committed or not. Any other gives those
+//! that it knows committed. If it knows none of them, it gives its last committed entry, which stands before the first
+//! wanted: if that one's term is later than the anchor's, other entries replaced the anchor.
 //!
 //! An answer: a count (4 bytes), 0 (4 bytes), and so many block headers as they stand in the files, checksummed under
 //! the salt 0, with `durable upto` 0. The bodies go beside, one after the other.

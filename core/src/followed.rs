@@ -94,9 +94,10 @@ struct Shared {
     preparer: Arc<Preparer>,
 }
 
-/// What is decided under the lock, at a time that is given. The thread calls it, and so does the simulator.
+/// The decisions that are made under the lock, at a time that is given. The thread calls it, and so does the simulator.
 pub(crate) struct State {
     pub(crate) following: Following,
+    opened_at: Instant,
     /// The handle was closed.
     ending: bool,
     /// Since when anything waits to be synced.
@@ -320,6 +321,7 @@ impl Followed {
         let shared = &self.shared;
         let (outcome, wake) = {
             let mut state = shared.lock()?;
+            state.look_at_clock(Instant::now());
             let following = &mut state.following;
             let written = catch_unwind(AssertUnwindSafe(|| {
                 let outcome = f(following)?;
@@ -341,7 +343,12 @@ impl Followed {
 
 impl State {
     pub(crate) fn new(following: Following, now: Instant) -> Self {
-        Self { following, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
+        Self { following, opened_at: now, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
+    }
+
+    /// Retention by age goes by what the clocks show now.
+    pub(crate) fn look_at_clock(&mut self, now: Instant) {
+        self.following.has_passed(now.saturating_duration_since(self.opened_at));
     }
 
     /// Takes note of what was just written. Whether the thread has to hear of it.
@@ -381,7 +388,8 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn next(&self, now: Instant) -> Next {
+    pub(crate) fn next(&mut self, now: Instant) -> Next {
+        self.look_at_clock(now);
         let following = &self.following;
         let until = |at: Instant| at.saturating_duration_since(now);
         let wait = if !following.is_settled() {

@@ -25,7 +25,9 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fed::{FedEntries, FedEntry, FedState, FeedFrom};
 use crate::gather::{Command, Queue};
+use crate::log_clock::LogClock;
 use crate::membership::Membership;
+use crate::moment::Moment;
 use crate::node::Published;
 use crate::open::Opened;
 use crate::positions::Positions;
@@ -77,6 +79,9 @@ pub(crate) struct Following {
     planned: u64,
     /// Bytes written and not synced, but for those that the sync under way covers.
     unsynced: u64,
+    /// Retention by age goes by this clock. A thread that writes looks at it first.
+    clock: LogClock,
+    time: Timestamp,
 }
 
 impl Following {
@@ -90,6 +95,7 @@ impl Following {
     ) -> Self {
         let Opened { identity: me, store, sequencer, .. } = opened;
         let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
+        let time = options.clock.now();
         let mut following = Self {
             sequencer,
             writing,
@@ -102,6 +108,8 @@ impl Following {
             to_drop: VecDeque::new(),
             planned: 0,
             unsynced: 0,
+            clock: LogClock::new(Moment::default(), time),
+            time,
         };
         following.publish();
         following
@@ -111,6 +119,11 @@ impl Following {
     pub(crate) fn want(&self) -> FeedFrom {
         let end = self.sequencer.end();
         FeedFrom::After { log: self.me.log, raft: end.raft, term: end.term }
+    }
+
+    /// So much time has passed since the log was opened.
+    pub(crate) fn has_passed(&mut self, time: Duration) {
+        self.time = self.clock.look(Moment::default().plus(time), self.options.clock.now());
     }
 
     // ---- what is fed ----
@@ -315,7 +328,7 @@ impl Following {
             return None;
         }
         let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
-        let too_old = retention_age.map(|age| self.options.clock.now().0.saturating_sub(millis(age)));
+        let too_old = retention_age.map(|age| self.time.0.saturating_sub(millis(age)));
         let today = self.sequencer.committed().first;
         let list = self.writing.store.segments.snapshot();
         let bytes = |s: &Segment| (s.data_end() - SEGMENT_HEADER_BYTES) as u64;
@@ -344,7 +357,7 @@ impl Following {
         // What holds no record goes with those that do.
         let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
         let due = oldest.last_timestamp().0.saturating_add(millis(age)).saturating_add(1);
-        Some(Duration::from_millis(due.saturating_sub(self.options.clock.now().0)))
+        Some(Duration::from_millis(due.saturating_sub(self.time.0)))
     }
 
     /// Lets go of what is too old or too much. That costs the rest of a file.

@@ -31,6 +31,7 @@ mod cluster;
 mod codec;
 mod completion;
 mod config;
+mod diagnosis;
 pub mod disk;
 mod driver;
 mod error;

@@ -153,7 +153,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Whatever the wall shows, and however often it is looked at.
+        /// For any wall clock, looked at any number of times.
         #[test]
         fn time_moves_at_most_twice_as_fast_and_never_back(
             looks in proptest::collection::vec((0..200_000u64, any::<u64>()), 1..100),

@@ -235,7 +235,7 @@ impl Reader {
     /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked or copied.
     ///
     /// # Errors
-    /// As [`Self::next_record`], but for `Undecodable`.
+    /// As [`Self::next_record`], except `Undecodable`.
     pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
         self.batch = None;
         if !self.is_committed()? {

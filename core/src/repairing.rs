@@ -8,10 +8,7 @@
 //!       └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A segment file that is missing or too short is first given its length again ([`make_whole`]), where a later segment says
-//! what it held.
-//!
-//! Recovery alone decides what is damage; this only acts on what it says.
+//! Recovery alone decides what is damage; [`diagnose`] finds out what is missing there.
 //!
 //! # A lost hard state
 //!
@@ -29,17 +26,24 @@
 //!
 //! # A superseded end
 //!
-//! What was damaged need never have been committed: the leader that sent it was followed by another one, whose entries are
-//! the committed ones. Then nobody has what stood there, and what others have does not fit. So they are asked for the
-//! committed entries from the one before the hole through the one at its end ([`Wound::rivals`]). If the one at the end is
-//! not what stands here, all from there on was superseded: the committed entries take the place of the hole and of what is
-//! behind it. The others remember how far this replica was in the old term, so it goes on in a newer one, which is learnt as
-//! above.
+//! The damaged entries need never have been committed: another leader followed the one that sent them, and its entries are
+//! the committed ones. Then nobody has the lost entries, and those of the others do not fit. So they are asked for the
+//! committed entries from the one before the hole through the one at its end ([`Wound::rivals`]), as far as the cluster has
+//! committed any. Terms never decrease along a log. So a committed entry of a later term, at the end of the hole or before
+//! it, says that the entry at the end was superseded, and all behind it ([`Wound::is_contradicted_by`]). Each leader commits
+//! an entry of its own term first: an idle cluster has such an entry as well.
+//!
+//! The log then goes on in a new segment, as at a conflict: its opening stands where the hole begins, and all behind that
+//! place in older segments is dead. The committed entries that the hole may have held come with it: this replica can have
+//! acknowledged them. The others remember how far this replica was in the old term, so it goes on in a newer one, which is
+//! learnt as above.
 //!
 //! Must not know: threads, raft's state.
 
 use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
+use crate::config::SEGMENT_BYTES_MAX;
+use crate::diagnosis::{Diagnosis, Finding, diagnose, last_membership, newest_state, numbers, state_before};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::parse_blocks;
 use crate::membership::{MEMBERS_MAX, Membership};
@@ -48,23 +52,16 @@ use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind, header_of};
 use crate::replica::Extent;
-use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::PROOF_BYTES_MAX;
-use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::files::{self, Files};
-use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, digest_of_bytes};
-use crate::store::scan::{Found, Scanner};
-use crate::store::segment::{Base, file_name, file_number};
-use crate::store::walk::{Learn, Walk};
-use crate::store::wound::{Look, Place, Probe, Spare, Wound, make_whole, mend_header};
+use crate::store::block::BlockHeader;
+use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes};
+use crate::store::restore::begin_segment;
+use crate::store::wound::{Spare, Wound};
 use crate::transport::Envelope;
-use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SegmentId, Term};
+use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Read at a time.
-const PIECE_BYTES: usize = 1 << 20;
+use std::collections::BTreeSet;
 
 /// A replica that waits for what it has lost.
 pub(crate) struct Repairing {
@@ -88,8 +85,35 @@ struct Treatment {
     opening: Option<Spare>,
     /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
     state_lost: bool,
-    /// What came does not fit: perhaps other entries were committed here.
+    /// An answer, perhaps to an earlier question, holds an entry that contradicts what stood here.
+    is_suspected: bool,
+    /// Perhaps other entries were committed here.
     doubt: Option<Doubt>,
+}
+
+impl Treatment {
+    fn of(finding: Finding, damaged: &Damaged) -> Box<Self> {
+        let Finding { wound, opening, state_lost } = finding;
+        let mender = Mender::new(wound, damaged.cluster.heartbeat * 4, damaged.cluster.message_bytes_max);
+        Box::new(Self { mender, opening, state_lost, is_suspected: false, doubt: None })
+    }
+
+    /// Takes what came.
+    fn take(&mut self, blocks: Vec<Spare>) {
+        let wound = &self.mender.wound;
+        let is_contradicted = blocks.iter().any(|(header, _)| wound.is_contradicted_by(header));
+        match &mut self.doubt {
+            Some(doubt) if doubt.rivals.has_asked() => {
+                doubt.is_confirmed |= is_contradicted;
+                doubt.rivals.take(blocks);
+            }
+            Some(_) => {}
+            None => {
+                self.is_suspected |= is_contradicted;
+                self.mender.take(blocks);
+            }
+        }
+    }
 }
 
 /// The question whether what stood in a hole was superseded.
@@ -97,8 +121,26 @@ struct Doubt {
     rivals: Mender,
     /// Answers to earlier questions are let pass before it is asked.
     ask_at: Moment,
-    /// Why what came does not fit.
-    why: Malformed,
+    /// Why what came does not fit, if all of it came.
+    why: Option<Malformed>,
+    /// A committed entry says that what stood in the hole was superseded.
+    is_confirmed: bool,
+}
+
+impl Doubt {
+    /// Whether the answer is known.
+    fn is_settled(&self) -> bool {
+        self.is_confirmed || self.rivals.missing().is_none()
+    }
+}
+
+/// The outcome of a doubt.
+enum Settled {
+    NotYet,
+    /// Nothing contradicts what stood in the hole.
+    Unfounded,
+    /// The log goes on without it.
+    Replaced,
 }
 
 /// What was heard of terms.
@@ -127,7 +169,7 @@ impl Repairing {
         }
         let treatment = match diagnose(&mut damaged)? {
             Diagnosis::Opened(opened) => return Ok(Begun::Opened(opened)),
-            Diagnosis::Treat(treatment) => treatment,
+            Diagnosis::Found(finding) => Treatment::of(*finding, &damaged),
         };
         tracing::error!(
             why = %damaged.why, node = %damaged.cluster.node,
@@ -149,9 +191,13 @@ impl Repairing {
 
     /// What appends and reads get meanwhile.
     pub(crate) fn refusal(&self) -> Error {
+        let why = &self.damaged.why;
+        let waits = match (&self.treatment.doubt, self.treatment.mender.missing()) {
+            (None, Some(entry)) => format!("it asks the other members for raft entry {entry}"),
+            _ => "it waits to hear from a leader".to_owned(),
+        };
         let what = format!(
-            "this replica is repairing its log and takes no part until it has what is missing: {}",
-            self.damaged.why
+            "this replica is repairing its log and takes no part until it has what is missing: {why}; {waits}. If no member has it any more, remove this node from the cluster, and add a new one with an empty directory"
         );
         Error::new(ErrorKind::Unavailable, what)
     }
@@ -191,11 +237,12 @@ impl Repairing {
 
     /// When [`Self::turn`] has to be called at the latest.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
-        if let Some(doubt) = self.treatment.doubt.as_ref().filter(|d| d.rivals.missing().is_some()) {
-            return doubt.ask_at.max(doubt.rivals.deadline(now));
-        }
-        if self.treatment.mender.missing().is_some() {
-            return self.treatment.mender.deadline(now);
+        match &self.treatment.doubt {
+            Some(doubt) if !doubt.is_settled() => return doubt.ask_at.max(doubt.rivals.deadline(now)),
+            None if self.treatment.mender.missing().is_some() => {
+                return self.treatment.mender.deadline(now);
+            }
+            _ => {}
         }
         [self.listen_until, self.greet_at].into_iter().flatten().filter(|at| *at > now).min().unwrap_or(now)
     }
@@ -217,21 +264,28 @@ impl Repairing {
             }
         }
         loop {
+            if self.treatment.doubt.is_some() {
+                match self.settle_doubt(now)? {
+                    Settled::NotYet => return Ok(None),
+                    Settled::Unfounded => {}
+                    Settled::Replaced => {
+                        if let Some(opened) = self.look_again(None)? {
+                            return Ok(Some(opened));
+                        }
+                    }
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.treatment.is_suspected) {
+                self.doubt(now, None);
+                continue;
+            }
             let others = self.others();
             if let Some((peer, fetch)) = self.treatment.mender.ask(now, &others) {
                 self.post(peer, fetch.encode());
             }
             if self.treatment.mender.missing().is_some() {
                 return Ok(None);
-            }
-            if self.treatment.doubt.is_some() {
-                if !self.settle_doubt(now)? {
-                    return Ok(None);
-                }
-                if let Some(opened) = self.look_again(None)? {
-                    return Ok(Some(opened));
-                }
-                continue;
             }
             let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
@@ -243,19 +297,12 @@ impl Repairing {
                 }
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
-            let wrong =
-                |why| Error::corrupt(&mender.wound.path(&*self.damaged.disk), mender.wound.from as u64, why);
             let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
                 Ok(bytes) => bytes,
-                Err(why) if mender.wound.can_be_superseded() => {
-                    let Damaged { cluster, .. } = &self.damaged;
-                    let rivals = mender.wound.rivals();
-                    let rivals = Mender::new(rivals, cluster.heartbeat * 4, cluster.message_bytes_max);
-                    let ask_at = now.plus(cluster.election_timeout);
-                    self.treatment.doubt = Some(Doubt { rivals, ask_at, why });
+                Err(why) => {
+                    self.doubt(now, Some(why));
                     continue;
                 }
-                Err(why) => return Err(wrong(why)),
             };
             mender.wound.mend(&*self.damaged.disk, &bytes)?;
             self.repaired += 1;
@@ -280,7 +327,7 @@ impl Repairing {
         }
         match diagnose(&mut self.damaged)? {
             Diagnosis::Opened(opened) => return Ok(Some(*opened)),
-            Diagnosis::Treat(treatment) => self.treatment = treatment,
+            Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
         }
         let wound = &self.treatment.mender.wound;
         if place == Some((wound.place.number, wound.from)) {
@@ -289,47 +336,56 @@ impl Repairing {
         Ok(None)
     }
 
-    /// Finds out whether what stood in the hole was superseded, and puts what is committed in its place. False: not yet.
+    /// Asks, from soon on, whether other entries were committed where the hole is.
+    fn doubt(&mut self, now: Moment, why: Option<Malformed>) {
+        let Damaged { cluster, .. } = &self.damaged;
+        let rivals = self.treatment.mender.wound.rivals();
+        let rivals = Mender::new(rivals, cluster.heartbeat * 4, cluster.message_bytes_max);
+        let ask_at = now.plus(cluster.election_timeout);
+        self.treatment.doubt = Some(Doubt { rivals, ask_at, why, is_confirmed: false });
+    }
+
+    /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
     ///
     /// # Errors
     /// It was not superseded, so what came should fit; or `Io`.
-    fn settle_doubt(&mut self, now: Moment) -> Result<bool> {
+    fn settle_doubt(&mut self, now: Moment) -> Result<Settled> {
         let others = self.others();
-        let Some(doubt) = &mut self.treatment.doubt else { return Ok(false) };
+        let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
         if now < doubt.ask_at {
-            return Ok(false);
+            return Ok(Settled::NotYet);
         }
-        let question = doubt.rivals.ask(now, &others);
-        let is_answered = doubt.rivals.missing().is_none();
-        if let Some((peer, fetch)) = question {
-            self.post(peer, fetch.encode());
+        if !doubt.is_settled() {
+            if let Some((peer, fetch)) = doubt.rivals.ask(now, &others) {
+                self.post(peer, fetch.encode());
+            }
+            return Ok(Settled::NotYet);
         }
-        if !is_answered {
-            return Ok(false);
-        }
-        let learnt = self.learnt_state(now);
         let wound = &self.treatment.mender.wound;
-        let Some(doubt) = &self.treatment.doubt else { return Ok(false) };
-        let Some(entries) = wound.superseded_by(doubt.rivals.spares()) else {
-            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, doubt.why));
-        };
-        let committed_in = entries.last().map_or(Term(0), |(header, _)| header.term);
+        if !doubt.is_confirmed {
+            if let Some(why) = doubt.why {
+                return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, why));
+            }
+            self.treatment.doubt = None;
+            return Ok(Settled::Unfounded);
+        }
+        let Some(doubt) = &self.treatment.doubt else { return Ok(Settled::Unfounded) };
+        let committed_in = doubt.rivals.spares().last().map_or(Term(0), |(header, _)| header.term);
         let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
-        let Some(learnt) = learnt.filter(is_later) else {
+        let Some(learnt) = self.learnt_state(now).filter(is_later) else {
             self.greet(now);
-            return Ok(false);
+            return Ok(Settled::NotYet);
         };
         // The one of the newer term; of the same one, its own vote.
-        let mut probe = Probe::new(&*self.damaged.disk, wound.place.clone(), PIECE_BYTES)?;
-        let own = probe.states(SEGMENT_HEADER_BYTES)?.max_by_key(|state| state.term);
+        let own = newest_state(&self.damaged, wound.place.number)?;
         let state = own.filter(|own| own.term >= learnt.term).unwrap_or(learnt);
-        wound.supersede(&*self.damaged.disk, entries, state, PROOF_BYTES_MAX)?;
+        go_on_before(&self.damaged, wound, wound.following(doubt.rivals.spares()), state)?;
         self.repaired += 1;
         tracing::warn!(
             file = %wound.path(&*self.damaged.disk).display(), offset = wound.from,
             "damage in entries that were never committed: what is committed took their place"
         );
-        Ok(true)
+        Ok(Settled::Replaced)
     }
 
     /// The term and vote to go on with, once enough was heard.
@@ -405,11 +461,7 @@ impl Repairing {
             }
             HeadKind::Blocks => {
                 let blocks = parse_blocks(&body, bodies)?;
-                match &mut self.treatment.doubt {
-                    Some(doubt) if doubt.rivals.has_asked() => doubt.rivals.take(blocks),
-                    Some(_) => {}
-                    None => self.treatment.mender.take(blocks),
-                }
+                self.treatment.take(blocks);
             }
             HeadKind::Known if body.len() >= 16 => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
@@ -450,211 +502,44 @@ fn with_state((header, body): Spare, state: Option<HardState>) -> Result<Spare, 
     Ok((BlockHeader { body_digest, ..header }, vec![Bytes::from(body)]))
 }
 
-/// What is to be done next.
-enum Diagnosis {
-    /// Nothing: the log is open.
-    Opened(Box<Opened>),
-    Treat(Box<Treatment>),
-}
-
-/// Finds what is wrong where recovery says that something is. What needs nobody else is repaired at once.
-fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
-    loop {
-        let why = damaged.why.clone();
-        let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
-        let Some((number, at)) = place else { return Err(why) };
-        let Some(opened) = open_file(damaged, number) else {
-            let is_mended = at < SEGMENT_HEADER_BYTES as u64
-                && mend_header(&*damaged.disk, damaged.identity.log, number).is_ok();
-            if !is_mended {
-                restore(damaged, number)?;
-            }
-            match damaged.open_again()? {
-                Some(opened) => return Ok(Diagnosis::Opened(Box::new(opened))),
-                None => continue,
-            }
-        };
-        let end = open_file(damaged, number + 1).and_then(|next| base_of(&next)).map(|base| (None, base));
-        let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
-        let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
-        let mut last = end.is_none();
-        if wound.is_opening()
-            && let Some((before, base)) = sealed_before(damaged, number)
-        {
-            // The opening is made of what stands before it, so that has to be sound first.
-            match examine(damaged, &before)? {
-                Some(found) => {
-                    (wound, probe) = found;
-                    last = false;
-                }
-                None => {
-                    place.base = Some(base);
-                    let Some(found) = examine(damaged, &place)? else { return Err(why) };
-                    (wound, probe) = found;
-                }
-            }
-        }
-        let state_lost = last && !probe.state_follows(wound.to.unwrap_or(wound.from))?;
-        let opening = match wound.is_opening() {
-            true => Some(made_again(damaged, &wound)?.ok_or(why)?),
-            false => None,
-        };
-        let cluster = &damaged.cluster;
-        let mender = Mender::new(wound, cluster.heartbeat * 4, cluster.message_bytes_max);
-        return Ok(Diagnosis::Treat(Box::new(Treatment { mender, opening, state_lost, doubt: None })));
-    }
-}
-
-/// Gives a segment file that is missing or too short its length again: what it lacks is fetched then. Only of one that
-/// another segment follows: that one begins where this one ended, and holds a later hard state. Of the last one nothing
-/// tells what this replica had acknowledged there, nor for whom it had voted.
+/// Has the log go on where a hole begins, in a new segment that holds `state` and the committed entries that follow. All
+/// behind that place in older segments is dead from the moment on in which the new file has its name: a crash before it
+/// changes nothing.
+///
+/// The hole may have held committed entries that this replica acknowledged. So at least as many bytes of entries as it had
+/// are put back, and more as far as there is room.
 ///
 /// # Errors
-/// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
-fn restore(damaged: &Damaged, number: u64) -> Result<()> {
-    let why = &damaged.why;
-    let refuse = |what: &str| {
-        let what = format!(
-            "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
-        );
-        Err(Error::caused(ErrorKind::Corrupt, what, why))
-    };
-    let Some(next) = open_file(damaged, number + 1).filter(|next| base_of(next).is_some()) else {
-        return refuse(
-            "no segment follows it, so nothing tells what this replica acknowledged and voted there",
-        );
-    };
-    let before = sealed_before(damaged, number).map(|(place, _)| place);
-    let is_gone = matches!(damaged.disk.list(), Ok(names) if !names.contains(&file_name(number)));
-    if is_gone && before.is_none() {
-        return refuse("the segment before it does not tell where it began");
-    }
-    let bytes = next.header.bytes.max(before.map_or(0, |before| before.bytes));
-    if !make_whole(&*damaged.disk, damaged.identity.log, number, bytes)? {
-        return refuse("nothing tells what stood there");
-    }
-    tracing::warn!(
-        segment = number,
-        "a segment file was missing or too short: it is filled with what others have"
-    );
-    Ok(())
-}
-
-/// The first wound of a segment, if there is any about which something can be told.
-fn examine(damaged: &Damaged, place: &Place) -> Result<Option<(Wound, Probe)>> {
-    let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
-    let wound = match probe.look_on()? {
-        Look::Broken(cause) => probe.wound(cause)?,
-        Look::More | Look::Sound => None,
-    };
-    Ok(wound.map(|wound| (wound, probe)))
-}
-
-/// The segment before `number`, if its footer tells where it ends; and what comes after it.
-fn sealed_before(damaged: &Damaged, number: u64) -> Option<(Place, Base)> {
-    let before = open_file(damaged, number.checked_sub(1)?)?;
-    let footer = before.footer?;
-    let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
-    let end = Some((Some(footer.data_end as usize), base));
-    let (id, bytes) = (before.header.id, before.header.bytes);
-    Some((Place { number: number - 1, id, bytes, base: None, end }, base))
-}
-
-/// A segment file whose fixed parts are sound.
-fn open_file(damaged: &Damaged, number: u64) -> Option<files::Opened> {
-    let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
-    files.open(number, false).ok().flatten()
-}
-
-/// Where a segment begins, if its opening block is sound.
-fn base_of(file: &files::Opened) -> Option<Base> {
-    match file.scanner().block(SEGMENT_HEADER_BYTES) {
-        Ok(Found::Block(h, _)) if h.kind == Kind::Opening => {
-            Some(Base { raft: h.raft_index, term: h.term, next: h.first })
-        }
-        _ => None,
-    }
-}
-
-/// The opening block that is gone, from what the segment before it leads to.
-fn made_again(damaged: &Damaged, wound: &Wound) -> Result<Option<Spare>> {
-    let Some(before) = open_file(damaged, wound.place.number - 1) else { return Ok(None) };
-    let sequencer = Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options);
-    let to = RaftIndex(wound.first().0 - 1);
-    let mut until = Until { replayed: Replayed { sequencer, options: &damaged.options }, to };
-    Walk::new(&before).run(&mut before.scanner(), &mut until)?;
-    let sequencer = until.replayed.sequencer;
+/// `Io`; `Corrupt`: the state before the hole cannot be told, or the committed entries do not follow each other.
+fn go_on_before(damaged: &Damaged, wound: &Wound, committed: &[Spare], state: HardState) -> Result<()> {
+    let wrong = |why: &str| Error::corrupt(&wound.path(&*damaged.disk), wound.from as u64, why.to_owned());
+    let sequencer =
+        state_before(damaged, wound)?.ok_or_else(|| wrong("nothing tells the state before the damage"))?;
     let block = sequencer.opening();
-    Ok((sequencer.end().raft == to).then(|| (header_of(&block), block.body)))
-}
-
-/// Learns no further than an entry.
-struct Until<'a> {
-    replayed: Replayed<'a>,
-    to: RaftIndex,
-}
-
-impl Learn for Until<'_> {
-    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> std::result::Result<Base, Malformed> {
-        if header.raft_index > self.to {
-            return Err("the log goes on in the next segment from before this block");
+    let mut blocks = vec![with_state((header_of(&block), block.body), Some(state)).map_err(wrong)?];
+    let fixed = SEGMENT_HEADER_BYTES + blocks[0].0.stride() + PROOF_BYTES_MAX;
+    let mut bytes = wound.place.bytes.max(damaged.options.segment_bytes);
+    if data_limit(bytes as usize) < fixed + wound.bytes() {
+        bytes = bytes.saturating_mul(2).min(SEGMENT_BYTES_MAX.max(bytes));
+    }
+    let room = data_limit(bytes as usize).saturating_sub(fixed);
+    let mut taken = 0;
+    for (header, body) in committed {
+        let follows = blocks.last().is_some_and(|(before, _)| {
+            header.raft_index == before.raft_index.next() && header.term >= before.term
+        });
+        if !follows {
+            return Err(wrong("committed entries do not follow each other"));
         }
-        self.replayed.learn(header, body)
-    }
-
-    fn first(&self) -> Index {
-        self.replayed.first()
-    }
-
-    fn commit_to(&mut self, raft: RaftIndex) {
-        self.replayed.commit_to(raft);
-    }
-
-    fn commit(&self) -> RaftIndex {
-        self.replayed.commit()
-    }
-
-    fn anew(&self) -> Box<dyn Learn + '_> {
-        self.replayed.anew()
-    }
-}
-
-/// The last membership that any sound block tells of; empty when none does.
-fn last_membership(damaged: &Damaged) -> Result<Membership> {
-    let names = damaged.disk.list().map_err(|e| Error::io("list", damaged.disk.path(), e))?;
-    let numbers: BTreeSet<u64> = names.iter().filter_map(|n| file_number(n)).collect();
-    let mut later = Vec::new();
-    for file in numbers.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
-        let mut scanner = file.scanner();
-        let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(h, body) if h.kind == Kind::Opening => Opening::parse(body).ok(),
-            _ => None,
-        };
-        later.push(file);
-        let Some(opening) = opening else { continue };
-        let mut membership = Membership::decode(&opening.configuration).unwrap_or_default();
-        for file in later.iter().rev() {
-            configurations(&mut file.scanner(), file.header.id, &mut membership)?;
+        taken += header.stride();
+        if taken > room {
+            if taken <= wound.bytes() {
+                return Err(wrong("no room for committed entries in place of a superseded end"));
+            }
+            break;
         }
-        return Ok(membership);
+        blocks.push((*header, body.clone()));
     }
-    Ok(Membership::default())
-}
-
-/// Follows the sound configuration blocks of a segment.
-fn configurations(scanner: &mut Scanner, id: SegmentId, membership: &mut Membership) -> Result<()> {
-    let mut at = SEGMENT_HEADER_BYTES;
-    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
-        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
-        if header.is_ok_and(|h| h.kind == Kind::Configuration)
-            && let Found::Block(_, body) = scanner.block(at)?
-        {
-            *membership = match body.is_empty() {
-                true => membership.left(),
-                false => raft_codec::membership_of_change(body).unwrap_or_else(|_| membership.clone()),
-            };
-        }
-        at += BLOCK_HEADER_BYTES;
-    }
-    Ok(())
+    let number = numbers(damaged)?.last().map_or(1, |last| last + 1);
+    begin_segment(&*damaged.disk, damaged.identity.log, number, bytes, &blocks)
 }

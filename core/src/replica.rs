@@ -270,7 +270,7 @@ impl Replica {
         self.unapplied.len()
     }
 
-    /// Whom raft has voted for in its term; 0: nobody.
+    /// The node that raft has voted for in its term; 0: none.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn vote(&self) -> u64 {
         self.raw.raft.vote
@@ -322,6 +322,10 @@ impl Replica {
 
     /// Lets the time come.
     pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        if now >= self.ticks.next {
+            // One that leads later has caught up with its wall clock by then.
+            self.clock.look(now, self.options.clock.now());
+        }
         self.step_held(now, writing)?;
         self.answer_room(writing);
         let alone = self.is_alone() && self.is_leader();

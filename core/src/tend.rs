@@ -279,7 +279,7 @@ impl Tending {
         self.send_off(move || {
             let from = looking.probe.at;
             let found = looking.look(&maker).or_else(|error| {
-                // What is missing at the file's end cannot be read.
+                // Bytes that are missing at the file's end cannot be read.
                 if !preparer.restore_length(&looking.segment)? {
                     return Err(error);
                 }

@@ -60,6 +60,7 @@ const ORDER: &[&str] = &[
     "store::walk",
     "store::follow",
     "store::wound",
+    "store::restore",
     "store::decision",
     "store::blocks",
     "store::cursor",
@@ -97,6 +98,7 @@ const ORDER: &[&str] = &[
     "node",
     "driver",
     "following",
+    "diagnosis",
     "repairing",
     "rescue",
     // What a program holds.

@@ -648,14 +648,31 @@ fn mapped_files_are_repaired_under_their_readers() {
 /// A leader was cut off, and then stopped, with entries of its own, of which one that others follow is damaged,
 /// `hurt_from` the last; the other two have committed others in their place.
 fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
+    let own = (0..6).map(|n| record(700 + n, 900)).collect();
+    let (mut trio, victim) = superseded(own);
+    trio.append(12, 3000);
+    trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
+    trio.network.connect(NodeId(victim));
+    (trio, victim)
+}
+
+/// The data block that so many others follow.
+fn from_last(blocks: &[Block], n: usize) -> Block {
+    *blocks.iter().rev().filter(|b| b.2 == DATA).nth(n).unwrap()
+}
+
+/// A leader was cut off, and then stopped, with these entries of its own. The other two have elected another one, which
+/// has committed nothing but the entry that begins its term.
+fn superseded(own: Vec<Vec<u8>>) -> (Trio, u64) {
     let mut trio = Trio::new();
     trio.append(20, 500);
     let victim = trio.leader();
     trio.network.disconnect(NodeId(victim));
-    let own: Vec<_> = (0..6)
-        .map(|n| {
+    let own: Vec<_> = own
+        .iter()
+        .map(|record| {
             let before = trio.log(victim).status().last_raft;
-            let ticket = trio.log(victim).submit(&record(700 + n, 900)).unwrap();
+            let ticket = trio.log(victim).submit(record).unwrap();
             wait("its own entry", || trio.log(victim).status().last_raft > before);
             ticket
         })
@@ -666,13 +683,7 @@ fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
     wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
     let _ = trio.logs[victim as usize - 1].take().unwrap().close();
     drop(own);
-    trio.append(12, 3000);
     trio.disks[victim as usize - 1] = SimDisk::new(image);
-    trio.hurt(victim, -1, |blocks| {
-        let data: Vec<_> = blocks.iter().filter(|b| b.2 == DATA).collect();
-        vec![flip(data[data.len() - 1 - hurt_from].0 + 70)]
-    });
-    trio.network.connect(NodeId(victim));
     (trio, victim)
 }
 
@@ -705,15 +716,65 @@ fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
     }
 }
 
+/// The replica asked for entries up to the end of the damage, and the others answered only once they had committed that
+/// many. In an idle cluster it waited for ever.
+#[test]
+fn superseded_damage_is_replaced_while_the_cluster_is_idle() {
+    for hurt_from in [1, 3, 5] {
+        let (mut trio, victim) = superseded((0..6).map(|n| record(700 + n, 900)).collect());
+        trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
+        trio.network.connect(NodeId(victim));
+        trio.recovers(victim, "the repair");
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
+
+/// Superseded entries fill several segments. Damage in one of them that others follow ended the replica.
+#[test]
+fn superseded_damage_is_replaced_in_any_segment() {
+    type Harm = fn(&mut Image, &str);
+    let cases: [(&str, Harm); 3] = [
+        ("a block and the footer", |image, name| {
+            let file = image.file(name).unwrap();
+            let hurt = [from_last(&blocks(&file), 2).0 + 70, file.len() as u64 - 20];
+            assert!(hurt.into_iter().all(|at| image.damage(name, &flip(at))));
+        }),
+        ("the file is gone", |image, name| assert!(image.remove(name))),
+        ("the file is short", |image, name| assert!(image.damage(name, &Damage::Shorten { len: 20_000 }))),
+    ];
+    for (n, (what, harm)) in cases.into_iter().enumerate() {
+        for commits_more in [false, true] {
+            let (mut trio, victim) = superseded((0..24).map(|n| vec![n; 8000]).collect());
+            if commits_more {
+                trio.append(40, 8000);
+            }
+            let names = trio.segments(victim);
+            assert!(names.len() >= 4, "{names:?}");
+            let mut image = trio.disk(victim).visible();
+            harm(&mut image, &names[1 + n % 2]);
+            trio.disks[victim as usize - 1] = SimDisk::new(image);
+            trio.network.connect(NodeId(victim));
+            let what = format!("{what}; the others have committed more: {commits_more}");
+            trio.recovers(victim, &what);
+            assert!(trio.log(victim).stats().repaired >= 1, "{what}");
+            trio.let_lead(victim);
+            trio.append(3, 500);
+            (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(()), "{what}"));
+        }
+    }
+}
+
 /// The power goes in the midst of the repair, and what was not synced is kept or lost by chance.
 #[test]
 fn crash_in_the_midst_of_such_a_repair_is_repaired() {
     let mut halves = 0;
-    for calls in (2..32).step_by(3) {
+    for calls in (30..80).step_by(5) {
         let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
         let harmed = trio.disk(victim).visible().fingerprint();
         trio.start(victim, NO_SCRUB);
-        // What is to be read to find out was read; it listens for a while before it writes.
+        // It has read all it needs by then, and listens for a while before it writes.
         trio.disk(victim).cut_power_after(calls);
         wait("the power cut, or the end of the repair", || {
             let log = trio.log(victim);
@@ -742,7 +803,7 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
     assert!(names.len() >= 5, "{names:?}");
     let image = trio.disk(victim).visible();
     type Harm<'a> = &'a dyn Fn(&mut Image);
-    let cases: [(&str, Harm<'_>); 5] = [
+    let cases: [(&str, Harm<'_>); 9] = [
         ("one is gone", &|image| assert!(image.remove(&names[2]))),
         ("one is empty", &|image| assert!(image.damage(&names[2], &Damage::Shorten { len: 0 }))),
         ("one ends in its header", &|image| assert!(image.damage(&names[1], &Damage::Shorten { len: 700 }))),
@@ -752,6 +813,20 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         ("two, apart", &|image| {
             assert!(image.remove(&names[1]));
             assert!(image.damage(&names[3], &Damage::Shorten { len: 9000 }));
+        }),
+        ("two next to each other", &|image| {
+            assert!(names[1..3].iter().all(|name| image.remove(name)));
+        }),
+        ("three next to each other", &|image| {
+            assert!(names[1..4].iter().all(|name| image.remove(name)));
+        }),
+        ("one ends in its blocks, and the next one is gone", &|image| {
+            assert!(image.damage(&names[1], &Damage::Shorten { len: 30_011 }));
+            assert!(image.remove(&names[2]));
+        }),
+        ("one is gone, and the next one ends in its header", &|image| {
+            assert!(image.remove(&names[1]));
+            assert!(image.damage(&names[2], &Damage::Shorten { len: 700 }));
         }),
     ];
     for (what, harm) in cases {

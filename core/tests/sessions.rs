@@ -302,7 +302,7 @@ fn refused_session_changes_no_table() {
         log.open_session().unwrap().append(b"long").unwrap();
     }
     log.close().unwrap();
-    // Lower than what is open: no session that leaves makes room.
+    // Lower than the number of open sessions: no session that leaves makes room.
     let log = open(2, 50);
     clock.pass(60);
     for _ in 0..2 {

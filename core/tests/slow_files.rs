@@ -107,7 +107,7 @@ fn followers_that_wait_for_a_file_go_on_answering() {
     has_all(&trio, tickets);
 }
 
-/// It was given two seconds: then what needed the file was refused as `Closed`.
+/// Closing had two seconds: then all that needed the file was refused as `Closed`.
 #[test]
 fn log_on_its_own_is_closed_once_its_file_is_there() {
     let gate = std::sync::Arc::new(Files::default());

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a log of an earlier version took: garbage with a right checksum.
+/// A batch that a log of an earlier version took: garbage with a right checksum.
 fn garbage(codec: u8, count: u32, body_length: u32) -> Batch {
     let packed = b"no compressor has ever made this, of that one may be quite sure";
     let mut bytes = vec![0; 40];
@@ -72,7 +72,7 @@ fn undecodable_batches_are_named_and_skipped() {
     assert_eq!((log.stats().damaged, log.stats().repaired), (0, 0));
     log.close().unwrap();
 
-    // What verify says, also of the tail.
+    // `verify` agrees, for the tail too.
     let mut found = Vec::new();
     let inspector = Inspector::open_on(Arc::new(SimDisk::new(disk.visible())));
     let report = inspector.walk(&mut |event| {

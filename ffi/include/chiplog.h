@@ -1623,7 +1623,7 @@ chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
  * it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
  * was received already if it was found UNDECODABLE.
  * Ownership: borrowed. One thread at a time. Blocks.
- * Errors: as chiplog_reader_next_batch, but for UNDECODABLE.
+ * Errors: as chiplog_reader_next_batch, except UNDECODABLE.
  */
 chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,
                                            uint64_t *next,

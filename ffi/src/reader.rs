@@ -308,7 +308,7 @@ pub unsafe extern "C" fn chiplog_reader_seek(
 /// it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
 /// was received already if it was found UNDECODABLE.
 /// Ownership: borrowed. One thread at a time. Blocks.
-/// Errors: as chiplog_reader_next_batch, but for UNDECODABLE.
+/// Errors: as chiplog_reader_next_batch, except UNDECODABLE.
 ///
 /// # Safety
 /// As said.

@@ -294,7 +294,7 @@ impl Reader {
     ///
     /// Blocks for the disk or the network, without the GIL; Ctrl-C ends the wait.
     ///
-    /// Raises what a step of the reader does, but for `UndecodableError`.
+    /// Raises what a step of the reader does, except `UndecodableError`.
     fn skip_batch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let forever = Limit::none();
         let busy = || PyRuntimeError::new_err("another thread reads");

@@ -1,7 +1,7 @@
 //! The real disk: a directory on Linux, through rustix.
 //!
 //! Invariant: directories are made with mode 0700 and files with 0600. In a directory that its group may read and others
-//! may not (0750, 2750), files get 0640. The process's umask applies besides. What exists keeps its mode.
+//! may not (0750, 2750), files get 0640. The process's umask applies too. Existing files and directories keep their mode.
 
 use super::{Disk, DiskFile, Lock, Map, ZERO_PIECE_BYTES};
 use rustix::fs::{

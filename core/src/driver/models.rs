@@ -157,7 +157,7 @@ fn loom_appends_are_answered_whoever_syncs() {
     });
 }
 
-/// What was handed in before the close is carried out, wherever a sync stands.
+/// Appends that were submitted before the close are carried out, wherever a sync stands.
 #[test]
 fn loom_close_carries_out_what_it_has() {
     model(false, false, |queue| {

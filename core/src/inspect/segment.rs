@@ -688,7 +688,7 @@ fn padding_is_zero(window: &mut Window, at: u64, header: &BlockHeader) -> bool {
     window.get(at + u64::from(header.length), rest).is_ok_and(|b| b.iter().all(|b| *b == 0))
 }
 
-/// Checks every byte of a block whose header is sound, but for what is packed in its batches.
+/// Checks every byte of a block whose header is sound, except what is packed in its batches.
 fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
     check_body(header, bytes, true)?;
     let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];

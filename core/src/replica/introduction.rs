@@ -13,12 +13,12 @@
 //! ```
 //!
 //! Invariants:
-//! - Either side can speak first: a replica that remembers none of today's members hears of them from whoever sends it
-//!   something, and answers greetings while it waits for answers itself.
+//! - Either side can speak first: a replica that remembers none of today's members hears of them from any node that sends
+//!   it something, and answers greetings while it waits for answers itself.
 //! - A replica that is introduced stays so. One of which somebody remembers more than its disk holds takes no part again.
 //!
-//! What the others heard is in their memory: a set-back disk whose losses nobody remembers who can be reached is not
-//! noticed. It is the last line behind disks that keep their word, not one that replaces it.
+//! The others keep what they heard in memory only. If no reachable member remembers what a set-back disk lost, the loss is
+//! not noticed. It is the last line behind disks that keep their word, not one that replaces it.
 
 use super::Replica;
 use super::checking::is_aside;
@@ -155,7 +155,7 @@ impl Replica {
         if let Some(waited) = &mut introduction.waited {
             *waited += 1;
         }
-        // The membership can change while too few have answered: who did tells again how it is now.
+        // The membership can change while too few have answered: those that did are asked again.
         let again = !introduction.votes && introduction.ticks.is_multiple_of(patience);
         if again {
             let asked: Vec<NodeId> = introduction.answered.iter().copied().collect();

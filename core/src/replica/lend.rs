@@ -52,18 +52,19 @@ impl Replica {
         Ok(())
     }
 
-    /// Answers another replica's question, as far as this one can stand for the answer.
+    /// Answers another replica's question, as far as this one can stand for the answer: through the last entry wanted if
+    /// it has the anchor, else through the last one that it knows committed. If it knows none of them, it gives that last
+    /// committed one alone, which tells the asker that the cluster is no further.
     pub(super) fn lend(&mut self, to: NodeId, body: &[u8], now: Moment) -> Result<(), Malformed> {
         let fetch = Fetch::parse(body)?;
         if self.lending.next.get(&to).is_some_and(|next| now < *next) {
             return Err("a question too soon after the last one");
         }
         let archive = self.raw.store().archive();
-        let known = fetch.last <= self.sequencer.committed().raft
-            || archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
-        if !known {
-            return Err("a question for entries that are not known to be those of the log");
-        }
+        let has_anchor = archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
+        let committed = self.sequencer.committed().raft;
+        let last = if has_anchor { fetch.last } else { fetch.last.min(committed) };
+        let fetch = Fetch { first: fetch.first.min(last), last, ..fetch };
         let bytes_max = fetch.bytes_max.min(self.cluster.message_bytes_max) as usize;
         let found = collect(archive, &fetch, bytes_max);
         if let Err(error) = &found.1 {

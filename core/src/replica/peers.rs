@@ -246,8 +246,8 @@ impl Replica {
         // after a restart, what was in the log is.
         let least = match self.last_known_member_at() {
             Some(least) => least,
-            // It was removed before it started again, or the entry that made it a member is still to come. What it has came
-            // from a leader that knew that entry: no leader of this term or a later one lacks it.
+            // It was removed before it started again, or the entry that made it a member is still to come. Its entries
+            // came from a leader that knew that entry: no leader of this term or a later one lacks it.
             None if self.has_entries() && term.is_some_and(|term| term >= self.term().0) => self.committed(),
             None => return Err("a notice of removal, and nothing says yet that this node is a member"),
         };

@@ -35,8 +35,12 @@ fn joining() -> Node {
 }
 
 fn joining_over(transport: Arc<dyn Transport>) -> Node {
+    joining_with(transport, Options::with_segment_bytes(64 << 10))
+}
+
+fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
     let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
-    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
+    let options = Options { cluster: Some(cluster), ..options };
     let opened = open(Arc::new(SimDisk::default()), &options).unwrap();
     opened.store.preparer.go_unaided();
     let limits = QueueLimits {
@@ -75,6 +79,33 @@ fn append(index: u64, entries: Vec<Entry>) -> Message {
 
 fn entry_at(index: u64) -> Entry {
     Entry { index, term: 1, ..Entry::default() }
+}
+
+/// A wall clock that is set.
+#[derive(Debug, Default)]
+struct SetClock(std::sync::atomic::AtomicU64);
+
+impl crate::config::Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// It looked at its clock only while it led: one that was opened ten minutes ahead of the time stayed so, and led with it.
+#[test]
+fn follower_whose_clock_was_put_right_is_right_when_it_leads() {
+    let wall = Arc::new(SetClock::default());
+    let right = |seconds: u64| 1_700_000_000_000 + seconds * 1000;
+    wall.0.store(right(600), Ordering::Relaxed);
+    let options = Options { clock: wall.clone(), ..Options::with_segment_bytes(64 << 10) };
+    let mut node = joining_with(MemoryNetwork::new().transport(), options);
+    for second in 1..=1200 {
+        wall.0.store(right(second), Ordering::Relaxed);
+        let now = Moment::START.plus(Duration::from_secs(second));
+        node.replica.advance(now, &mut node.writing).unwrap();
+    }
+    let now = Moment::START.plus(Duration::from_secs(1200));
+    assert_eq!(node.replica.time(now), Timestamp(right(1200)));
 }
 
 /// The place behind an entry was worked out before the entry was checked: that of the last possible one overflowed.

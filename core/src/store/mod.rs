@@ -31,6 +31,7 @@ pub(crate) mod layout;
 pub(crate) mod places;
 pub(crate) mod prepared;
 pub(crate) mod recovery;
+pub(crate) mod restore;
 pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod turn;

@@ -16,7 +16,6 @@
 //!
 //! Invariants:
 //! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
-//! - what is overwritten although it is sound was superseded: other entries are committed in its place;
 //! - `durable_upto` of what is put back says no more than the block before it said: never more than was true.
 //!
 //! Must not know: who has the entries, what commands mean.
@@ -24,19 +23,17 @@
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use super::layout::{
     FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, Opening,
-    SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, digest_of_bytes,
+    SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes,
 };
-use super::prepared::random_id;
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};
-use crate::batch::{Malformed, u32_at, u64_at};
+use crate::batch::Malformed;
 use crate::checksum::crc32c;
-use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
-use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::Bytes;
-use std::io::{ErrorKind, IoSlice};
+use std::io::IoSlice;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -386,88 +383,35 @@ impl Wound {
         self.before.raft.next()
     }
 
-    /// Whether it stands in the log's last segment, behind its opening: only there a superseded end is replaced.
-    pub(crate) fn can_be_superseded(&self) -> bool {
-        self.place.end.is_none() && !self.is_opening() && self.before.raft.0 > 0
-    }
-
-    /// What would say that the end of the log from the hole on was superseded: the committed entries from the one before the
-    /// hole through the one at its end. The anchor is no entry's, so that only a replica that knows them committed answers.
+    /// The question what is committed from the entry before the hole through the one at its end. No entry has its anchor,
+    /// so a replica answers only with entries that it knows committed.
     pub(crate) fn rivals(&self) -> Self {
         let raft = RaftIndex(self.before.raft.0.saturating_sub(1));
         let before = Point { raft, ..self.before };
-        Self { before, upto: self.anchor.0, anchor: (self.anchor.0, Term(u64::MAX)), ..self.clone() }
+        let upto = self.anchor.0.max(raft.next());
+        Self { before, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
     }
 
-    /// The committed entries to go on with in place of the hole and of all behind it, if `rivals` say that it is superseded:
-    /// the entry at the end of the hole is not the committed one, so nothing from there on was ever committed, nor will be.
-    /// `None`: it is not. Empty: the entry before the hole is not the committed one either, so that none of them follows it.
-    pub(crate) fn superseded_by<'a>(&self, rivals: &'a [Spare]) -> Option<&'a [Spare]> {
-        let term = |at: RaftIndex| rivals.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
-        if term(self.anchor.0).is_none_or(|committed| committed == self.anchor.1) {
-            return None;
-        }
-        let follows = term(self.before.raft) == Some(self.before.term);
-        let first = rivals.iter().position(|(h, _)| h.raft_index == self.first());
-        Some(first.filter(|_| follows).and_then(|n| rivals.get(n..)).unwrap_or_default())
+    /// Whether this entry, which is committed, says that the one at the end of the hole never was and never will be: it
+    /// stands at the same index in another term, or before it in a later one.
+    pub(crate) fn is_contradicted_by(&self, committed: &BlockHeader) -> bool {
+        let (end, term) = self.anchor;
+        let is_other = committed.raft_index == end && committed.term != term;
+        is_other || committed.raft_index <= end && committed.term > term
     }
 
-    /// Puts `state` and as many of the committed entries as there is room for in the place of the hole and of all blocks
-    /// behind it. A crash in between leaves a wound again: the state is durable before anything else that is sound goes,
-    /// and each step leaves what recovery takes for damage, or for a torn write, or for the end of the log.
-    ///
-    /// What this replica may have acknowledged and was committed stood in the hole: so many bytes of entries are put back
-    /// in any case. `room`: how much of the segment's end is left free.
-    ///
-    /// # Errors
-    /// `Io`; `Corrupt`: there is no room, or the device does not give back what was written.
-    pub(crate) fn supersede(
-        &self,
-        disk: &dyn Disk,
-        entries: &[Spare],
-        state: HardState,
-        room: usize,
-    ) -> Result<()> {
-        let path = self.path(disk);
-        let wrong = |why: Malformed| Error::corrupt(&path, self.from as u64, why);
-        let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
-        if let Some((header, _)) = entries.first() {
-            out.here.next = header.first;
-        }
-        let body = HardState { commit: state.commit.min(out.here.raft), ..state }.encode();
-        out.position(Kind::HardState, &body);
-        let state_bytes = out.bytes.len();
-        let limit = data_limit(self.place.bytes as usize) - room;
-        let hole = self.to.map_or(usize::MAX, |to| to - self.from);
-        if out.at() > limit {
-            return Err(wrong("no room for a hard state in place of a superseded end"));
-        }
-        for (header, body) in entries {
-            let follows = header.raft_index == out.here.raft.next()
-                && header.term >= out.here.term
-                && (if out.here.exact {
-                    header.first == out.here.next
-                } else {
-                    header.first >= out.here.next
-                });
-            if !follows {
-                return Err(wrong("committed entries do not follow each other"));
-            }
-            if out.at() + header.stride() > limit {
-                if out.bytes.len() - state_bytes + header.stride() <= hole {
-                    return Err(wrong("no room for committed entries in place of a superseded end"));
-                }
-                break;
-            }
-            out.block(header, body);
-        }
-        write_differing(disk, self.place.number, self.from, &out.bytes[..state_bytes])?;
-        write_differing(disk, self.place.number, self.from, &out.bytes)?;
-        let file =
-            disk.open(&file_name(self.place.number), false).map_err(|e| Error::io("open", &path, e))?;
-        let mut scanner = Scanner::new(file, path.clone(), self.place.id, self.place.bytes as usize);
-        let end = scanner.later(out.at())?.end;
-        write_differing(disk, self.place.number, out.at(), &vec![0; end.saturating_sub(out.at())])
+    /// Of committed entries, in order, those that follow the one before the hole. None of them do if that one is not
+    /// committed itself.
+    pub(crate) fn following<'a>(&self, committed: &'a [Spare]) -> &'a [Spare] {
+        let term = |at: RaftIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
+        let follows = self.before.raft.0 == 0 || term(self.before.raft) == Some(self.before.term);
+        let first = committed.iter().position(|(h, _)| h.raft_index == self.first());
+        first.filter(|_| follows).and_then(|n| committed.get(n..)).unwrap_or_default()
+    }
+
+    /// The bytes of the hole, as far as its end is known.
+    pub(crate) fn bytes(&self) -> usize {
+        self.to.unwrap_or(self.place.bytes as usize).saturating_sub(self.from)
     }
 
     /// The record that the log goes on with behind the hole, for messages.
@@ -608,96 +552,8 @@ impl Filling<'_> {
     }
 }
 
-/// Puts back the fixed part of a segment file, if its name can still be told: the salt stands in the footer as well,
-/// and the blocks prove it.
-///
-/// # Errors
-/// `Corrupt`: it cannot; `Io`.
-pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
-    let name = file_name(number);
-    let path = disk.path().join(&name);
-    let io = |e| Error::io("read", &path, e);
-    let file = disk.open(&name, false).map_err(io)?;
-    let bytes = file.len().map_err(io)?;
-    let lost = || Error::corrupt(&path, 0, "the segment's header is lost, and nothing else tells its salt");
-    let bytes = u32::try_from(bytes).map_err(|_| lost())?;
-    let mut head = vec![0; SEGMENT_HEADER_BYTES];
-    let mut tail = [0; FOOTER_BYTES];
-    if (bytes as usize) < SEGMENT_HEADER_BYTES + FOOTER_BYTES {
-        return Err(lost());
-    }
-    file.read_at(0, &mut head).map_err(io)?;
-    file.read_at(u64::from(bytes) - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
-    if SegmentHeader::parse(&head).is_ok() {
-        return Err(lost()); // it is something else
-    }
-    // The salt where it stands in the header, and where it stands in a footer.
-    for id in [u64_at(&head, 48), u64_at(&tail, 24)].map(SegmentId) {
-        let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
-        // That the file has its whole length is known from the one or the other.
-        let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
-        if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
-            let header = SegmentHeader { log, number, id, bytes };
-            return write_differing(disk, number, 0, &header.encode());
-        }
-    }
-    Err(lost())
-}
-
-/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole as any other. What
-/// is there stays as it is. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
-/// file is there and is not too short.
-///
-/// # Errors
-/// `Io`.
-pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -> Result<bool> {
-    let (name, tmp) = (file_name(number), format!("{number:020}.tmp"));
-    let path = disk.path().join(&name);
-    let io = |e| Error::io("restore", &path, e);
-    let old = match disk.open(&name, false) {
-        Err(e) if e.kind() == ErrorKind::NotFound => None,
-        opened => Some(opened.map_err(io)?),
-    };
-    let length = old.as_ref().map_or(Ok(0), |file| file.len()).map_err(io)?;
-    let mut head = vec![0; SEGMENT_HEADER_BYTES];
-    let mut header = None;
-    if let Some(file) = old.as_ref().filter(|_| length >= SEGMENT_HEADER_BYTES as u64) {
-        file.read_at(0, &mut head).map_err(io)?;
-        header = SegmentHeader::parse(&head).ok().filter(|h| (h.log, h.number) == (log, number));
-    }
-    let header = match header {
-        Some(header) if length < u64::from(header.bytes) => header,
-        None if length < u64::from(SEGMENT_BYTES_MIN) => {
-            SegmentHeader { log, number, id: random_id(disk).map_err(io)?, bytes }
-        }
-        _ => return Ok(false),
-    };
-    match disk.remove(&tmp) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
-        _ => {}
-    }
-    let file = disk.create(&tmp).map_err(io)?;
-    let fill = || {
-        file.allocate(header.bytes.into())?;
-        file.fill_with_zeros(0..header.bytes.into())?;
-        file.write_at(0, &[IoSlice::new(&header.encode())])?;
-        let mut at = SEGMENT_HEADER_BYTES as u64;
-        while let Some(old) = old.as_ref().filter(|_| at < length) {
-            let mut piece = vec![0; (length - at).min(1 << 20) as usize];
-            old.read_at(at, &mut piece)?;
-            file.write_at(at, &[IoSlice::new(&piece)])?;
-            at += piece.len() as u64;
-        }
-        file.sync()?;
-        disk.rename(&tmp, &name)?;
-        disk.sync_dir()
-    };
-    fill().map_err(io)?;
-    Ok(true)
-}
-
 /// Writes the sectors of a range that are not as they should be, syncs, and reads them back.
-fn write_differing(disk: &dyn Disk, number: u64, from: usize, wanted: &[u8]) -> Result<()> {
+pub(super) fn write_differing(disk: &dyn Disk, number: u64, from: usize, wanted: &[u8]) -> Result<()> {
     let name = file_name(number);
     let path = disk.path().join(&name);
     let io = |doing: &'static str| {

@@ -249,6 +249,30 @@ fn what_is_too_old_goes_without_anything_coming() {
     assert_same_end(&follower, &source);
 }
 
+/// One look at a wall clock that showed the far future discarded all that was full.
+#[test]
+fn clock_that_jumps_ahead_discards_nothing_of_a_follower() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clock = Arc::new(SetClock(AtomicU64::new(1_700_000_000_000)));
+    let source = Log::open(a.path(), Options { clock: clock.clone(), ..options() }).unwrap();
+    append(&source, 0..600);
+    let age = Some(Duration::from_secs(3600));
+    let aging = Options { clock: clock.clone(), retention_age: age, ..options() };
+    let follower = Followed::create(b.path(), aging, &state(&source, FeedFrom::First)).unwrap();
+    catch_up(&source, &follower);
+    clock.0.fetch_add(400 * 86_400_000, Ordering::Relaxed);
+    append(&source, 0..300);
+    catch_up(&source, &follower);
+    follower.sync().unwrap();
+    let segments = follower.log().info().segments;
+    append(&source, 0..1);
+    catch_up(&source, &follower);
+    follower.sync().unwrap();
+    let info = follower.log().info();
+    assert_eq!((info.first, info.segments), (Index(1), segments));
+    assert_same_end(&follower, &source);
+}
+
 #[test]
 fn a_full_follower_says_so_and_goes_on_when_there_is_room() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

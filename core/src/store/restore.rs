@@ -1,0 +1,145 @@
+//! Restore: segment files as a whole, put back for a replica that does not open. A header that is lost, a length that is
+//! lost, and a new segment that goes on at an earlier entry.
+//!
+//! Invariant: a file has its name `*.seg` only once all of it is durable.
+//!
+//! Must not know: what is missing in a file.
+
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use super::layout::{FOOTER_BYTES, Footer, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::prepared::random_id;
+use super::scan::Scanner;
+use super::segment::file_name;
+use super::wound::{Spare, write_differing};
+use crate::batch::{u32_at, u64_at};
+use crate::config::SEGMENT_BYTES_MIN;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{Error, Result};
+use crate::types::{LogId, SegmentId};
+use std::io::{self, ErrorKind, IoSlice};
+
+/// Puts back the fixed part of a segment file, if its name can still be told: the salt stands in the footer as well,
+/// and the blocks prove it.
+///
+/// # Errors
+/// `Corrupt`: it cannot; `Io`.
+pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()> {
+    let name = file_name(number);
+    let path = disk.path().join(&name);
+    let io = |e| Error::io("read", &path, e);
+    let file = disk.open(&name, false).map_err(io)?;
+    let bytes = file.len().map_err(io)?;
+    let lost = || Error::corrupt(&path, 0, "the segment's header is lost, and nothing else tells its salt");
+    let bytes = u32::try_from(bytes).map_err(|_| lost())?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let mut tail = [0; FOOTER_BYTES];
+    if (bytes as usize) < SEGMENT_HEADER_BYTES + FOOTER_BYTES {
+        return Err(lost());
+    }
+    file.read_at(0, &mut head).map_err(io)?;
+    file.read_at(u64::from(bytes) - FOOTER_BYTES as u64, &mut tail).map_err(io)?;
+    if SegmentHeader::parse(&head).is_ok() {
+        return Err(lost()); // it is something else
+    }
+    // The salt where it stands in the header, and where it stands in a footer.
+    for id in [u64_at(&head, 48), u64_at(&tail, 24)].map(SegmentId) {
+        let mut scanner = Scanner::new(file.clone(), path.clone(), id, bytes as usize);
+        // That the file has its whole length is known from the one or the other.
+        let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
+        if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
+            let header = SegmentHeader { log, number, id, bytes };
+            return write_differing(disk, number, 0, &header.encode());
+        }
+    }
+    Err(lost())
+}
+
+/// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole like any other. Bytes
+/// that are there stay as they are. A file that is missing, or has lost its header, gets `bytes` bytes and a new salt. False: the
+/// file is there and is not too short.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -> Result<bool> {
+    let name = file_name(number);
+    let path = disk.path().join(&name);
+    let io = |e| Error::io("restore", &path, e);
+    let old = match disk.open(&name, false) {
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        opened => Some(opened.map_err(io)?),
+    };
+    let length = old.as_ref().map_or(Ok(0), |file| file.len()).map_err(io)?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let mut header = None;
+    if let Some(file) = old.as_ref().filter(|_| length >= SEGMENT_HEADER_BYTES as u64) {
+        file.read_at(0, &mut head).map_err(io)?;
+        header = SegmentHeader::parse(&head).ok().filter(|h| (h.log, h.number) == (log, number));
+    }
+    let header = match header {
+        Some(header) if length < u64::from(header.bytes) => header,
+        None if length < u64::from(SEGMENT_BYTES_MIN) => {
+            SegmentHeader { log, number, id: random_id(disk).map_err(io)?, bytes }
+        }
+        _ => return Ok(false),
+    };
+    let keep = |file: &dyn DiskFile| {
+        let mut at = SEGMENT_HEADER_BYTES as u64;
+        while let Some(old) = old.as_ref().filter(|_| at < length) {
+            let mut piece = vec![0; (length - at).min(1 << 20) as usize];
+            old.read_at(at, &mut piece)?;
+            file.write_at(at, &[IoSlice::new(&piece)])?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    };
+    put_in_place(disk, &header, keep).map_err(io)?;
+    Ok(true)
+}
+
+/// Makes a segment file that begins with `blocks`, the first of which is its opening. The file has its name only once all
+/// of it is durable.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn begin_segment(
+    disk: &dyn Disk,
+    log: LogId,
+    number: u64,
+    bytes: u32,
+    blocks: &[Spare],
+) -> Result<()> {
+    let path = disk.path().join(file_name(number));
+    let io = |e| Error::io("make", &path, e);
+    let id = random_id(disk).map_err(io)?;
+    let mut out = Vec::new();
+    for (header, body) in blocks {
+        let header = BlockHeader { durable_upto: 0, ..*header };
+        out.extend_from_slice(&header.encode(id));
+        body.iter().for_each(|piece| out.extend_from_slice(piece));
+        out.resize(out.len().next_multiple_of(BLOCK_HEADER_BYTES), 0);
+    }
+    let header = SegmentHeader { log, number, id, bytes };
+    put_in_place(disk, &header, |file| file.write_at(SEGMENT_HEADER_BYTES as u64, &[IoSlice::new(&out)]))
+        .map_err(io)
+}
+
+/// Makes a segment file under another name: its header, zeros, and what `fill` writes. Then gives it its name.
+fn put_in_place(
+    disk: &dyn Disk,
+    header: &SegmentHeader,
+    fill: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
+) -> io::Result<()> {
+    let (name, tmp) = (file_name(header.number), format!("{:020}.tmp", header.number));
+    match disk.remove(&tmp) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let file = disk.create(&tmp)?;
+    file.allocate(header.bytes.into())?;
+    file.fill_with_zeros(0..header.bytes.into())?;
+    file.write_at(0, &[IoSlice::new(&header.encode())])?;
+    fill(&*file)?;
+    file.sync()?;
+    disk.rename(&tmp, &name)?;
+    disk.sync_dir()
+}
