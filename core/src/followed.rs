@@ -99,6 +99,7 @@ pub(crate) struct State {
     pub(crate) following: Following,
     /// The handle was closed.
     ending: bool,
+    began: Instant,
     /// Since when anything waits to be synced.
     unsynced_since: Option<Instant>,
     /// When anything was taken last.
@@ -320,6 +321,7 @@ impl Followed {
         let shared = &self.shared;
         let (outcome, wake) = {
             let mut state = shared.lock()?;
+            state.pass(Instant::now());
             let following = &mut state.following;
             let written = catch_unwind(AssertUnwindSafe(|| {
                 let outcome = f(following)?;
@@ -341,7 +343,12 @@ impl Followed {
 
 impl State {
     pub(crate) fn new(following: Following, now: Instant) -> Self {
-        Self { following, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
+        Self { following, ending: false, began: now, unsynced_since: None, taken_at: now, retain_at: now }
+    }
+
+    /// To be called before anything is written: files that could not be prepared are tried again by this clock.
+    pub(crate) fn pass(&self, now: Instant) {
+        self.following.pass(now.saturating_duration_since(self.began));
     }
 
     /// Takes note of what was just written. Whether the thread has to hear of it.
@@ -371,6 +378,7 @@ impl State {
 
     /// Lets go of what is too old or too much.
     pub(crate) fn retain(&mut self, now: Instant) -> Result<()> {
+        self.pass(now);
         if let Err(refusal) = self.following.retain()? {
             tracing::warn!(%refusal, "what is too old stays for now");
         }

@@ -26,6 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fed::{FedEntries, FedEntry, FedState, FeedFrom};
 use crate::gather::{Command, Queue};
 use crate::membership::Membership;
+use crate::moment::Moment;
 use crate::node::Published;
 use crate::open::Opened;
 use crate::positions::Positions;
@@ -464,6 +465,11 @@ impl Following {
             self.writing.plan.push(marker);
         }
         self.carry_out()
+    }
+
+    /// So much time has passed since it was opened.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.writing.store.preparer.pass(Moment::default().plus(time));
     }
 
     /// Does what a helper thread would do.

@@ -41,7 +41,7 @@
 use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::parse_blocks;
+use crate::fetch::{parse_blocks, parse_gone};
 use crate::membership::{MEMBERS_MAX, Membership};
 use crate::mender::Mender;
 use crate::moment::Moment;
@@ -74,6 +74,8 @@ pub(crate) struct Repairing {
     talkers: BTreeSet<NodeId>,
     treatment: Box<Treatment>,
     heard: Heard,
+    /// Up to where others have discarded their logs.
+    gone: BTreeMap<NodeId, RaftIndex>,
     /// Until when it listens before it believes to have heard the highest term; from the first turn on.
     listen_until: Option<Moment>,
     greet_at: Option<Moment>,
@@ -140,6 +142,7 @@ impl Repairing {
             talkers: BTreeSet::new(),
             treatment,
             heard: Heard::default(),
+            gone: BTreeMap::new(),
             listen_until: None,
             greet_at: None,
             repaired: 0,
@@ -221,8 +224,8 @@ impl Repairing {
             if let Some((peer, fetch)) = self.treatment.mender.ask(now, &others) {
                 self.post(peer, fetch.encode());
             }
-            if self.treatment.mender.missing().is_some() {
-                return Ok(None);
+            if let Some(entry) = self.treatment.mender.missing() {
+                return if self.is_gone_everywhere(entry, &others) { Err(self.is_lost(entry)) } else { Ok(None) };
             }
             if self.treatment.doubt.is_some() {
                 if !self.settle_doubt(now)? {
@@ -257,7 +260,9 @@ impl Repairing {
                 }
                 Err(why) => return Err(wrong(why)),
             };
-            mender.wound.mend(&*self.damaged.disk, &bytes)?;
+            if !planted!(69) {
+                mender.wound.mend(&*self.damaged.disk, &bytes)?;
+            }
             self.repaired += 1;
             tracing::warn!(
                 file = %mender.wound.path(&*self.damaged.disk).display(), offset = mender.wound.from,
@@ -300,12 +305,12 @@ impl Repairing {
             return Ok(false);
         }
         let question = doubt.rivals.ask(now, &others);
-        let is_answered = doubt.rivals.missing().is_none();
+        let lacks = doubt.rivals.missing();
         if let Some((peer, fetch)) = question {
             self.post(peer, fetch.encode());
         }
-        if !is_answered {
-            return Ok(false);
+        if let Some(entry) = lacks {
+            return if self.is_gone_everywhere(entry, &others) { Err(self.is_lost(entry)) } else { Ok(false) };
         }
         let learnt = self.learnt_state(now);
         let wound = &self.treatment.mender.wound;
@@ -350,6 +355,22 @@ impl Repairing {
         for to in self.others() {
             self.post(to, head.clone());
         }
+    }
+
+    /// Whether all others have discarded this entry, by their own word.
+    fn is_gone_everywhere(&self, entry: RaftIndex, others: &[NodeId]) -> bool {
+        let has_not = |node| self.gone.get(node).is_some_and(|upto| *upto >= entry);
+        !others.is_empty() && others.iter().all(has_not)
+    }
+
+    fn is_lost(&self, entry: RaftIndex) -> Error {
+        let Damaged { why, cluster, .. } = &self.damaged;
+        let what = format!(
+            "{why}; entry {entry}, which is damaged here, was discarded by all other replicas, so it cannot be repaired: \
+             remove node {node} from the cluster and add a new one",
+            node = cluster.node
+        );
+        Error::caused(ErrorKind::Corrupt, what, why)
     }
 
     /// Whom to ask.
@@ -410,6 +431,11 @@ impl Repairing {
                     Some(_) => {}
                     None => self.treatment.mender.take(blocks),
                 }
+            }
+            HeadKind::Gone => {
+                let upto = parse_gone(&body)?;
+                let known = self.gone.entry(from).or_default();
+                *known = upto.max(*known);
             }
             HeadKind::Known if body.len() >= 16 => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
