@@ -19,6 +19,8 @@
 //! An answer: a count (4 bytes), 0 (4 bytes), and so many block headers as they stand in the files, checksummed under
 //! the salt 0, with `durable upto` 0. The bodies go beside, one after the other.
 //!
+//! Of a question whose first entry was discarded the answer is another one: up to which entry (8 bytes).
+//!
 //! Invariant: what comes from a peer is checked here, checksums of bodies included. Nothing in it can panic.
 //!
 //! Must not know: who asks whom, files.
@@ -82,6 +84,17 @@ pub(crate) fn encode_blocks<'a>(headers: impl ExactSizeIterator<Item = &'a Block
         b.extend_from_slice(&BlockHeader { durable_upto: 0, ..*header }.encode(NO_SEGMENT));
     }
     head(HeadKind::Blocks, &b)
+}
+
+/// The answer that all entries up to `base` were discarded.
+pub(crate) fn encode_gone(base: RaftIndex) -> Bytes {
+    head(HeadKind::Gone, &base.0.to_le_bytes())
+}
+
+/// Up to which entry another replica has discarded its log.
+pub(crate) fn parse_gone(body: &[u8]) -> Result<RaftIndex, Malformed> {
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is gone has another length")?;
+    Ok(RaftIndex(u64::from_le_bytes(*body)))
 }
 
 /// Reads an answer and what came beside it. The entries follow each other; every byte of them was checked.
@@ -189,6 +202,13 @@ mod tests {
         }
         assert!(parse_blocks(&body, bodies[..1].to_vec()).is_err());
         assert!(parse_blocks(&body, [bodies, vec![Bytes::from_static(b"x")]].concat()).is_err());
+    }
+
+    #[test]
+    fn what_is_gone_comes_back() {
+        let (kind, body) = parse_head(&encode_gone(RaftIndex(7))).unwrap();
+        assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(RaftIndex(7))));
+        assert!(parse_gone(&body[1..]).is_err());
     }
 
     #[test]

@@ -346,7 +346,8 @@ impl State {
         Self { following, opened_at: now, ending: false, unsynced_since: None, taken_at: now, retain_at: now }
     }
 
-    /// Retention by age goes by what the clocks show now.
+    /// To be called before anything is written: retention by age, and files that could not be prepared, go by what the
+    /// clocks show now.
     pub(crate) fn look_at_clock(&mut self, now: Instant) {
         self.following.has_passed(now.saturating_duration_since(self.opened_at));
     }
@@ -378,6 +379,7 @@ impl State {
 
     /// Lets go of what is too old or too much.
     pub(crate) fn retain(&mut self, now: Instant) -> Result<()> {
+        self.look_at_clock(now);
         if let Err(refusal) = self.following.retain()? {
             tracing::warn!(%refusal, "what is too old stays for now");
         }

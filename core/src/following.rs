@@ -123,7 +123,9 @@ impl Following {
 
     /// So much time has passed since the log was opened.
     pub(crate) fn has_passed(&mut self, time: Duration) {
-        self.time = self.clock.look(Moment::default().plus(time), self.options.clock.now());
+        let now = Moment::default().plus(time);
+        self.time = self.clock.look(now, self.options.clock.now());
+        self.writing.store.preparer.pass(now);
     }
 
     // ---- what is fed ----

@@ -31,8 +31,9 @@ use crate::open::Opened;
 use crate::plan::Room;
 use crate::positions::{Positions, closed};
 use crate::promise::Promise;
-use crate::replica::{COMMAND_BODY_BYTES, Replica, body_bytes_of, purpose_of};
+use crate::replica::{Replica, body_bytes_of, purpose_of};
 use crate::stats::Counters;
+use crate::store::block_bytes;
 use crate::store::identity::Identity;
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
@@ -100,6 +101,8 @@ pub(crate) struct Node {
     items: VecDeque<Item>,
     /// The first of them needs a file that is being made.
     awaits_file: bool,
+    /// A word of commit that should be kept found no room: [`Self::publish`] tries again with every turn.
+    owes_commit: bool,
     /// Bytes of appends ordered and not written, as they were gathered.
     gathered: usize,
     /// Bytes written and not committed, by the entry they go up to, and when they were written.
@@ -182,6 +185,7 @@ impl Node {
             published,
             items: VecDeque::new(),
             awaits_file: false,
+            owes_commit: false,
             gathered: 0,
             uncommitted: VecDeque::new(),
             first,
@@ -196,6 +200,13 @@ impl Node {
         };
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
+            while let Some(why) = node.replica.is_held() {
+                if let Some(why) = why {
+                    return Err(why.clone());
+                }
+                node.writing.store.preparer.keep_one_ready()?;
+                node.turn(now, Work::default())?;
+            }
             node.finish(now)?;
             while let Some(job) = node.begin_sync(now) {
                 job.run()?;
@@ -246,6 +257,7 @@ impl Node {
     /// # Errors
     /// What the node dies of. It has to be told by [`Self::poison`].
     pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.writing.store.preparer.pass(now);
         self.items.extend(work.items);
         for mail in work.mail {
             match mail {
@@ -344,6 +356,12 @@ impl Node {
             None => return false,
         };
         self.writing.plan.awaits_file(body, purpose)
+    }
+
+    /// Whether appends wait for a file that is being made.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn awaits_file(&self) -> bool {
+        self.awaits_file
     }
 
     /// Writes what is planned, as far as it can be without a sync.
@@ -452,8 +470,8 @@ impl Node {
             self.to_drop = Some((raft, first));
         }
         // Who starts again must not look for voters that are long gone.
-        if moved || (members_changed && !planted!(35)) {
-            self.keep_commit(raft)?;
+        if moved || (members_changed && !planted!(35)) || self.owes_commit {
+            self.owes_commit = !self.keep_commit(raft);
             self.drop_files();
         }
         self.publish_state(now);
@@ -465,19 +483,21 @@ impl Node {
     }
 
     /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
-    /// process. A log on its own needs none: all that is durable is committed.
-    fn keep_commit(&mut self, raft: RaftIndex) -> Result<()> {
+    /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now.
+    fn keep_commit(&mut self, raft: RaftIndex) -> bool {
         if self.options.cluster.is_none() {
-            return Ok(());
+            return true;
         }
         let state = self.replica.sequencer.hard_state();
         let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
         let sequencer = &mut self.replica.sequencer;
-        if self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer)? == Room::Here {
-            self.writing.plan.push(block);
+        match self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
+            Ok(Room::Here) => self.writing.plan.push(block),
+            Ok(Room::Rolled) => {}
+            Err(_) => return false,
         }
         self.writing.plan.says_committed(raft);
-        Ok(())
+        true
     }
 
     /// How far the log is durably known here to be committed. In a log on its own, all that is durable is committed.
@@ -553,9 +573,10 @@ impl Node {
         let commit = self.replica.sequencer.committed().raft;
         if !self.is_alone()
             && commit > self.writing.written().commit
-            && self.writing.plan.fits(HARD_STATE_BYTES)
+            && self.writing.plan.fits(block_bytes(HARD_STATE_BYTES) + HARD_STATE_BYTES)
         {
-            // How far the log is committed is worth remembering: one that starts again serves so much at once.
+            // How far the log is committed is worth remembering: one that starts again serves so much at once. A discard's
+            // word of commit keeps its room.
             let state = self.replica.sequencer.hard_state();
             let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
             self.writing.plan.push(block);
@@ -582,11 +603,12 @@ impl Node {
             return Ok(());
         };
         let sequencer = &mut self.replica.sequencer;
-        if self.writing.plan.make_room(COMMAND_BODY_BYTES, Purpose::Metadata, sequencer).is_err() {
+        let command = Command::Discard { first };
+        if self.writing.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
             self.retain_at = now.plus(RETRY_DELAY); // no file to be had
             return Ok(());
         }
-        self.replica.command(Command::Discard { first }, None, now, &mut self.writing)?;
+        self.replica.command(command, None, now, &mut self.writing)?;
         // Not again before this one has come into force.
         self.retain_at = now.plus(MARKER_DELAY);
         self.finish(now)

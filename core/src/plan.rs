@@ -10,7 +10,8 @@
 //! - `at` is where the store will stand once all steps are carried out;
 //! - files that were taken ahead are used in the order of their numbers, before any other;
 //! - records take neither the last prepared file nor room in a segment that began with it: that is kept for discards,
-//!   and for terms and votes.
+//!   and for terms and votes;
+//! - while no file is ready behind the segment that grows, records leave its end alone as well ([`reserve_of`]).
 //!
 //! Must not know: raft, who waits.
 
@@ -38,6 +39,12 @@ pub(crate) enum Step {
     Ready(u64),
     /// A block that says how far the log is committed stands before.
     Commit(RaftIndex),
+}
+
+/// What records leave free at the end of a segment while no file is ready behind it. A log that has just been opened has
+/// none: its disk can fill up before it asks for one.
+fn reserve_of(limit: usize) -> usize {
+    limit / 16
 }
 
 /// Steps not carried out yet.
@@ -83,8 +90,9 @@ impl Plan {
         purpose: Purpose,
         sequencer: &mut Sequencer,
     ) -> Result<Room> {
+        let purpose = if planted!(64) { Purpose::Metadata } else { purpose };
         if self.fits(body) {
-            self.allow_here(purpose)?;
+            self.allow_here(self.at, body, purpose)?;
             return Ok(Room::Here);
         }
         let opening = sequencer.opening();
@@ -95,7 +103,7 @@ impl Plan {
     /// Whether [`Self::make_room`] would wait for a file that is being made. Who asked is told when it is there.
     pub(crate) fn awaits_file(&self, body: usize, purpose: Purpose) -> bool {
         if self.fits(body) {
-            self.awaits_here(purpose)
+            self.awaits_here(self.at, body, purpose)
         } else {
             match self.ahead.len() {
                 0 => self.preparer.is_coming(purpose),
@@ -108,7 +116,8 @@ impl Plan {
     /// Whether records of that many bytes can follow at once. Has a file begun if none is ready, and waits for none.
     pub(crate) fn has_room(&self, body: usize) -> bool {
         if self.fits(body) {
-            !self.awaits_here(Purpose::Data) && (!self.is_last_resort || self.preparer.has_one_ready())
+            !self.awaits_here(self.at, body, Purpose::Data)
+                && (!self.needs_file_behind(self.at, body) || self.preparer.has_one_ready())
         } else {
             self.ahead.is_empty()
                 && !self.preparer.is_coming(Purpose::Data)
@@ -116,8 +125,14 @@ impl Plan {
         }
     }
 
-    fn awaits_here(&self, purpose: Purpose) -> bool {
-        self.is_last_resort && purpose == Purpose::Data && self.preparer.is_one_coming()
+    /// Whether records of that many bytes, written at `at` in this segment, need a file to be ready behind it.
+    fn needs_file_behind(&self, at: usize, body: usize) -> bool {
+        let end = at + block_bytes(body) + PROOF_BYTES_MAX;
+        self.ahead.is_empty() && (self.is_last_resort || end + reserve_of(self.limit) > self.limit)
+    }
+
+    fn awaits_here(&self, at: usize, body: usize, purpose: Purpose) -> bool {
+        purpose == Purpose::Data && self.needs_file_behind(at, body) && self.preparer.is_one_coming()
     }
 
     /// Plans to go on in the next file, whose opening block need not follow what is there; see [`Step::Roll`].
@@ -155,9 +170,9 @@ impl Plan {
         Err(Error::new(ErrorKind::TooLarge, what))
     }
 
-    /// Records wait until there is a file again behind the last one.
-    fn allow_here(&mut self, purpose: Purpose) -> Result<()> {
-        if self.is_last_resort && purpose == Purpose::Data {
+    /// Records wait until there is a file behind this segment, once they would take what is kept for all else.
+    fn allow_here(&mut self, at: usize, body: usize, purpose: Purpose) -> Result<()> {
+        if purpose == Purpose::Data && self.needs_file_behind(at, body) {
             self.preparer.keep_one_ready()?;
             self.is_last_resort = false;
         }
@@ -178,13 +193,14 @@ impl Plan {
         let mut files = 0;
         let mut fit = Fit { blocks: 0, why: None, is_coming: false };
         for (purpose, body) in blocks {
+            let purpose = if planted!(64) { Purpose::Metadata } else { purpose };
             let room = if at + block_bytes(body) + PROOF_BYTES_MAX <= limit {
                 if files > 0 {
                     Ok(true)
-                } else if self.awaits_here(purpose) {
+                } else if self.awaits_here(at, body, purpose) {
                     Ok(false)
                 } else {
-                    self.allow_here(purpose).map(|()| true)
+                    self.allow_here(at, body, purpose).map(|()| true)
                 }
             } else {
                 files += 1;
@@ -239,12 +255,17 @@ impl Plan {
 
     /// Whether a block with such a body fits behind what is planned, with its proof.
     pub(crate) fn fits(&self, body: usize) -> bool {
-        self.at + block_bytes(body) + PROOF_BYTES_MAX <= self.limit
+        self.has_space(block_bytes(body))
     }
 
-    /// Whether there is room here for so many bytes of blocks, and more segments to come after this one.
+    /// Whether so many bytes of blocks fit behind what is planned, with their proof.
+    pub(crate) fn has_space(&self, bytes: usize) -> bool {
+        self.at + bytes + PROOF_BYTES_MAX <= self.limit
+    }
+
+    /// Whether there is room here for so many bytes of blocks, whatever they are, without a file behind this segment.
     pub(crate) fn is_roomy(&self, bytes: usize) -> bool {
-        self.at + bytes + PROOF_BYTES_MAX <= self.limit && !self.is_last_resort
+        self.at + bytes + PROOF_BYTES_MAX + reserve_of(self.limit) <= self.limit && !self.is_last_resort
     }
 
     /// What stands before is all that raft's ready `number` wants on the disk.
@@ -282,6 +303,8 @@ pub(crate) enum Room {
 mod tests {
     use super::*;
     use crate::disk::sim::SimDisk;
+    use crate::moment::Moment;
+    use crate::store::prepared::RETRY_DELAY;
     use crate::types::LogId;
 
     /// A look for room that failed kept the last file, and the next look gave it to records: then there was no place for a
@@ -294,6 +317,7 @@ mod tests {
         disk.limit_space(Some(1 << 16));
         preparer.keep_one_ready().unwrap();
         let (steps, ahead) = (VecDeque::new(), VecDeque::new());
+        let clock = preparer.clone();
         let mut plan = Plan { steps, preparer, at: 0, limit: 0, ahead, is_last_resort: false };
         let mut look = |purpose, blocks| {
             let fit = plan.make_room_ahead(std::iter::repeat_n((purpose, 40_000), blocks), 100, false);
@@ -303,6 +327,30 @@ mod tests {
         assert_eq!(look(Purpose::Data, 1), (0, true), "which is the last one");
         assert_eq!(look(Purpose::Metadata, 1), (1, false));
         disk.limit_space(None);
+        clock.pass(Moment::START.plus(RETRY_DELAY));
         assert_eq!(look(Purpose::Data, 1), (1, false));
+    }
+
+    /// A log was opened and its disk was full before it had a file ahead. Records took all of its segment, and the next
+    /// vote had no place: the replica died.
+    #[test]
+    fn records_leave_room_for_votes_where_no_file_is_ready() {
+        const LIMIT: usize = 60_000;
+        let disk = Arc::new(SimDisk::default());
+        let preparer = Arc::new(Preparer::new(disk.clone(), LogId(1), 1 << 16, 1, Vec::new()));
+        preparer.go_unaided();
+        disk.limit_space(Some(0));
+        let (steps, ahead) = (VecDeque::new(), VecDeque::new());
+        let clock = preparer.clone();
+        let mut plan = Plan { steps, preparer, at: 4096, limit: LIMIT, ahead, is_last_resort: false };
+        let mut look = |purpose| plan.make_room_ahead(std::iter::repeat_n((purpose, 100), 1_000), 100, false);
+        let records = look(Purpose::Data);
+        let (blocks, why) = (records.blocks, records.why.map(|e| e.kind()));
+        assert_eq!(why, Some(crate::ErrorKind::Full));
+        let votes = look(Purpose::Metadata).blocks - blocks;
+        assert!(votes * block_bytes(100) >= LIMIT / 17, "{blocks} records, then {votes} votes");
+        disk.limit_space(None);
+        clock.pass(Moment::START.plus(RETRY_DELAY));
+        assert_eq!(look(Purpose::Data).blocks, 1_000);
     }
 }

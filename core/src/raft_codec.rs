@@ -60,10 +60,12 @@ pub(crate) enum HeadKind {
     Room = 7,
     /// There is.
     HasRoom = 8,
+    /// Of the entries that were asked for, those up to here were discarded. Older versions drop it.
+    Gone = 9,
 }
 
 impl HeadKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -72,6 +74,7 @@ impl HeadKind {
         Self::Blocks,
         Self::Room,
         Self::HasRoom,
+        Self::Gone,
     ];
 }
 

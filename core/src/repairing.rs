@@ -45,7 +45,7 @@ use crate::cluster::{Role, Status};
 use crate::config::SEGMENT_BYTES_MAX;
 use crate::diagnosis::{Diagnosis, Finding, diagnose, last_membership, newest_state, numbers, state_before};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::parse_blocks;
+use crate::fetch::{parse_blocks, parse_gone};
 use crate::membership::{MEMBERS_MAX, Membership};
 use crate::mender::Mender;
 use crate::moment::Moment;
@@ -61,6 +61,7 @@ use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 /// A replica that waits for what it has lost.
@@ -71,6 +72,8 @@ pub(crate) struct Repairing {
     talkers: BTreeSet<NodeId>,
     treatment: Box<Treatment>,
     heard: Heard,
+    /// Up to where others have discarded their logs.
+    gone: BTreeMap<NodeId, RaftIndex>,
     /// Until when it listens before it believes to have heard the highest term; from the first turn on.
     listen_until: Option<Moment>,
     greet_at: Option<Moment>,
@@ -182,6 +185,7 @@ impl Repairing {
             talkers: BTreeSet::new(),
             treatment,
             heard: Heard::default(),
+            gone: BTreeMap::new(),
             listen_until: None,
             greet_at: None,
             repaired: 0,
@@ -284,8 +288,12 @@ impl Repairing {
             if let Some((peer, fetch)) = self.treatment.mender.ask(now, &others) {
                 self.post(peer, fetch.encode());
             }
-            if self.treatment.mender.missing().is_some() {
-                return Ok(None);
+            if let Some(entry) = self.treatment.mender.missing() {
+                return if self.is_gone_everywhere(entry, &others) {
+                    Err(self.is_lost(entry))
+                } else {
+                    Ok(None)
+                };
             }
             let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
@@ -304,7 +312,9 @@ impl Repairing {
                     continue;
                 }
             };
-            mender.wound.mend(&*self.damaged.disk, &bytes)?;
+            if !planted!(69) {
+                mender.wound.mend(&*self.damaged.disk, &bytes)?;
+            }
             self.repaired += 1;
             tracing::warn!(
                 file = %mender.wound.path(&*self.damaged.disk).display(), offset = mender.wound.from,
@@ -356,10 +366,14 @@ impl Repairing {
             return Ok(Settled::NotYet);
         }
         if !doubt.is_settled() {
-            if let Some((peer, fetch)) = doubt.rivals.ask(now, &others) {
+            let (question, lacks) = (doubt.rivals.ask(now, &others), doubt.rivals.missing());
+            if let Some((peer, fetch)) = question {
                 self.post(peer, fetch.encode());
             }
-            return Ok(Settled::NotYet);
+            return match lacks {
+                Some(entry) if self.is_gone_everywhere(entry, &others) => Err(self.is_lost(entry)),
+                _ => Ok(Settled::NotYet),
+            };
         }
         let wound = &self.treatment.mender.wound;
         if !doubt.is_confirmed {
@@ -406,6 +420,22 @@ impl Repairing {
         for to in self.others() {
             self.post(to, head.clone());
         }
+    }
+
+    /// Whether all others have discarded this entry, by their own word.
+    fn is_gone_everywhere(&self, entry: RaftIndex, others: &[NodeId]) -> bool {
+        let has_not = |node| self.gone.get(node).is_some_and(|upto| *upto >= entry);
+        !others.is_empty() && others.iter().all(has_not)
+    }
+
+    fn is_lost(&self, entry: RaftIndex) -> Error {
+        let Damaged { why, cluster, .. } = &self.damaged;
+        let what = format!(
+            "{why}; entry {entry}, which is damaged here, was discarded by all other replicas, so it cannot be repaired: \
+             remove node {node} from the cluster and add a new one",
+            node = cluster.node
+        );
+        Error::caused(ErrorKind::Corrupt, what, why)
     }
 
     /// Whom to ask.
@@ -462,6 +492,11 @@ impl Repairing {
             HeadKind::Blocks => {
                 let blocks = parse_blocks(&body, bodies)?;
                 self.treatment.take(blocks);
+            }
+            HeadKind::Gone => {
+                let upto = parse_gone(&body)?;
+                let known = self.gone.entry(from).or_default();
+                *known = upto.max(*known);
             }
             HeadKind::Known if body.len() >= 16 => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));

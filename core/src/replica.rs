@@ -56,7 +56,7 @@ use handover::Handover;
 pub(crate) use introduction::Extent;
 use introduction::Introduction;
 use ordering::Waiting;
-pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
+pub(crate) use ordering::{body_bytes_of, purpose_of};
 use peers::Peers;
 use raft::eraftpb::{Entry, Message};
 use raft::{RawNode, StateRole};
@@ -98,7 +98,11 @@ pub(crate) struct Replica {
     /// Of a replica that has started on a directory that was there: the answers of the others.
     introduction: Option<Introduction>,
     admission: Admission,
+    /// Raft's next ready waits for room, and why; None inside: a file is being made.
+    short: Option<Option<Error>>,
     handover: Handover,
+    /// Answers of followers that are behind that were given nothing more.
+    paced: u64,
     /// Whether entries were cut off, or jumped over, since it was last asked.
     turned: bool,
     /// Records cut off at conflicts since it was last asked.
@@ -184,6 +188,8 @@ impl Replica {
             peers: Peers::default(),
             introduction: None,
             admission: Admission::default(),
+            short: None,
+            paced: 0,
             handover: Handover::default(),
             turned: false,
             truncated_records: 0,
@@ -292,7 +298,8 @@ impl Replica {
 
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        if self.needs_no_clock() || (self.is_alone() && self.is_leader() && !self.asks.has_changes()) {
+        let is_idle = self.is_alone() && self.is_leader() && !self.asks.has_changes() && self.short.is_none();
+        if self.needs_no_clock() || is_idle {
             return self.asks.deadline();
         }
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))

@@ -8,8 +8,10 @@
 //! Must not know: raft, blocks.
 
 mod memory;
+mod peer_queue;
 
 pub use memory::{MemoryNetwork, Traffic};
+pub use peer_queue::PeerQueue;
 
 use crate::membership::Member;
 use crate::types::{DirectoryId, LogId, NodeId};

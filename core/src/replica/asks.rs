@@ -388,7 +388,7 @@ impl Replica {
 
     /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
     pub(super) fn can_propose(&self) -> bool {
-        self.is_leader() && self.raw.raft.lead_transferee.is_none()
+        self.is_leader() && self.raw.raft.lead_transferee.is_none() && self.is_held().is_none()
     }
 
     /// Whether the membership has this replica as it is.

@@ -4,7 +4,7 @@
 
 use super::Replica;
 use crate::batch::Malformed;
-use crate::fetch::{BLOCKS_MAX, Fetch, encode_blocks, parse_blocks};
+use crate::fetch::{BLOCKS_MAX, Fetch, encode_blocks, encode_gone, parse_blocks};
 use crate::moment::Moment;
 use crate::raft_codec::body_bytes;
 use crate::store::archive::Archive;
@@ -61,6 +61,12 @@ impl Replica {
             return Err("a question too soon after the last one");
         }
         let archive = self.raw.store().archive();
+        let base = archive.first().raft;
+        if fetch.first <= base || planted!(70) {
+            self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+            self.post(to, encode_gone(if planted!(70) { fetch.first } else { base }));
+            return Ok(());
+        }
         let has_anchor = archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
         let committed = self.sequencer.committed().raft;
         let last = if has_anchor { fetch.last } else { fetch.last.min(committed) };

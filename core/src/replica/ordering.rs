@@ -11,6 +11,7 @@ use crate::moment::Moment;
 use crate::promise::Promise;
 use crate::raft_codec::{self, header_of};
 use crate::sequence::{Decision, Sequenced};
+use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::{NewBlock, block_bytes};
 use crate::types::{RaftIndex, Timestamp};
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 
 /// Room that a command's block needs, generously.
-pub(crate) const COMMAND_BODY_BYTES: usize = 64;
+const COMMAND_BODY_BYTES: usize = 64;
 
 /// What the room for a command is for: the reserve is for what makes room.
 pub(crate) fn purpose_of(command: &Command) -> Purpose {
@@ -29,11 +30,13 @@ pub(crate) fn purpose_of(command: &Command) -> Purpose {
     }
 }
 
-/// What has to fit before a command is ordered: its block, and for a session's also that of the one that may have to go.
+/// What has to fit before a command is ordered: its block; for a session's also that of the one that may have to go; for a
+/// discard also the word that it is committed, without which its files stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
     match command {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
-        Command::Discard { .. } | Command::CloseSession { .. } => COMMAND_BODY_BYTES,
+        Command::Discard { .. } => COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES),
+        Command::CloseSession { .. } => COMMAND_BODY_BYTES,
     }
 }
 
@@ -89,9 +92,13 @@ impl Replica {
             self.command(Command::CloseSession { id }, None, now, writing)?;
             self.lockstep(now, writing)?;
         }
+        let room = match command {
+            Command::Discard { .. } => body_bytes_of(&command),
+            _ => COMMAND_BODY_BYTES, // there was room for the one that had to go
+        };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writing.plan.make_room(COMMAND_BODY_BYTES, purpose_of(&command), &mut self.sequencer),
+            None => writing.plan.make_room(room, purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
             Ok(_) => self.sequencer.command(command, time),
@@ -125,6 +132,10 @@ impl Replica {
     pub(crate) fn refusal(&self) -> Option<Error> {
         if let Some(why) = self.exclusion() {
             return Some(why.clone());
+        }
+        if let Some(why) = self.is_held().filter(|_| self.is_leader()) {
+            let what = "the replica has no room for what raft writes; the append is not in the log";
+            return Some(why.cloned().unwrap_or_else(|| Error::new(ErrorKind::Full, what)));
         }
         if self.is_leader() {
             let to = self.raw.raft.lead_transferee?;

@@ -21,6 +21,7 @@ impl Replica {
     pub(super) fn step_at_pace(&mut self, message: Message) {
         let from = message.from;
         let kept = self.is_answer_of_one_who_is_behind(&message).then(|| {
+            self.paced += 1;
             let progress = self.raw.raft.mut_prs().get_mut(from)?;
             let kept = (progress.state, progress.paused);
             // To whom a snapshot is on its way raft sends nothing: all else that an answer means is as it was.
@@ -35,9 +36,16 @@ impl Replica {
         }
     }
 
+    /// How many answers of those who are behind were given nothing more.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn paced(&self) -> u64 {
+        self.paced
+    }
+
     /// Whether this is an answer to this leader's heartbeat, from a follower to which much is still to be sent.
     fn is_answer_of_one_who_is_behind(&self, message: &Message) -> bool {
-        message.get_msg_type() == MessageType::MsgHeartbeatResponse
+        !planted!(67)
+            && message.get_msg_type() == MessageType::MsgHeartbeatResponse
             && self.is_leader()
             && message.term == self.raw.raft.term
             && self.cluster.transport.backlog(NodeId(message.from)) >= BACKLOG_BYTES

@@ -74,6 +74,7 @@ impl Replica {
             }
             HeadKind::Fetch => return self.lend(from, &body, now).map(|()| None),
             HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
+            HeadKind::Gone => return Ok(None), // what is damaged here is about to be discarded as well
             HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
             HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
         }

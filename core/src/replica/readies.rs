@@ -6,11 +6,16 @@
 //!                                 └──> committed entries, for apply
 //! synced ──> on_persisted ──> raft, and the messages that waited
 //! ```
+//!
+//! Invariant: a ready is taken only when there is room for all that it writes, and for one more word of commit behind it: a
+//! discard needs that word before its files can go. Without the room raft keeps the ready, and this replica hears and says
+//! nothing of raft's until there is some ([`Replica::make_room_for_ready`]). Others see a replica that is away.
 
 use super::Replica;
 use super::checking::{is_aside, parse_snapshot};
 use super::ordering::unknown_outcome;
 use super::peers::one_acknowledgement;
+use super::room::body_of;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
@@ -19,6 +24,7 @@ use crate::plan::Room;
 use crate::raft_codec::{self, EntryKind, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::Kind;
+use crate::store::block_bytes;
 use crate::store::layout::{HARD_STATE_BYTES, HardState};
 use crate::store::prepared::Purpose;
 use crate::types::{RaftIndex, Term};
@@ -93,7 +99,7 @@ impl Replica {
     pub(super) fn process(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         self.note_lead();
         loop {
-            while self.raw.has_ready() {
+            while self.raw.has_ready() && self.make_room_for_ready(writing) {
                 let ready = self.raw.ready();
                 self.take_ready(ready, writing)?;
                 self.steady();
@@ -111,6 +117,49 @@ impl Replica {
         self.arrived.clear();
         self.admitted_is_planned();
         self.confirm_self(now, writing)
+    }
+
+    /// Sees to the room for what raft's next ready writes: a term and vote or a turn, its entries, and a word of commit.
+    /// Never waits for a file.
+    fn make_room_for_ready(&mut self, writing: &mut Writing) -> bool {
+        let log = &self.raw.raft.raft_log.unstable;
+        let ordered = self.staged.front().map_or(self.sequencer.end().raft.next(), |b| b.raft_index);
+        let turns = log.snapshot.is_some() || log.entries.first().is_some_and(|e| e.index < ordered.0);
+        let state = self.sequencer.hard_state();
+        let votes = (self.raw.raft.term, self.raw.raft.vote) != (state.term.0, state.vote);
+        // An opening says the vote as well.
+        let vote = (votes && !turns).then_some(HARD_STATE_BYTES);
+        let writes = turns || votes || !log.entries.is_empty();
+        let word = writes.then_some(HARD_STATE_BYTES);
+        let bodies = vote.into_iter().chain(log.entries.iter().map(body_of)).chain(word);
+        let bytes: usize = bodies.clone().map(block_bytes).sum();
+        let short = if !turns && writing.plan.has_space(bytes) {
+            None
+        } else {
+            let opening = self.sequencer.opening_bytes_max();
+            let fit = writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, turns);
+            if fit.is_coming { Some(None) } else { fit.why.map(Some) }
+        };
+        self.note_held(short);
+        self.short.is_none() || planted!(65)
+    }
+
+    /// Tells once when a ready finds no room, and once when it has found some. `Some(None)`: a file is being made.
+    fn note_held(&mut self, short: Option<Option<Error>>) {
+        let node = self.node();
+        match (&self.short, &short) {
+            (None | Some(None), Some(Some(why))) => {
+                tracing::error!(%node, %why, "no room for a term, a vote or a change: this replica is silent until there is");
+            }
+            (Some(Some(_)), None) => tracing::info!(%node, "there is room again: this replica goes on"),
+            _ => {}
+        }
+        self.short = short;
+    }
+
+    /// Why raft's next ready has to wait, if it has to. None inside: a file for it is being made.
+    pub(crate) fn is_held(&self) -> Option<Option<&Error>> {
+        self.short.as_ref().map(Option::as_ref)
     }
 
     /// What was asked of the leader of a term that it leads no more will not be answered by what the next one does.

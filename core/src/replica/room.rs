@@ -78,7 +78,9 @@ impl Replica {
     /// # Errors
     /// As [`Self::step`].
     pub(super) fn step_held(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
-        while let Some((message, arrived)) = self.admission.held.pop_front() {
+        while !planted!(66)
+            && let Some((message, arrived)) = self.admission.held.pop_front()
+        {
             self.admission.held_bytes -= bytes_of(&message, &arrived);
             // Much can have happened since it came.
             if !self.hears(&message) || self.check_message(&message).is_err() {
@@ -109,6 +111,9 @@ impl Replica {
         now: Moment,
         writing: &mut Writing,
     ) -> Result<Option<(Message, Vec<Arrived>)>> {
+        if self.is_held().is_some() {
+            return Ok(None); // raft would answer, and keep its answers in memory
+        }
         match self.admit(&mut message, &arrived, now, writing)? {
             Admitted::Yes => {}
             Admitted::No => return Ok(None),
@@ -173,6 +178,9 @@ impl Replica {
             return Ok(Admitted::Yes);
         }
         self.process(now, writing)?;
+        if self.is_held().is_some() {
+            return Ok(Admitted::No);
+        }
         let log = &self.raw.raft.raft_log;
         if message.index < log.committed || !log.match_term(message.index, message.log_term) {
             return Ok(Admitted::Yes); // raft takes nothing of it
@@ -186,11 +194,8 @@ impl Replica {
         let discards: BTreeSet<u64> =
             arrived.iter().filter(|(h, b)| is_discard(h, b)).map(|(h, _)| h.raft_index.0).collect();
         let opening = self.sequencer.opening_bytes_max();
-        let of = |e: &Entry, discards: &BTreeSet<u64>| {
-            (purpose_of_entry(e, discards.contains(&e.index)), body_of(e))
-        };
-        let each = fresh.iter().map(|e| of(e, &discards));
-        let fit = writing.plan.make_room_ahead(each, opening, turns);
+        let of = |e: &Entry| (purpose_of_entry(e, discards.contains(&e.index)), body_of(e));
+        let fit = writing.plan.make_room_ahead(fresh.iter().map(of), opening, turns);
         if fit.is_coming {
             return Ok(Admitted::Later);
         }
@@ -216,8 +221,14 @@ impl Replica {
     }
 
     /// Whether there was no room for what the leader sent last.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.admission.is_short
+    }
+
+    /// Whether messages wait for a file.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn holds_messages(&self) -> bool {
+        !self.admission.held.is_empty()
     }
 
     /// Tells once when there is no room, and once when there is again.
@@ -257,7 +268,7 @@ fn purpose_of_entry(entry: &Entry, is_discard: bool) -> Purpose {
 }
 
 /// Bytes of an entry's body in the file.
-fn body_of(entry: &Entry) -> usize {
+pub(super) fn body_of(entry: &Entry) -> usize {
     match raft_codec::kind_of(entry) {
         Ok(EntryKind::Block(header)) => body_bytes(&header),
         // A change of membership is written behind a block that says what is committed.

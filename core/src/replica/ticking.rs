@@ -68,10 +68,11 @@ impl Replica {
         self.await_answers();
         self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
-        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
-        if self.out.is_some() {
+        // A leader whose ready waits for room steps down by itself: it hears nobody.
+        if self.out.is_some() || (self.is_held().is_some() && !self.is_leader()) {
             return;
         }
+        // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
         if self.is_leader() || (log.persisted == log.last_index() && self.may_vote()) {
             self.raw.tick();
             self.ask_again_for_votes();

@@ -102,6 +102,13 @@ bugs! {
     61 "a sync that has ended on the other thread is not noted",
     62 "a feed gives more than what is committed",
     63 "a follower does not jump",
+    64 "records take the room that is kept for discards and votes" by "full_cluster_takes_a_discard",
+    65 "a term is written without looking for room" by "replica_without_room_is_silent_and_goes_on",
+    66 "what waits for a file is never handed on",
+    67 "a follower on a slow link is sent the same again" by "follower_on_a_slow_link_gets_nothing_twice",
+    68 "a full queue drops its oldest message",
+    69 "what was fetched to repair a log is not written",
+    70 "entries that are here are said to be discarded",
 }
 
 #[cfg(test)]

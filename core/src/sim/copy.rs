@@ -116,6 +116,7 @@ impl Copy {
     /// # Errors
     /// What it dies of.
     pub(super) fn take(&mut self, fed: Fed, now: Moment) -> Result<Result<bool>> {
+        self.state.look_at_clock(self.instant(now));
         let taken = match fed {
             Fed::State(state) => self.state.following.begin(&state)?.map(|jumped| jumped.is_some()),
             Fed::Entries(entries) => self.state.following.take(entries)?.map(|()| false),

@@ -4,7 +4,8 @@
 //! Must not know: the network, clients, what a replica should do.
 
 use super::kept::{Kept, Seal};
-use super::machine::{Machine, SetClock, Setup, entry_on, found_on, introduces};
+use super::machine::{Machine, Room, SetClock, Setup, entry_on, found_on, introduces};
+use super::outbox::Outbox;
 use super::patient::{self, Patient, Started};
 use super::plan::Plan;
 use super::threads::THREADS;
@@ -94,6 +95,12 @@ pub(super) struct Host {
     pub(super) cut_recovery: Option<u64>,
     /// Its disk was too small for a while.
     pub(super) cramped: bool,
+    /// Its segment files are prepared late.
+    pub(super) prepares_late: bool,
+    /// Somebody will do the work of its helper thread.
+    pub(super) help_is_due: bool,
+    /// What it lacked room for when that was last looked at.
+    pub(super) room: Room,
     /// Its disk was emptied, set back or damaged.
     pub(super) maimed: Option<Maimed>,
     /// What was durable on the disk when it was emptied or set back.
@@ -152,6 +159,9 @@ impl Host {
             old: None,
             cut_recovery: None,
             cramped: false,
+            prepares_late: false,
+            help_is_due: false,
+            room: Room::default(),
             maimed: None,
             lost: Kept::default(),
             promised: (Term(0), 0),
@@ -176,6 +186,12 @@ impl Host {
         if self.state == State::Up { self.machine.as_mut() } else { None }
     }
 
+    /// What it has sent and the network has not taken.
+    pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
+        let of_patient = self.patient.as_ref().map(Patient::outbox);
+        self.machine.as_ref().map(Machine::outbox).or(of_patient).cloned()
+    }
+
     fn setup(&self, plan: &Plan) -> Setup {
         Setup {
             node: self.node,
@@ -185,6 +201,7 @@ impl Host {
             election_timeout: plan.election_timeout,
             session_idle_max: plan.session_idle_max,
             sessions_max: plan.sessions_max.map(|n| n + (self.node.0 % 3) as u32), // not the same everywhere
+            queue_bytes_max: plan.queue_bytes_max,
             seed: plan.seed ^ (self.node.0 << 32) ^ u64::from(self.life),
         }
     }
@@ -256,6 +273,8 @@ impl Host {
         self.checked = RaftIndex(0);
         self.voters = machine.voters();
         self.voters_before.clear();
+        (self.help_is_due, self.room) = (false, Room::default());
+        machine.prepares_late(self.prepares_late);
         self.machine = Some(machine);
         self.state = State::Up;
         Ok(())

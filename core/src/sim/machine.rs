@@ -2,6 +2,7 @@
 //! does with threads and clocks, this does when it is told.
 
 use super::kept::{Kept, Seal};
+use super::outbox::Outbox;
 use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
 use crate::batch::Batch;
 use crate::cluster::{Bootstrap, Cluster, Role};
@@ -25,15 +26,15 @@ use crate::reader::{Reader, Shelf, Start};
 use crate::sequence::{Me, parse_command};
 use crate::store::block::{Batches, BlockHeader, Kind};
 use crate::store::identity::Identity;
-use crate::transport::{Envelope, Inbox, Transport};
+use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// When simulations begin, by the wall clock.
@@ -68,7 +69,24 @@ pub(super) struct Setup {
     pub(super) session_idle_max: Duration,
     /// Sessions that may be open at a time; none: as many as the options allow.
     pub(super) sessions_max: Option<u32>,
+    /// Bytes that may wait for each of the others.
+    pub(super) queue_bytes_max: usize,
     pub(super) seed: u64,
+}
+
+/// What a process lacks room for, and holds back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Appends wait for a file that is being made.
+    pub(super) awaits: bool,
+    /// Messages of the leader's do.
+    pub(super) held: bool,
+    /// There was no room for what the leader sent last.
+    pub(super) short: bool,
+    /// There is no room for a term, a vote or a change.
+    pub(super) silent: bool,
+    /// So many answers of followers that are behind were given nothing more.
+    pub(super) paced: u64,
 }
 
 /// What can be asked of a machine.
@@ -131,26 +149,6 @@ pub(super) struct Settled {
     pub(super) base_next: Index,
 }
 
-/// A message's way out of a machine: it waits here until the world takes it.
-#[derive(Debug, Default)]
-pub(super) struct Outbox(Mutex<Vec<Envelope>>);
-
-impl Outbox {
-    fn take(&self) -> Vec<Envelope> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Transport for Outbox {
-    fn attach(&self, _: NodeId, _: Inbox) {}
-
-    fn detach(&self, _: NodeId) {}
-
-    fn send(&self, envelope: Envelope) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(envelope);
-    }
-}
-
 /// A running process.
 pub(super) struct Machine {
     threads: Threads,
@@ -176,7 +174,7 @@ impl Machine {
     /// Those of `Log::open`.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
-        let outbox = Arc::new(Outbox::default());
+        let outbox = Arc::new(Outbox::new(setup.queue_bytes_max));
         let options = options_of(setup, outbox.clone());
         options.check()?;
         let opened = open(Arc::new(disk.clone()), &options)?;
@@ -278,7 +276,7 @@ impl Machine {
             && !ran.began_sync
             && self.disk.calls(Some(Call::Sync)) > syncs
             && turn.node.writing.store.is_synced();
-        turn.node.writing.store.preparer.help();
+        turn.node.writing.store.preparer.help_in_time();
         (ran, synced)
     }
 
@@ -310,8 +308,46 @@ impl Machine {
         self.turn().ended.clone().and_then(Result::err)
     }
 
+    /// All that it has sent since the last time, whatever its queues made of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
     pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
         self.outbox.take()
+    }
+
+    pub(super) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// From now on files are prepared when [`Self::help`] is called, or at once.
+    pub(super) fn prepares_late(&self, late: bool) {
+        let preparer = self.turn().node.writing.store.preparer.clone();
+        preparer.go_late(late);
+        if !late {
+            preparer.help();
+        }
+    }
+
+    /// Whether the helper thread has work.
+    pub(super) fn wants_help(&self) -> bool {
+        self.turn().node.writing.store.preparer.has_work()
+    }
+
+    /// Does what the helper thread does.
+    pub(super) fn help(&self) {
+        let preparer = self.turn().node.writing.store.preparer.clone();
+        preparer.help();
+    }
+
+    /// What it lacks room for, and holds back.
+    pub(super) fn room(&self) -> Room {
+        let node = &self.turn().node;
+        Room {
+            awaits: node.awaits_file(),
+            held: node.replica.holds_messages(),
+            short: node.replica.is_short(),
+            silent: node.replica.is_held().is_some(),
+            paced: node.replica.paced(),
+        }
     }
 
     /// Whether it takes nothing more.

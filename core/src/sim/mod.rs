@@ -13,7 +13,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `clock` | virtual time; what is to happen when |
-//! | `network` | loss, replay, reordering, damage, walls, bounded queues |
+//! | `network`, `outbox` | loss, replay, reordering, damage, walls, slow links; the queues before them, which are those that ship |
 //! | `host`, `machine`, `threads` | a process on a simulated disk, with a clock and a power switch; its two threads |
 //! | `patient` | a replica that repairs its log before it takes part |
 //! | `copy` | a follower: fed, not a member |
@@ -42,8 +42,8 @@ mod linear;
 mod machine;
 mod network;
 mod oracle;
+mod outbox;
 mod patient;
-mod pending;
 mod plan;
 mod run;
 mod story;

@@ -1,9 +1,10 @@
 //! The simulated network: when a message arrives, how often, and in which state.
 //!
-//! Every ordered pair of replicas is a link with a delay of its own, on which messages keep their order unless
-//! something overtakes. On top of that there is the weather (loss, replay, damage; the same for all links) and
-//! there are walls (nothing passes). All of it is set from outside; what happens is drawn from one generator and
-//! counted.
+//! Every ordered pair of replicas has two links, one for urgent messages and one for all others, as two streams over two
+//! connections. Each has a delay of its own and keeps its order unless something overtakes. A link takes a message only while
+//! few are under way on it, and a slow one only once it has passed on the last; the sender's queue holds the rest. On top of
+//! that there is the weather (loss, replay, damage; the same for all links) and there are walls (nothing passes). All of it is
+//! set from outside; what happens is drawn from one generator and counted.
 //!
 //! Must not know: replicas, raft, what a message says.
 
@@ -16,8 +17,8 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Messages under way on one link; more are lost.
-const QUEUE_MAX: usize = 128;
+/// Messages under way on one link; more wait with the sender.
+const UNDER_WAY_MAX: usize = 32;
 /// A replayed message can come so much later.
 pub(super) const REPLAY_DELAY_MAX: Duration = Duration::from_secs(3);
 
@@ -48,12 +49,17 @@ struct Link {
     latest: Moment,
     /// Arrivals to come, of all that are under way.
     under_way: BTreeSet<(Moment, u64)>,
+    /// Until then it passes on what it took last.
+    busy_until: Moment,
 }
 
 /// The network between all replicas.
 #[derive(Debug)]
 pub(super) struct Network {
-    links: BTreeMap<(NodeId, NodeId), Link>,
+    /// By pair, and whether for urgent messages.
+    links: BTreeMap<(NodeId, NodeId, bool), Link>,
+    /// Pairs between which little passes: bytes a second.
+    slow: BTreeMap<(NodeId, NodeId), u64>,
     walls: BTreeSet<Wall>,
     pub(super) weather: Weather,
     rng: Rng,
@@ -67,6 +73,7 @@ impl Network {
         let rng = rng.fork();
         Self {
             links: BTreeMap::new(),
+            slow: BTreeMap::new(),
             walls: BTreeSet::new(),
             weather: Weather::default(),
             rng,
@@ -93,16 +100,33 @@ impl Network {
         self.walls.clear();
     }
 
+    /// From one to the other so many bytes pass in a second.
+    pub(super) fn slow(&mut self, from: NodeId, to: NodeId, bytes: u64) {
+        self.slow.insert((from, to), bytes);
+    }
+
+    /// All links are as fast as ever.
+    pub(super) fn hurry(&mut self) {
+        self.slow.clear();
+        self.links.values_mut().for_each(|link| link.busy_until = Moment::START);
+    }
+
+    /// Whether no link is slow.
+    pub(super) fn is_fast(&self) -> bool {
+        self.slow.is_empty()
+    }
+
     /// Whether nothing is wrong with it.
     pub(super) fn is_sound(&self) -> bool {
-        self.walls.is_empty() && self.weather.is_fine()
+        self.walls.is_empty() && self.weather.is_fine() && self.is_fast()
     }
 
     /// A number that stands for walls and weather; 0: nothing is wrong.
     pub(super) fn signature(&self) -> u64 {
         let Weather { loss, replay, reorder, corrupt } = self.weather;
         let walls = self.walls.iter().flat_map(|(from, to)| [from.0, to.0]);
-        let words = [loss, replay, reorder, corrupt].map(u64::from).into_iter().chain(walls);
+        let slow = self.slow.iter().flat_map(|((from, to), bytes)| [from.0, to.0, *bytes]);
+        let words = [loss, replay, reorder, corrupt].map(u64::from).into_iter().chain(walls).chain(slow);
         let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if self.is_sound() { 0 } else { words.fold(1, mix) | 1 }
     }
@@ -123,6 +147,28 @@ impl Network {
         }
     }
 
+    /// Whether a link takes a message now; if not, when it may.
+    ///
+    /// # Errors
+    /// The moment to ask again.
+    pub(super) fn takes(
+        &mut self,
+        now: Moment,
+        from: NodeId,
+        to: NodeId,
+        urgent: bool,
+    ) -> Result<(), Moment> {
+        let Some(link) = self.links.get_mut(&(from, to, urgent)) else { return Ok(()) };
+        if now < link.busy_until {
+            return Err(link.busy_until);
+        }
+        link.under_way = link.under_way.split_off(&(now, 0));
+        match link.under_way.first().filter(|_| link.under_way.len() >= UNDER_WAY_MAX) {
+            Some((at, _)) => Err(at.plus(Duration::from_nanos(1))),
+            None => Ok(()),
+        }
+    }
+
     /// What arrives of a message, and when.
     pub(super) fn send(
         &mut self,
@@ -130,29 +176,29 @@ impl Network {
         envelope: Envelope,
         counts: &mut Counts,
     ) -> Vec<(Moment, Envelope)> {
-        let pair = (envelope.from, envelope.to);
+        let (pair, urgent) = ((envelope.from, envelope.to), envelope.urgent);
         self.sent += 1;
         if self.walls.contains(&pair) {
             return Vec::new(); // counted when the wall was put up
         }
+        let rate = self.slow.get(&pair).copied();
         let Self { rng, weather, delay, links, sent, .. } = self;
-        let link = links.entry(pair).or_insert_with(|| Link {
+        let link = links.entry((pair.0, pair.1, urgent)).or_insert_with(|| Link {
             delay: Duration::from_nanos(rng.between(delay.as_nanos() as u64 / 4, delay.as_nanos() as u64)),
             jitter: delay.mul_f64(0.1 + rng.below(90) as f64 / 100.0),
             latest: now,
             under_way: BTreeSet::new(),
+            busy_until: now,
         });
         link.under_way = link.under_way.split_off(&(now, 0));
-        if link.under_way.len() >= QUEUE_MAX {
-            counts.add(Fault::QueueFull);
-            return Vec::new();
-        }
+        let takes = rate.map_or(0, |rate| envelope.bytes() as u64 * 1_000_000_000 / rate.max(1));
+        link.busy_until = now.plus(Duration::from_nanos(takes));
         if rng.permille(weather.loss) {
             counts.add(Fault::Loss);
             return Vec::new();
         }
         let mut arrivals = Vec::with_capacity(1);
-        let mut at = now.plus(link.delay + jitter(rng, link.jitter));
+        let mut at = link.busy_until.plus(link.delay + jitter(rng, link.jitter));
         if rng.permille(weather.reorder) {
             // It takes the slow way; what is sent after it is not held up.
             at = at.plus(link.delay * 4 + jitter(rng, 8 * link.jitter));
@@ -267,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn walls_stop_one_way_and_queues_are_bounded() {
+    fn walls_stop_one_way_and_links_take_few_at_a_time() {
         let mut network = network(Weather::default());
         let mut counts = Counts::default();
         network.wall(NodeId(1), NodeId(2));
@@ -277,9 +323,29 @@ mod tests {
         assert!(network.send(Moment(0), envelope(2, 3, 0), &mut counts).is_empty() && !network.is_sound());
         network.open();
         assert!(network.is_sound());
-        let passed: usize =
-            (0..=255).map(|n| network.send(Moment(0), envelope(1, 2, n), &mut counts).len()).sum();
-        assert_eq!((passed, counts.of(Fault::QueueFull)), (QUEUE_MAX, 256 - QUEUE_MAX as u64));
-        assert_eq!(network.send(Moment(1 << 40), envelope(1, 2, 0), &mut counts).len(), 1);
+        let mut passed = 0;
+        let blocked = loop {
+            match network.takes(Moment(0), NodeId(1), NodeId(2), false) {
+                Ok(()) => passed += network.send(Moment(0), envelope(1, 2, 0), &mut counts).len(),
+                Err(at) => break at,
+            }
+        };
+        assert_eq!(passed, UNDER_WAY_MAX);
+        assert_eq!(network.takes(blocked, NodeId(1), NodeId(2), false), Ok(()), "one has arrived");
+        assert_eq!(network.takes(Moment(0), NodeId(1), NodeId(2), true), Ok(()), "another stream");
+    }
+
+    #[test]
+    fn slow_link_passes_on_one_message_after_the_other() {
+        let mut network = network(Weather::default());
+        let mut counts = Counts::default();
+        network.slow(NodeId(1), NodeId(2), 40);
+        assert!(!network.is_sound() && network.signature() != 0);
+        let arrivals = network.send(Moment(0), envelope(1, 2, 0), &mut counts);
+        let second = Moment::START.plus(Duration::from_secs(1));
+        assert!(arrivals[0].0 >= second, "40 bytes take a second");
+        assert_eq!(network.takes(Moment(0), NodeId(1), NodeId(2), false), Err(second));
+        network.hurry();
+        assert_eq!(network.takes(Moment(0), NodeId(1), NodeId(2), false), Ok(()));
     }
 }

@@ -25,7 +25,6 @@ use super::history::number_of;
 use super::host::{Host, Maimed, Voters};
 use super::kept::{Kept, Seal};
 use super::machine::{Machine, Standing};
-use super::pending;
 use super::plan::Plan;
 use crate::cluster::Role;
 use crate::completion::Appended;
@@ -63,8 +62,9 @@ pub(super) mod excuse {
     pub(in crate::sim) const UNREADABLE: &str = "committed entry is on a disk that cannot be read";
     /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
     pub(in crate::sim) const EARLIER: &str = "acknowledged entry is durable on an earlier membership";
-    /// A disk was full, and even what cannot wait found no room.
-    pub(in crate::sim) const NO_ROOM: &str = "replica died of a full disk";
+    /// What a damaged replica lacks nobody has, and it says so.
+    pub(in crate::sim) const DISCARDED: &str =
+        "damaged replica says that all others have discarded what it lacks";
     /// A leader without room keeps the lead.
     pub(in crate::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
 }
@@ -487,10 +487,6 @@ impl Oracle {
             _ if host.disk.faults_fired() > 0 => Ok(()),
             ErrorKind::Corrupt | ErrorKind::Io if rotten => Ok(()),
             // A full disk is no reason: there is a reserve for what cannot wait.
-            ErrorKind::Full if host.cramped && !pending::FULL_DISKS => {
-                self.excuse(excuse::NO_ROOM);
-                Ok(())
-            }
             kind if host.cramped && kind != ErrorKind::Full => Ok(()),
             _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
         }

@@ -3,14 +3,15 @@
 //!
 //! Must not know: the network, what is damaged, who helps.
 
-use super::machine::{Machine, Outbox, Setup, options_of};
+use super::machine::{Machine, Setup, options_of};
+use super::outbox::Outbox;
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::open::{Directory, Opened, open_or_find_damage};
 use crate::repairing::{Begun, Repairing};
-use crate::transport::Envelope;
+use crate::transport::{Envelope, Transport as _};
 use crate::types::{DirectoryId, RaftIndex};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub(super) struct Patient {
 /// # Errors
 /// Those of `Log::open`.
 pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Started> {
-    let outbox = Arc::new(Outbox::default());
+    let outbox = Arc::new(Outbox::new(setup.queue_bytes_max));
     let options = options_of(setup, outbox.clone());
     options.check()?;
     let opened = match open_or_find_damage(Arc::new(disk.clone()), &options)? {
@@ -68,11 +69,13 @@ impl Patient {
     /// # Errors
     /// It cannot be repaired.
     pub(super) fn turn(&mut self, now: Moment) -> Result<Option<Opened>> {
-        self.repairing.turn(now, std::mem::take(&mut self.mail))
+        let outcome = self.repairing.turn(now, std::mem::take(&mut self.mail));
+        self.repairing.take_outgoing().into_iter().for_each(|envelope| self.outbox.send(envelope));
+        outcome
     }
 
-    pub(super) fn take_outgoing(&mut self) -> Vec<Envelope> {
-        self.repairing.take_outgoing()
+    pub(super) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
     }
 
     pub(super) fn deadline(&self, now: Moment) -> Moment {

@@ -2,7 +2,6 @@
 //! seed, and can be set by hand.
 
 use super::fault::Fault;
-use super::pending;
 use crate::disk::sim::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -54,6 +53,8 @@ pub struct Plan {
     pub session_idle_max: Duration,
     /// So many sessions may be open at a time; none: more than there ever are.
     pub sessions_max: Option<u32>,
+    /// Bytes of messages that may wait for one of the others.
+    pub queue_bytes_max: usize,
 }
 
 /// Sessions do not expire within this: clocks jump by less.
@@ -75,7 +76,7 @@ impl Plan {
         }
         let expire = rng.permille(250).then(|| Duration::from_millis(rng.between(800, 4_000)));
         let crowd = rng.between(2, 4) as u32;
-        let crowded = expire.is_some() && pending::SESSIONS_THAT_GO && rng.permille(600);
+        let crowded = expire.is_some() && rng.permille(600);
         let micros = |rng: &mut Rng, low, high| Duration::from_micros(rng.between(low, high));
         Self {
             seed,
@@ -96,6 +97,8 @@ impl Plan {
             faults,
             session_idle_max: expire.unwrap_or(IDLE_NEVER),
             sessions_max: crowded.then_some(crowd),
+            // Small ones fill up; only in large ones so much waits that a leader slows down.
+            queue_bytes_max: if seed.is_multiple_of(2) { 48 << 10 } else { 1 << 20 },
         }
     }
 

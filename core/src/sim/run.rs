@@ -228,7 +228,7 @@ impl World {
         self.nemesis.over = true;
         self.quiet = true;
         self.drill = None;
-        self.mend_all();
+        self.mend_all()?;
         let limit = now.plus(self.plan.patience);
         loop {
             if self.is_well() {

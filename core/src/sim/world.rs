@@ -16,6 +16,7 @@ mod client;
 mod damage;
 mod drill;
 mod followers;
+mod leaving;
 mod nemesis;
 mod process;
 mod watch;
@@ -63,6 +64,17 @@ pub(super) enum Event {
         node: NodeId,
         life: u32,
         thread: usize,
+    },
+    /// A link of a process to another one can take more.
+    Ship {
+        node: NodeId,
+        life: u32,
+        to: NodeId,
+    },
+    /// A helper thread that is late does its work.
+    Help {
+        node: NodeId,
+        life: u32,
     },
     /// A host that is down comes back.
     Start(NodeId),
@@ -289,6 +301,8 @@ impl World {
                 }
             }
             Event::Synced { node, life, thread } => self.synced(node, life, thread)?,
+            Event::Ship { node, life, to } => self.shipping(node, life, to)?,
+            Event::Help { node, life } => self.helps(node, life)?,
             Event::Start(node) => self.start(node)?,
             Event::Resume { node, life } => self.resume(node, life)?,
             Event::Client(client) => self.client_wakes(client)?,
@@ -335,14 +349,13 @@ impl World {
     pub(super) fn after_step(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
-        let Some(machine) = host.running() else { return Ok(()) };
-        let outgoing = machine.take_outgoing();
-        for envelope in outgoing {
-            self.oracle.leaves(host, &self.plan, &envelope)?;
-            for (at, envelope) in self.network.send(now, envelope, &mut self.counts) {
-                self.schedule.at(at, Event::Deliver(Box::new(envelope)));
-            }
+        if host.running().is_none() {
+            return Ok(());
         }
+        self.send_fresh(node)?;
+        self.call_helper(node);
+        self.count_room(node);
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         if self.story.is_loud() {
             let (kept, machine) = (&host.kept, host.machine.as_ref());
             if let Some(m) = machine {
@@ -401,6 +414,15 @@ impl World {
         self.schedule.at(now.plus(patience), Event::Expire(attempt));
         self.wake_called(node);
         Some(Ok(attempt))
+    }
+
+    /// Asks a machine on behalf of a scenario, which looks at the ticket itself.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn hand(&mut self, node: NodeId, request: Request) -> Check<Ticket> {
+        let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
+        let ticket = machine.ask(request, Duration::from_secs(60), u64::MAX);
+        self.wake_called(node);
+        ticket.map_err(|e| format!("node {node} refuses at once: {e}"))
     }
 
     /// Nobody waits for this answer any more.

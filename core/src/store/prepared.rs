@@ -20,12 +20,14 @@ use super::layout::{
 use super::segment::{Segment, file_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::moment::Moment;
 use crate::types::{LogId, SegmentId};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Files kept ready.
 pub(crate) const AHEAD: usize = 2;
@@ -34,7 +36,7 @@ pub(crate) const AHEAD: usize = 2;
 const FILL_BYTES: u64 = 4 << 20;
 /// After a failure nobody has a file made for this long, unless one comes free: each attempt on a full disk
 /// would fill it to the brim again.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A segment file that waits for its first block.
 #[derive(Debug)]
@@ -88,6 +90,8 @@ pub(crate) struct Preparer {
     disk: Arc<dyn Disk>,
     log: LogId,
     segment_bytes: u32,
+    /// The time on the clock of the log's own thread, as it told last.
+    now: AtomicU64,
     /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
     /// an earlier handle of this process left behind.
     own_from: u64,
@@ -111,7 +115,7 @@ struct State {
     errands: VecDeque<Errand>,
     /// Why the last attempt to prepare failed, and when; attempts pause until somebody asks or a file comes free.
     failed: Option<Error>,
-    failed_at: Option<Instant>,
+    failed_at: Option<Moment>,
     busy: bool,
     /// Whether the log has shown that it will need files: many never fill their first one.
     wanted: bool,
@@ -121,6 +125,8 @@ struct State {
     awaited: bool,
     /// Nobody runs [`Preparer::run`]: who needs a file makes it, and [`Preparer::help`] does the rest.
     unaided: bool,
+    /// And what can wait is done late.
+    late: bool,
     stop: bool,
 }
 
@@ -138,6 +144,7 @@ impl Preparer {
             disk,
             log,
             segment_bytes,
+            now: AtomicU64::new(Moment::START.0),
             own_from: next,
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -149,6 +156,15 @@ impl Preparer {
     /// Who is told, on the helper thread, when [`Self::is_coming`] or [`Self::is_one_coming`] may answer otherwise. Once.
     pub(crate) fn tell(&self, news: impl Fn() + Send + Sync + 'static) {
         let _ = self.news.set(News(Box::new(news)));
+    }
+
+    /// The log's own thread tells the time: attempts that failed are made again by its clock.
+    pub(crate) fn pass(&self, now: Moment) {
+        self.now.store(now.0, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.now.load(Ordering::Relaxed))
     }
 
     /// The size of the files it makes.
@@ -194,10 +210,10 @@ impl Preparer {
 
     fn awaits(&self, needed: usize) -> bool {
         let mut state = self.lock();
-        if state.unaided || state.stop || state.ready.len() >= needed {
+        if (state.unaided && !state.late) || state.stop || state.ready.len() >= needed {
             return false;
         }
-        state.try_again();
+        state.try_again(self.now());
         state.wanted = true;
         state.awaited = state.failure().is_none();
         self.work.notify_one();
@@ -218,7 +234,7 @@ impl Preparer {
     fn await_ready(&self, needed: usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         if state.ready.len() < needed {
-            state.try_again();
+            state.try_again(self.now());
         }
         state.wanted = true;
         if state.unaided {
@@ -274,8 +290,12 @@ impl Preparer {
         let mut state = self.lock();
         state.errands.push_back(Errand(Box::new(errand)));
         if state.unaided {
+            let late = state.late;
             drop(state);
-            return self.help();
+            if !late {
+                self.help();
+            }
+            return;
         }
         self.work.notify_one();
     }
@@ -306,6 +326,28 @@ impl Preparer {
         self.lock().unaided = true;
     }
 
+    /// Without a helper thread: from now on files are made late, when [`Self::help`] is called or somebody has to wait for
+    /// one; until then they are said to be coming.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn go_late(&self, late: bool) {
+        self.lock().late = late;
+    }
+
+    /// Does all work that waits, unless it is to be done late.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn help_in_time(&self) {
+        if !self.lock().late {
+            self.help();
+        }
+    }
+
+    /// Whether any work waits.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn has_work(&self) -> bool {
+        let state = self.lock();
+        state.wants_file() || !(state.seal.is_empty() && state.dropped.is_empty() && state.errands.is_empty())
+    }
+
     /// Does all work that waits, on this thread.
     pub(crate) fn help(&self) {
         let mut state = self.lock();
@@ -313,8 +355,10 @@ impl Preparer {
             drop(state);
             let outcome = self.carry_out(job);
             state = self.lock();
-            state.note(outcome);
+            state.note(outcome, self.now());
         }
+        drop(state);
+        self.tell_news();
     }
 
     /// Lets the helper thread end after the work at hand.
@@ -357,7 +401,7 @@ impl Preparer {
             let outcome = self.carry_out(job);
             state = self.lock();
             state.busy = false;
-            state.note(outcome);
+            state.note(outcome, self.now());
             drop(state);
             self.done.notify_all();
             self.tell_news();
@@ -375,7 +419,7 @@ impl Preparer {
         let outcome = self.prepare(number, spare);
         let mut state = self.lock();
         let result = outcome.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        state.note(Outcome::Prepared(outcome));
+        state.note(Outcome::Prepared(outcome), self.now());
         result
     }
 
@@ -574,8 +618,8 @@ enum Outcome {
 
 impl State {
     /// A failure that is some time ago stands in nobody's way.
-    fn try_again(&mut self) {
-        if self.unaided || self.failed_at.is_none_or(|at| at.elapsed() >= RETRY_DELAY) {
+    fn try_again(&mut self, now: Moment) {
+        if self.failed_at.is_none_or(|at| now.since(at) >= RETRY_DELAY) {
             self.failed = None;
         }
     }
@@ -583,6 +627,10 @@ impl State {
     /// Why no file is coming, if none is. A discarded file on its way out can be the room that was missing.
     fn failure(&self) -> Option<&Error> {
         self.failed.as_ref().filter(|_| !self.busy && self.dropped.is_empty())
+    }
+
+    fn wants_file(&self) -> bool {
+        self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending
     }
 
     /// Footers first: they are short. Then discarded files, which make room. Then files ahead. Then errands.
@@ -593,8 +641,7 @@ impl State {
         if let Some(segment) = self.dropped.pop_front() {
             return Some(Job::Drop(segment));
         }
-        let wanted = self.wanted && self.ready.len() < AHEAD && self.failed.is_none() && !self.ending;
-        if wanted {
+        if self.wants_file() {
             return Some(Job::Prepare(self.next_number, self.take_spare(self.next_number)));
         }
         self.errands.pop_front().map(Job::Errand)
@@ -610,7 +657,7 @@ impl State {
         }
     }
 
-    fn note(&mut self, outcome: Outcome) {
+    fn note(&mut self, outcome: Outcome, now: Moment) {
         match outcome {
             Outcome::Prepared(Ok(prepared)) => {
                 self.next_number = prepared.number + 1;
@@ -623,7 +670,7 @@ impl State {
                 // First in the list, so last in line, lest one bad file stand in the way of the others.
                 self.spare.splice(..0, spare);
                 self.failed = Some(error);
-                self.failed_at = Some(Instant::now());
+                self.failed_at = Some(now);
             }
             // What failed for want of room may have been under way when the discard came: try anew.
             Outcome::Spare(name) => {
@@ -666,15 +713,16 @@ mod tests {
     fn a_failure_that_was_under_way_when_room_came_is_forgotten() {
         for room in [Outcome::Removed, Outcome::Spare("00000000000000000001.seg".into())] {
             let mut state = State { next_number: 9, wanted: true, ..State::default() };
-            state.note(Outcome::Prepared(Err((Error::new(ErrorKind::Full, "no space"), None))));
+            let failed = Err((Error::new(ErrorKind::Full, "no space"), None));
+            state.note(Outcome::Prepared(failed), Moment::START);
             assert!(state.next_job().is_none(), "it tries again although nothing has changed");
-            state.note(room);
+            state.note(room, Moment::START);
             assert!(matches!(state.next_job(), Some(Job::Prepare(9, _))));
         }
     }
 
-    /// Without a helper thread nobody waits for one: files come when they are needed, and a failure is tried
-    /// again at once.
+    /// Without a helper thread nobody waits for one: files come when they are needed. An attempt that failed is made
+    /// again by the clock that the preparer was told.
     #[test]
     fn unaided_files_come_when_they_are_needed() {
         let disk = Arc::new(SimDisk::default());
@@ -683,6 +731,9 @@ mod tests {
         disk.limit_space(Some(1 << 16));
         assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full);
         disk.limit_space(None);
+        preparer.pass(Moment::START.plus(RETRY_DELAY - Duration::from_millis(1)));
+        assert_eq!(preparer.take(Purpose::Data).unwrap_err().kind(), ErrorKind::Full, "too soon");
+        preparer.pass(Moment::START.plus(RETRY_DELAY));
         assert_eq!(preparer.take(Purpose::Data).unwrap().number, 1);
         preparer.help();
         assert_eq!(disk.list().unwrap(), [file_name(1), file_name(2), file_name(3)]);

@@ -1,25 +1,18 @@
 //! Queue: messages that wait for the streams to another replica. Filled by the log's own thread, which never waits; emptied
 //! by the streams of the moment: the first takes what is urgent, the second all else, and where there is no second one the
-//! first takes both.
+//! first takes both. Bounds and order are those of [`PeerQueue`].
 //!
-//! Invariants:
-//! - At most `bytes_max` wait that are not urgent, or one message that is larger; and a little of what is.
-//! - Beyond that the newest is dropped: what was sent before stays whole and in order, and raft sends again.
-//! - What is not urgent keeps its order, and so does what is.
+//! Invariant:
 //! - One stream of a kind at a time takes messages: a stream that was replaced gets none.
 
 use super::traffic::Counters;
 use crate::proto::v1::{PeerEnvelope, PeerHello, PeerMessage, peer_message};
-use chiplog::transport::Envelope;
-use std::collections::VecDeque;
+use chiplog::transport::{Envelope, PeerQueue};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio_stream::Stream;
-
-/// So much that is urgent may wait: hundreds of heartbeats.
-const URGENT_BYTES_MAX: usize = 1 << 20;
 
 /// Which of the streams to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +24,14 @@ pub(super) enum Which {
 #[derive(Debug)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
-    bytes_max: usize,
     counters: Arc<Counters>,
     /// Rung when a message comes, for who waits without a stream.
     filled: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    urgent: Waiting,
-    others: Waiting,
-    /// Bytes that the network has taken over from `others` last, and may hold still.
-    leaving: usize,
+    messages: PeerQueue,
     /// Which streams take messages now.
     number: u64,
     /// Who takes what is not urgent; as long as it is not known, nobody.
@@ -50,29 +39,11 @@ struct Inner {
     wakers: [Option<Waker>; 2],
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
-    messages: VecDeque<Envelope>,
-    bytes: usize,
-}
-
-impl Waiting {
-    fn pop(&mut self) -> Option<Envelope> {
-        let envelope = self.messages.pop_front()?;
-        self.bytes -= envelope.bytes();
-        Some(envelope)
-    }
-
-    /// Forgets them all; how many they were.
-    fn clear(&mut self) -> usize {
-        self.bytes = 0;
-        std::mem::take(&mut self.messages).len()
-    }
-}
-
 impl Queue {
     pub(super) fn new(bytes_max: usize, counters: Arc<Counters>) -> Self {
-        Self { inner: Mutex::default(), bytes_max, counters, filled: Notify::new() }
+        let messages = PeerQueue::new(bytes_max);
+        let inner = Inner { messages, number: 0, carrier: None, wakers: [None, None] };
+        Self { inner: Mutex::new(inner), counters, filled: Notify::new() }
     }
 
     // Nothing panics under the lock.
@@ -82,21 +53,14 @@ impl Queue {
 
     /// Takes a message, or drops it when there is no room. Never waits.
     pub(super) fn push(&self, envelope: Envelope) {
-        let bytes = envelope.bytes();
         let waker = {
             let mut inner = self.lock();
-            let (max, which) = match envelope.urgent {
-                true => (URGENT_BYTES_MAX, Some(Which::First)),
-                false => (self.bytes_max, inner.carrier),
-            };
-            let waiting = if envelope.urgent { &mut inner.urgent } else { &mut inner.others };
-            if waiting.bytes > 0 && waiting.bytes + bytes > max {
+            let which = if envelope.urgent { Some(Which::First) } else { inner.carrier };
+            if !inner.messages.push(envelope) {
                 drop(inner);
                 self.counters.dropped(1);
                 return;
             }
-            waiting.bytes += bytes;
-            waiting.messages.push_back(envelope);
             which.and_then(|which| inner.wakers[which as usize].take())
         };
         match waker {
@@ -107,27 +71,21 @@ impl Queue {
 
     /// Drops all that waits.
     pub(super) fn clear(&self) {
-        let dropped = {
-            let mut inner = self.lock();
-            inner.urgent.clear() + inner.others.clear()
-        };
+        let dropped = self.lock().messages.clear();
         self.counters.dropped(dropped);
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let inner = self.lock();
-        inner.urgent.bytes + inner.others.bytes
+        self.lock().messages.bytes()
     }
 
     /// Bytes that are not urgent and have not left.
     pub(super) fn backlog(&self) -> usize {
-        let inner = self.lock();
-        inner.others.bytes + inner.leaving
+        self.lock().messages.backlog()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let inner = self.lock();
-        inner.urgent.messages.is_empty() && inner.others.messages.is_empty()
+        self.lock().messages.is_empty()
     }
 
     /// Returns once there is a message.
@@ -176,7 +134,8 @@ impl Queue {
         let (number, wakers) = {
             let mut inner = self.lock();
             inner.number += 1;
-            (inner.carrier, inner.leaving) = (None, 0);
+            inner.carrier = None;
+            inner.messages.stream_ended();
             (inner.number, std::mem::take(&mut inner.wakers))
         };
         wakers.into_iter().flatten().for_each(Waker::wake);
@@ -205,22 +164,12 @@ impl Stream for Outgoing {
             if inner.number != self.number {
                 return Poll::Ready(None);
             }
+            // HTTP/2 asks for more once it has passed on what it was given.
             let carries = inner.carrier == Some(self.which);
-            if carries {
-                inner.leaving = 0; // HTTP/2 asks for more once it has passed on what it was given
-            }
-            let urgent = if self.which == Which::First { inner.urgent.pop() } else { None };
-            let envelope = match urgent {
-                None if carries => inner.others.pop(),
-                urgent => urgent,
-            };
-            let Some(envelope) = envelope else {
+            let Some(envelope) = inner.messages.take(self.which == Which::First, carries) else {
                 inner.wakers[self.which as usize] = Some(context.waker().clone());
                 return Poll::Pending;
             };
-            if carries {
-                inner.leaving = envelope.bytes();
-            }
             envelope
         };
         self.queue.counters.sent(envelope.bytes());

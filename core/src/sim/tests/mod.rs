@@ -73,6 +73,7 @@ impl Stage {
             election_timeout: ELECTION,
             session_idle_max: PATIENCE,
             sessions_max: None,
+            queue_bytes_max: 1 << 20,
             seed: node,
         };
         let disk = self.disks.entry(node).or_default();

@@ -9,7 +9,6 @@ use crate::membership::Change;
 use crate::sim::fault::Fault;
 use crate::sim::host::State;
 use crate::sim::machine::{Machine, Request};
-use crate::sim::pending;
 use crate::types::NodeId;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -202,13 +201,7 @@ impl World {
             Task::Replace { into, .. } => into.iter().any(|n| gone(self, n)),
             Task::Demote(n) | Task::Remove(n) => {
                 let voters = self.voters();
-                let least = if pending::SHRINKING_TO_ONE || self.plan.faults.is_empty() { 1 } else { 2 };
-                let leader = self.leader();
-                // The last one that is left would have to know durably what only the leader that leaves has to know today.
-                let directed = self.plan.faults.is_empty(); // a scenario knows what it does
-                let leads =
-                    voters.len() == 2 && leader == Some(*n) && !directed && !pending::LEADERS_THAT_LEAVE;
-                leader.is_some() && voters.contains(n) && (voters.len() <= least || leads)
+                self.leader().is_some() && voters.contains(n) && voters.len() <= 1
             }
         }
     }
@@ -286,7 +279,7 @@ impl World {
             [_, _] => self.counts.add(Fault::ShrinkToTwo),
             [last] => {
                 self.counts.add(Fault::ShrinkToOne);
-                if pending::SHRINKING_TO_ONE && self.nemesis.rng.permille(500) {
+                if self.nemesis.rng.permille(500) {
                     let now = self.now();
                     self.story.tell(now, || format!("TROUBLE node {last}, alone now, loses its power"));
                     self.retire(out)?;
@@ -312,9 +305,7 @@ impl World {
                 self.nemesis.left(*out);
                 self.left.insert(*out);
                 self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
-                if pending::SHRINKING_TO_ONE {
-                    self.watch.told();
-                }
+                self.watch.told();
                 if matches!(task, Task::Remove(_)) && std::mem::take(&mut self.admin.voted) {
                     self.has_left(*out)?;
                 }

@@ -1,12 +1,13 @@
 //! Damage: a file of a replica that is down is lost, cut short or changed. Started again, the replica repairs its log with what
 //! the others have, and takes part again.
 
-use super::{Check, Event, World};
+use super::{Check, World};
 use crate::disk::Disk as _;
 use crate::disk::sim::Damage;
 use crate::error::ErrorKind;
 use crate::sim::fault::Fault;
 use crate::sim::host::{Host, Maimed};
+use crate::sim::oracle::excuse;
 use crate::types::{NodeId, RaftIndex};
 use std::time::Duration;
 
@@ -63,28 +64,17 @@ impl World {
         host.clock.show(now, host.wrong_by_ms);
         let Some(patient) = &mut host.patient else { return Ok(()) };
         let outcome = patient.turn(now);
-        let outgoing = patient.take_outgoing();
         let deadline = patient.deadline(now);
         let (repaired, lacks) = (patient.repaired(), patient.lacks());
         if host.disk.is_off() {
             self.counts.add(Fault::PowerCutInRecovery);
             return self.cut_power(node, Duration::from_millis(300));
         }
-        for envelope in outgoing {
-            self.oracle.leaves(host, &self.plan, &envelope)?;
-            for (at, envelope) in self.network.send(now, envelope, &mut self.counts) {
-                self.schedule.at(at, Event::Deliver(Box::new(envelope)));
-            }
-        }
+        self.send_fresh(node)?;
+        let nobody_has_it = lacks.is_some_and(|entry| self.has_nobody(entry));
+        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         match outcome {
             Ok(None) => {
-                if lacks.is_some_and(|entry| self.is_discarded_by_all(entry)) {
-                    // Nobody can help: an operator replaces it.
-                    self.oracle.excuse("what a damaged replica lacks is discarded everywhere");
-                    let unanswered = self.hosts.get_mut(&node).map(Host::retire).unwrap_or_default();
-                    self.lost(unanswered)?;
-                    return self.after_damage(node);
-                }
                 self.run_at(node, 0, deadline.max(now.plus(Duration::from_micros(100))));
                 Ok(())
             }
@@ -96,9 +86,13 @@ impl World {
                 }
                 self.begins(node)
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
+            // Nobody can help, and it says so: an operator replaces it.
+            Err(error) if error.kind() == ErrorKind::Corrupt && nobody_has_it => {
                 self.story.tell(now, || format!("node {node}: cannot be repaired: {error}"));
-                self.refused_to_start(node, &error)
+                self.oracle.excuse(excuse::DISCARDED);
+                let unanswered = self.hosts.get_mut(&node).map(Host::retire).unwrap_or_default();
+                self.lost(unanswered)?;
+                self.after_damage(node)
             }
             Err(error) => {
                 let failed = host.disk.faults_fired() > 0 || host.cramped;
@@ -110,10 +104,10 @@ impl World {
         }
     }
 
-    /// Whether no replica has this entry any more, and one of them leads.
-    fn is_discarded_by_all(&self, entry: RaftIndex) -> bool {
+    /// Whether no replica that runs has this entry any more.
+    fn has_nobody(&self, entry: RaftIndex) -> bool {
         let mut machines = self.hosts.values().filter_map(|h| h.machine.as_ref());
-        self.leader().is_some() && machines.all(|m| m.glance().base_raft >= entry)
+        machines.all(|m| m.glance().base_raft >= entry)
     }
 
     /// A replica whose file was damaged takes part: repaired, or without having noticed; then it is replaced.

@@ -41,7 +41,7 @@ impl World {
         if self.voters().len() < 3 || !fit || self.drill.is_some() {
             return Ok(());
         }
-        self.mend_all();
+        self.mend_all()?;
         let since = self.now();
         self.story.tell(since, || "DRILL: all trouble ends, then the leader is lost".to_owned());
         self.drill = Some(Drill { since, killed: None, settled: None, attempt: None });

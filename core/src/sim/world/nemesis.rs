@@ -14,7 +14,6 @@ use crate::sim::fault::Fault;
 use crate::sim::host::{Maimed, State};
 use crate::sim::machine::Machine;
 use crate::sim::network::Weather;
-use crate::sim::pending;
 use crate::sim::plan::Plan;
 use crate::types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +27,8 @@ pub(super) enum Trouble {
     Limp(NodeId),
     Full(NodeId),
     Clock(NodeId),
+    SlowLink,
+    SlowFiles(NodeId),
 }
 
 #[derive(Debug)]
@@ -55,6 +56,11 @@ impl Nemesis {
                     | Fault::CorruptHead
                     | Fault::CorruptBody
                     | Fault::QueueFull
+                    | Fault::Paced
+                    | Fault::AppendsWait
+                    | Fault::RoomLater
+                    | Fault::NoRoom
+                    | Fault::NoRoomForTerms
                     | Fault::Jump
                     | Fault::Repair
                     | Fault::FollowerSwitch
@@ -143,6 +149,8 @@ impl World {
             Fault::Damage => return self.damage(node),
             Fault::FollowerCrash | Fault::FollowerFull => return self.strike_follower(kind),
             Fault::Limp => self.limp(node),
+            Fault::SlowLink => self.slow_link(node),
+            Fault::SlowFiles => self.slow_files(node),
             Fault::SyncError | Fault::WriteError => self.break_disk(kind, node),
             Fault::DiskFull => self.fill_disk(node),
             Fault::Wipe => return self.wipe(node),
@@ -177,11 +185,10 @@ impl World {
         let Some(trouble) = self.nemesis.troubles.remove(&id) else { return Ok(()) };
         let now = self.now();
         self.story.tell(now, || format!("{trouble:?} is over"));
-        self.undo(trouble);
-        Ok(())
+        self.undo(trouble)
     }
 
-    fn undo(&mut self, trouble: Trouble) {
+    fn undo(&mut self, trouble: Trouble) -> Check {
         match trouble {
             Trouble::Weather => self.network.weather = Weather::default(),
             Trouble::Walls => self.network.open(),
@@ -196,13 +203,23 @@ impl World {
                     host.wrong_by_ms = 0;
                 }
             }
+            Trouble::SlowLink => return self.hurry(),
+            Trouble::SlowFiles(node) => {
+                let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+                host.prepares_late = false;
+                if let Some(machine) = &host.machine {
+                    machine.prepares_late(false);
+                    return self.settle(node);
+                }
+            }
         }
+        Ok(())
     }
 
     /// Ends all trouble that lasts, and lets everything come back.
-    pub(in crate::sim) fn mend_all(&mut self) {
+    pub(in crate::sim) fn mend_all(&mut self) -> Check {
         for (_, trouble) in std::mem::take(&mut self.nemesis.troubles) {
-            self.undo(trouble);
+            self.undo(trouble)?;
         }
         self.network.open();
         self.network.weather = Weather::default();
@@ -220,6 +237,7 @@ impl World {
                 State::Gone => {}
             }
         }
+        Ok(())
     }
 
     fn on_disk(&mut self, node: NodeId, act: impl FnOnce(&SimDisk)) {
@@ -281,6 +299,20 @@ impl World {
             }
         }
         self.lasts(Trouble::Walls, 300, 12_000)
+    }
+
+    /// Little passes from one replica, mostly the leader, to one of the others or to all.
+    fn slow_link(&mut self, node: NodeId) -> bool {
+        let node = self.leader().filter(|_| self.nemesis.rng.permille(700)).unwrap_or(node);
+        let bytes = self.nemesis.rng.between(2_000, 60_000);
+        let all = self.nemesis.rng.permille(300);
+        let mut others = self.present();
+        others.retain(|o| *o != node);
+        let one = self.nemesis.rng.pick(&others).copied();
+        for other in others.iter().filter(|o| all || Some(**o) == one) {
+            self.network.slow(node, *other, bytes);
+        }
+        one.is_some() && self.lasts(Trouble::SlowLink, 1_000, 10_000)
     }
 
     // ---- processes ----
@@ -345,6 +377,16 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return false };
         host.limp = factor;
         self.lasts(Trouble::Limp(node), 1_000, 10_000)
+    }
+
+    fn slow_files(&mut self, node: NodeId) -> bool {
+        let node = self.leader().filter(|_| self.nemesis.rng.permille(300)).unwrap_or(node);
+        let Some(host) = self.hosts.get_mut(&node) else { return false };
+        host.prepares_late = true;
+        if let Some(machine) = &host.machine {
+            machine.prepares_late(true);
+        }
+        self.lasts(Trouble::SlowFiles(node), 1_000, 10_000)
     }
 
     fn break_disk(&mut self, kind: Fault, node: NodeId) -> bool {
@@ -507,7 +549,7 @@ impl World {
         if !self.admin.is_idle() || !self.nemesis.maimed.is_empty() || !(2..=5).contains(&voters.len()) {
             return Ok(());
         }
-        let least = if pending::SHRINKING_TO_ONE && self.nemesis.rng.permille(500) { 1 } else { 2 };
+        let least = if self.nemesis.rng.permille(500) { 1 } else { 2 };
         let now = self.now();
         self.story.tell(now, || format!("TROUBLE the cluster shrinks to {least} voters"));
         while voters.len() > least {
@@ -542,7 +584,7 @@ impl World {
             return Ok(());
         }
         let now = self.now();
-        let known = pending::LONG_ABSENCES && self.nemesis.rng.permille(600);
+        let known = self.nemesis.rng.permille(600);
         self.story.tell(now, || {
             format!("TROUBLE long_absence of node {away}, which knows the next voters: {known}")
         });
@@ -580,15 +622,14 @@ impl World {
         self.story.tell(now, || format!("node {node}: does not start: {error}"));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         let wiped = host.maimed == Some(Maimed::Wiped) && error.kind() == ErrorKind::NotFound;
-        let rotten = host.maimed == Some(Maimed::Rotten) && error.kind() == ErrorKind::Corrupt;
         let faulty = host.disk.faults_fired() > 0 || host.cramped;
-        if wiped || rotten {
+        if wiped {
             let unanswered = host.retire();
             self.lost(unanswered)?;
             return self.after_damage(node);
         }
         if !faulty {
-            return Err(format!("node {node} does not start, although its disk is sound: {error:?}"));
+            return Err(format!("node {node} does not start, although its disk can be used: {error:?}"));
         }
         host.disk.heal();
         let unanswered = host.kill();

@@ -131,7 +131,7 @@ impl World {
     }
 
     /// After a machine has done something: it may have lost its disk's power, have failed, or have ended.
-    fn settle(&mut self, node: NodeId) -> Check {
+    pub(super) fn settle(&mut self, node: NodeId) -> Check {
         let now = self.now();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         if host.disk.is_off() {

@@ -63,7 +63,7 @@ impl World {
         let long = |since: Moment| now.since(since) >= bound;
         let Some((signature, since)) = self.watch.network else { return Ok(()) };
         let Some((config, known)) = self.watch.config.clone() else { return Ok(()) };
-        if !long(since) || !long(known) || !self.network.weather.is_fine() {
+        if !long(since) || !long(known) || !self.network.weather.is_fine() || !self.network.is_fast() {
             return Ok(());
         }
         let well: BTreeSet<NodeId> =
@@ -187,7 +187,7 @@ impl World {
 
 /// Whether nothing is wrong with a host, as far as it is known outside the nemesis.
 fn is_well(host: &Host) -> bool {
-    let slow = host.limp > 1 || (host.slow_sync && host.syncing.is_some());
+    let slow = host.limp > 1 || host.prepares_late || (host.slow_sync && host.syncing.is_some());
     let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
     host.state == State::Up && !slow && host.maimed.is_none() && !poisoned && host.closing.is_none()
 }

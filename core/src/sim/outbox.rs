@@ -1,0 +1,137 @@
+//! Outbox: the way out of a process: the shipped [`PeerQueue`], one for each of the others, and a judge beside each.
+//!
+//! Judged whenever the network takes a message: it is the oldest of its lane that the queue accepted, unchanged. So what is
+//! dropped is the newest, and nothing overtakes within a lane.
+//!
+//! Must not know: when a message leaves.
+
+use super::oracle::Check;
+use crate::transport::{Envelope, Inbox, PeerQueue, Transport};
+use crate::types::NodeId;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Urgent messages, and all others: each lane has a stream of its own.
+pub(super) const LANES: [bool; 2] = [true, false];
+
+#[derive(Debug)]
+struct Way {
+    queue: PeerQueue,
+    /// What the queue accepted and has not given away, by lane.
+    accepted: [VecDeque<Envelope>; 2],
+    /// Somebody will come for what waits.
+    is_due: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ways: BTreeMap<NodeId, Way>,
+    /// What was sent since it was last looked at.
+    fresh: Vec<Envelope>,
+    dropped: u64,
+    bytes_max: usize,
+}
+
+/// What a process has sent and the network has not taken.
+#[derive(Debug)]
+pub(super) struct Outbox(Mutex<Inner>);
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new(64 << 20)
+    }
+}
+
+impl Outbox {
+    /// Up to so many bytes wait for each of the others.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self(Mutex::new(Inner { ways: BTreeMap::new(), fresh: Vec::new(), dropped: 0, bytes_max }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a look at what was sent since the last time.
+    pub(super) fn fresh(&self) -> Vec<Envelope> {
+        std::mem::take(&mut self.lock().fresh)
+    }
+
+    /// Takes all that waits, in the order in which it was sent.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn take(&self) -> Vec<Envelope> {
+        let mut inner = self.lock();
+        inner.ways.clear();
+        std::mem::take(&mut inner.fresh)
+    }
+
+    /// Messages that found a queue full since the last time.
+    pub(super) fn take_dropped(&self) -> u64 {
+        std::mem::take(&mut self.lock().dropped)
+    }
+
+    /// For whom anything waits that nobody comes for.
+    pub(super) fn waiting(&self) -> Vec<NodeId> {
+        let inner = self.lock();
+        inner.ways.iter().filter(|(_, way)| !way.queue.is_empty() && !way.is_due).map(|(to, _)| *to).collect()
+    }
+
+    /// For whom anything waits.
+    pub(super) fn all(&self) -> Vec<NodeId> {
+        let inner = self.lock();
+        inner.ways.iter().filter(|(_, way)| !way.queue.is_empty()).map(|(to, _)| *to).collect()
+    }
+
+    /// Somebody comes for what waits for `to`, or has come.
+    pub(super) fn set_due(&self, to: NodeId, is_due: bool) {
+        if let Some(way) = self.lock().ways.get_mut(&to) {
+            way.is_due = is_due;
+        }
+    }
+
+    /// Whether nothing waits for `to`.
+    pub(super) fn is_empty(&self, to: NodeId) -> bool {
+        self.lock().ways.get(&to).is_none_or(|way| way.queue.is_empty())
+    }
+
+    /// The next message of a lane.
+    pub(super) fn next(&self, to: NodeId, urgent: bool) -> Check<Option<Envelope>> {
+        let mut inner = self.lock();
+        let Some(way) = inner.ways.get_mut(&to) else { return Ok(None) };
+        let Some(taken) = way.queue.take(urgent, !urgent) else { return Ok(None) };
+        let oldest = way.accepted[usize::from(urgent)].pop_front();
+        if oldest.as_ref() == Some(&taken) {
+            return Ok(Some(taken));
+        }
+        Err(format!(
+            "node {}: the queue to node {to} gives a message that is not the oldest that it accepted",
+            taken.from
+        ))
+    }
+}
+
+impl Transport for Outbox {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+
+    fn detach(&self, _: NodeId) {}
+
+    fn send(&self, envelope: Envelope) {
+        let mut inner = self.lock();
+        let bytes_max = inner.bytes_max;
+        let way = inner.ways.entry(envelope.to).or_insert_with(|| Way {
+            queue: PeerQueue::new(bytes_max),
+            accepted: Default::default(),
+            is_due: false,
+        });
+        if way.queue.push(envelope.clone()) {
+            way.accepted[usize::from(envelope.urgent)].push_back(envelope.clone());
+        } else {
+            inner.dropped += 1;
+        }
+        inner.fresh.push(envelope);
+    }
+
+    fn backlog(&self, to: NodeId) -> usize {
+        self.lock().ways.get(&to).map_or(0, |way| way.queue.backlog())
+    }
+}
