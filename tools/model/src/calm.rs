@@ -57,12 +57,13 @@ impl Protocol {
     fn talk(&self, s: &mut State, nodes: Set) {
         for _ in 0..ROUNDS_MAX {
             let before = s.nodes.clone();
+            let leaderless = each(nodes).all(|n| !s.nodes[n].is_leader());
             for a in each(nodes) {
                 for b in each(nodes) {
                     let quiet = |n: usize| !s.nodes[n].introduction.on;
                     let leads = s.nodes[a].is_leader() || s.nodes[b].is_leader();
                     let stands = s.nodes[a].role == Role::Candidate || s.nodes[b].role == Role::Candidate;
-                    if a == b || !(leads || stands || !quiet(a) || !quiet(b)) {
+                    if a == b || !(leaderless || leads || stands || !quiet(a) || !quiet(b)) {
                         continue;
                     }
                     for send in Send::ALL {

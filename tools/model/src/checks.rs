@@ -243,7 +243,9 @@ impl Model for Protocol {
             Property::<Self>::always(BACK, |m, s| m.judged(s).back),
             Property::<Self>::sometimes("the leader of the last term commits", |m, s| {
                 let last = m.bounds.terms;
-                s.nodes.iter().any(|n| n.term == last && n.is_leader() && n.log.get(n.commit).is_some_and(|e| e.term() == last))
+                s.nodes.iter().any(|n| {
+                    n.term == last && n.is_leader() && n.log.get(n.commit).is_some_and(|e| e.term() == last)
+                })
             }),
         ];
         if self.bounds.changes > 0 {

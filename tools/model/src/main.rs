@@ -81,12 +81,16 @@ fn main() -> ExitCode {
         }
     };
     let rules = Rules::without(args.without.iter().copied());
-    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let threads =
+        args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
     let mut worst = 0;
     for bounds in all {
         let outcome = run::check(rules, &bounds, threads);
         if args.json {
-            println!("{}", serde_json::to_string(&outcome).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
+            println!(
+                "{}",
+                serde_json::to_string(&outcome).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
+            );
         } else {
             print!("{}", outcome.text());
         }
@@ -116,7 +120,10 @@ fn bounds(args: &Args) -> Result<Vec<Bounds>, String> {
     };
     let nodes = bounds.nodes();
     if bounds.voters == 0 || !(2..=rules::NODES_MAX).contains(&nodes) {
-        return Err(format!("{nodes} nodes with {} voters: give 2 to 5 nodes, one of them a voter", bounds.voters));
+        return Err(format!(
+            "{nodes} nodes with {} voters: give 2 to 5 nodes, one of them a voter",
+            bounds.voters
+        ));
     }
     Ok(vec![bounds])
 }

@@ -19,18 +19,21 @@ pub(crate) enum Send {
         word: bool,
     },
     Behind,
+    /// What is committed, in a question before an election that is refused, or in its refusal.
+    Committed,
     Known,
     Removed,
 }
 
 impl Send {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Ask,
         Self::Vote,
         Self::Append,
         Self::Ack { word: true },
         Self::Ack { word: false },
         Self::Behind,
+        Self::Committed,
         Self::Known,
         Self::Removed,
     ];
@@ -63,7 +66,9 @@ impl Protocol {
         }
         let (me, other) = (&s.nodes[from], &s.nodes[to]);
         let speaks = me.phase == Phase::Up || me.phase == Phase::Removed;
-        if !speaks || (me.phase == Phase::Removed && !matches!(send, Send::Vote | Send::Known)) {
+        if !speaks
+            || (me.phase == Phase::Removed && !matches!(send, Send::Vote | Send::Known | Send::Committed))
+        {
             return None;
         }
         let introduced = me.is_introduced_to(to);
@@ -93,6 +98,18 @@ impl Protocol {
                 let behind = other.is_leader() && other.term < me.term && has(other.config().members(), from);
                 (behind && introduced).then_some(Body::Behind)?
             }
+            Send::Committed => {
+                let both = introduced && other.is_introduced_to(from) && me.role != Role::Leader;
+                let newer =
+                    |a: &Node, b: &Node| (a.log.last_term(), a.log.len()) > (b.log.last_term(), b.log.len());
+                let asked = self.is_voter_that_asks(other) && has(other.config().all_voters(), from);
+                let asks = self.is_voter_that_asks(me) && has(me.config().all_voters(), to);
+                let removed = me.phase == Phase::Removed && self.rules.tell_commit;
+                let refuses = asked && (removed || me.may_vote() && newer(me, other));
+                let is_refused = asks && other.may_vote() && other.phase == Phase::Up && newer(other, me);
+                let of = me.log.get(me.commit).map_or(0, Entry::term);
+                (both && (refuses || is_refused)).then_some(Body::Committed { at: me.commit, of })?
+            }
             Send::Known => {
                 let asks = other.introduction.on && self.greets(s, to, from);
                 let answers = has(me.all_members(), to) || !me.is_leader();
@@ -115,7 +132,7 @@ impl Protocol {
         let mut message = Message { from: from as u8, to: to as u8, term: me.term, body };
         match send {
             Send::Append if rules.send_gate => me.sync_term(),
-            Send::Append | Send::Known | Send::Removed => {}
+            Send::Append | Send::Committed | Send::Known | Send::Removed => {}
             Send::Ack { word } => {
                 me.sync(word, rules);
                 let commit = if rules.durable_word { me.disk.commit } else { me.commit };
@@ -126,6 +143,9 @@ impl Protocol {
                 me.sync(true, rules);
                 self.settle(s, from);
             }
+        }
+        if send == Send::Append {
+            Self::note_leader(s, from);
         }
         Some(message)
     }
@@ -173,14 +193,30 @@ impl Protocol {
             return;
         }
         // `introduction.rs`, `hear`.
-        if has(me.config().members(), from) {
+        if !matches!(message.body, Body::Committed { .. }) && has(me.config().members(), from) {
             let last = if let Body::Ack { matched, .. } = message.body { matched } else { 0 };
             me.heard[from] = me.heard[from].max((message.term, last));
         }
         if !me.is_introduced_to(from) {
             return;
         }
+        if let Body::Committed { at, of } = message.body {
+            // Raft's `maybe_commit_by_vote`.
+            if me.role != Role::Leader && at > me.commit && me.log.get(at).is_some_and(|e| e.term() == of) {
+                let changes = me.log.change_after(me.commit).is_some_and(|(change, _)| change <= at);
+                me.commit = at;
+                if changes {
+                    Self::step_down(me);
+                }
+                self.note_chosen(s, to);
+                self.settle(s, to);
+            }
+            return;
+        }
         if asks {
+            if me.phase == Phase::Removed && self.rules.tell_commit {
+                return;
+            }
             let stranger = !has(me.all_members(), from) && has(me.config().members(), to);
             if !me.may_vote() || stranger && me.is_leader() {
                 return;
@@ -336,7 +372,9 @@ impl Protocol {
                 return;
             }
             let there = me.commit.min(me.persisted());
-            let Some((at, config)) = me.log.change_after(me.force).filter(|(at, _)| *at <= there) else { break };
+            let Some((at, config)) = me.log.change_after(me.force).filter(|(at, _)| *at <= there) else {
+                break;
+            };
             if me.is_leader() && self.rules.await_known && !self.is_known(me, node, at, config) {
                 break;
             }
@@ -356,7 +394,7 @@ impl Protocol {
                 Self::step_down(me);
             }
             if was_member && !has(config.members(), node) {
-                me.phase = if self.rules.vote_on { Phase::Removed } else { Phase::Told };
+                me.phase = if self.rules.answer_on { Phase::Removed } else { Phase::Told };
                 Self::step_down(me);
                 me.accepted = 0;
             }
@@ -389,11 +427,14 @@ impl Protocol {
         }
         let (config, persisted) = (me.config(), me.persisted());
         let has_it = |n: usize, at: u8| if n == node { persisted >= at } else { me.matched[n] >= at };
-        let there = |at: u8| each(config.all_voters()).filter(|n| has_it(*n, at)).fold(0, |set, n| set | one(n));
+        let there =
+            |at: u8| each(config.all_voters()).filter(|n| has_it(*n, at)).fold(0, |set, n| set | one(n));
         let own = |at: &u8| me.log.get(*at).is_some_and(|e| e.term() == me.term);
-        let newest = (me.commit + 1..=me.log.len()).rev().filter(own).find(|at| config.is_majority(there(*at)));
+        let newest =
+            (me.commit + 1..=me.log.len()).rev().filter(own).find(|at| config.is_majority(there(*at)));
         if let Some(newest) = newest {
             me.commit = newest;
+            Self::note_leader(s, node);
             self.note_chosen(s, node);
         }
     }
@@ -423,13 +464,17 @@ impl Protocol {
         if lacks && me.term > s.chosen.last_term() {
             s.broken = Broken::TwoEntries;
         }
-        if let Some(led) = s.leaders.get_mut(usize::from(me.term)) {
-            if *led != 0 {
+        self.settle(s, node);
+    }
+
+    /// A leader speaks as one, or commits. One that did neither can lose its term with its power.
+    fn note_leader(s: &mut State, node: usize) {
+        if let Some(led) = s.leaders.get_mut(usize::from(s.nodes[node].term)) {
+            *led |= one(node);
+            if *led != one(node) {
                 s.broken = Broken::TwoLeaders;
             }
-            *led |= one(node);
         }
-        self.settle(s, node);
     }
 
     // ---- what happens by itself ----
@@ -500,9 +545,15 @@ impl Protocol {
         let Config { voters, learners, .. } = config;
         let next = match change {
             Change::Add(n) => Config { learners: learners | one(n), ..config },
-            Change::Promote(n) => Config { voters: voters | one(n), learners: learners & !one(n), outgoing: 0 },
-            Change::Demote(n) => Config { voters: voters & !one(n), learners: learners | one(n), outgoing: 0 },
-            Change::Remove(n) => Config { voters: voters & !one(n), learners: learners & !one(n), outgoing: 0 },
+            Change::Promote(n) => {
+                Config { voters: voters | one(n), learners: learners & !one(n), outgoing: 0 }
+            }
+            Change::Demote(n) => {
+                Config { voters: voters & !one(n), learners: learners | one(n), outgoing: 0 }
+            }
+            Change::Remove(n) => {
+                Config { voters: voters & !one(n), learners: learners & !one(n), outgoing: 0 }
+            }
             Change::Swap { promote, remove } => Config {
                 voters: (voters | one(promote)) & !one(remove),
                 learners: learners & !one(promote),
@@ -540,7 +591,8 @@ impl Protocol {
     pub(crate) fn restart(&self, s: &mut State, node: usize) {
         let disk = s.nodes[node].disk;
         let log = disk.log;
-        let mut me = Node { disk, phase: Phase::Up, term: disk.term, vote: disk.vote, log, ..Node::default() };
+        let mut me =
+            Node { disk, phase: Phase::Up, term: disk.term, vote: disk.vote, log, ..Node::default() };
         me.commit = disk.commit;
         me.force = log.change_at(disk.commit).map_or(0, |(at, _)| at);
         let alone = me.config().is_alone(node) && log.config_at_end().is_alone(node);

@@ -19,8 +19,11 @@ pub(crate) struct Rules {
     pub(crate) await_known: bool,
     /// A change is written behind a word that the one before is committed. `readies.rs`: `keep_commit_before`.
     pub(crate) keep_commit_before: bool,
-    /// A removed replica goes on answering candidates. `applying.rs`: `vote_on`.
-    pub(crate) vote_on: bool,
+    /// A removed replica tells those who ask for its vote what is committed. Off: it votes for them, and takes no part in
+    /// what they elect. `applying.rs`: `tell_commit`.
+    pub(crate) tell_commit: bool,
+    /// A removed replica answers those who ask for its vote at all. `applying.rs`: `answer_on`.
+    pub(crate) answer_on: bool,
     /// A replica that has started waits to be introduced. `introduction.rs`: `await_introduction`.
     pub(crate) introduce: bool,
     /// A replica of which others remember more than its disk holds takes no part. `introduction.rs`: `introduced`.
@@ -38,7 +41,8 @@ impl Rules {
         durable_word: true,
         await_known: true,
         keep_commit_before: true,
-        vote_on: true,
+        tell_commit: true,
+        answer_on: true,
         introduce: true,
         set_back_check: true,
         hear_all: true,
@@ -53,7 +57,8 @@ impl Rules {
                 Old::Word => &mut rules.durable_word,
                 Old::Known => &mut rules.await_known,
                 Old::Note => &mut rules.keep_commit_before,
-                Old::VoteOn => &mut rules.vote_on,
+                Old::TellCommit => &mut rules.tell_commit,
+                Old::AnswerOn => &mut rules.answer_on,
                 Old::Introduction => &mut rules.introduce,
                 Old::SetBack => &mut rules.set_back_check,
                 Old::HearAll => &mut rules.hear_all,
@@ -76,8 +81,10 @@ pub(crate) enum Old {
     Known,
     /// A change can be durable without the word that the change before is committed
     Note,
-    /// A removed replica answers no candidates
-    VoteOn,
+    /// A removed replica votes for those who ask, in place of telling them what is committed
+    TellCommit,
+    /// A removed replica answers nobody who asks for its vote
+    AnswerOn,
     /// A replica that starts waits for nobody
     Introduction,
     /// A replica that others remember further takes part

@@ -29,8 +29,13 @@ pub(crate) struct Outcome {
 pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
     let protocol = Protocol { rules, bounds: bounds.clone() };
     let began = Instant::now();
-    let checker =
-        protocol.clone().checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker = protocol
+        .clone()
+        .checker()
+        .threads(threads)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     let found = checker.discoveries();
     let mut outcome = Outcome {
         rules,
@@ -74,8 +79,19 @@ impl Outcome {
         let mut text = format!(
             "{} nodes ({} voters, {} learners, {} fresh), terms to {}, {} changes of {:?}, {} crashes, {} late messages, \
              {} disks set back: {} states, {} steps deep, {:.1} s\n",
-            b.nodes(), b.voters, b.learners, b.fresh, b.terms, b.changes, b.kinds, b.crashes, b.late, b.set_backs,
-            self.states, self.depth, self.seconds
+            b.nodes(),
+            b.voters,
+            b.learners,
+            b.fresh,
+            b.terms,
+            b.changes,
+            b.kinds,
+            b.crashes,
+            b.late,
+            b.set_backs,
+            self.states,
+            self.depth,
+            self.seconds
         );
         for property in &self.holds {
             text.push_str(&format!("  holds: {property}\n"));
@@ -101,8 +117,17 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
     };
     let kinds = vec![Kind::Remove, Kind::Promote];
     let of = |voters, learners, terms, changes, crashes, late, set_backs| Bounds {
-        voters, learners, fresh: 0, terms, changes, kinds: kinds.clone(), crashes, late, set_backs,
+        voters,
+        learners,
+        fresh: 0,
+        terms,
+        changes,
+        kinds: kinds.clone(),
+        crashes,
+        late,
+        set_backs,
     };
-    let all = [of(3, 0, 3, 1, 1, 0, 0), of(1, 2, 3, 2, 1, 0, 0), of(4, 0, 2, 1, 1, 0, 0), of(5, 0, 2, 1, 1, 0, 0)];
+    let all =
+        [of(3, 0, 3, 1, 1, 0, 0), of(1, 2, 3, 2, 1, 0, 0), of(4, 0, 2, 1, 1, 0, 0), of(5, 0, 2, 1, 1, 0, 0)];
     Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
 }

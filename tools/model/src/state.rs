@@ -8,8 +8,6 @@
 
 use crate::rules::{Bounds, NODES_MAX, Rules};
 
-
-
 /// The longest log: the first configuration, an entry a term, one or two a change, and those of a calm run.
 pub(crate) const LOG_MAX: usize = 24;
 
@@ -82,7 +80,11 @@ impl Entry {
 
     pub(crate) fn config(self) -> Option<Config> {
         let part = |at: u32| (self.0 >> at & 31) as Set;
-        (self.0 & Self::CHANGE != 0).then(|| Config { voters: part(0), outgoing: part(5), learners: part(10) })
+        (self.0 & Self::CHANGE != 0).then(|| Config {
+            voters: part(0),
+            outgoing: part(5),
+            learners: part(10),
+        })
     }
 }
 
@@ -336,7 +338,7 @@ impl Node {
 pub(crate) enum Broken {
     #[default]
     Nothing,
-    /// Two nodes have led one term, or one node twice.
+    /// Two nodes have led one term.
     TwoLeaders,
     /// A committed entry is another one on another node, or was lost.
     TwoEntries,
@@ -354,17 +356,36 @@ pub(crate) struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Body {
     /// A candidate asks for a vote.
-    Ask { last: Extent },
+    Ask {
+        last: Extent,
+    },
     Vote,
     /// A leader's log, and how far it is committed.
-    Append { log: Log, commit: u8 },
-    Ack { matched: u8, commit: u8 },
+    Append {
+        log: Log,
+        commit: u8,
+    },
+    Ack {
+        matched: u8,
+        commit: u8,
+    },
     /// A leader is told of a newer term.
     Behind,
+    /// What is committed, with the term of that entry: of one that asks for votes, or of one that gives none.
+    Committed {
+        at: u8,
+        of: u8,
+    },
     /// What is known of a replica that has started; the sender's membership.
-    Known { known: Extent, at: u8, config: Config },
+    Known {
+        known: Extent,
+        at: u8,
+        config: Config,
+    },
     /// A notice of removal.
-    Removed { committed: u8 },
+    Removed {
+        committed: u8,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -38,7 +38,8 @@ pub(crate) fn tell(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec
         name = next;
     }
     if let Some((last, _)) = path.last() {
-        let mut nodes: Vec<(usize, &Node)> = last.nodes.iter().enumerate().map(|(n, node)| (name[n], node)).collect();
+        let mut nodes: Vec<(usize, &Node)> =
+            last.nodes.iter().enumerate().map(|(n, node)| (name[n], node)).collect();
         nodes.sort_by_key(|(name, _)| *name);
         for (n, node) in nodes {
             lines.push(format!("in the end node {n}: {}", shape(node, |n| name[n])));
@@ -60,6 +61,9 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
                     format!("node {from} syncs the entries alone and acknowledges to node {to}")
                 }
                 Send::Behind => format!("node {from} tells node {to} of a newer term"),
+                Send::Committed => format!(
+                    "node {from} tells node {to} what is committed, in a question before an election or its refusal"
+                ),
                 Send::Known => format!("node {to} greets node {from}, which answers what it remembers of it"),
                 Send::Removed => format!("node {from} tells node {to} that it is no member"),
             };
@@ -73,6 +77,7 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
                     Body::Append { .. } => "entries",
                     Body::Ack { .. } => "acknowledgement",
                     Body::Behind => "word of a newer term",
+                    Body::Committed { .. } => "word of a commit",
                     Body::Known { .. } => "answer to a greeting",
                     Body::Removed { .. } => "notice of removal",
                 };
@@ -97,7 +102,9 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
         }
         Action::Crash { node, keep } => {
             let kept = s.nodes[node].survivals(&protocol.rules);
-            let all = kept.get(keep).is_some_and(|d| d.log == s.nodes[node].log && d.commit == s.nodes[node].commit);
+            let all = kept
+                .get(keep)
+                .is_some_and(|d| d.log == s.nodes[node].log && d.commit == s.nodes[node].commit);
             let what = if all { "with all that it wrote" } else { "without all that it wrote" };
             let disk = kept.get(keep).copied().unwrap_or_default();
             format!(
@@ -185,5 +192,10 @@ fn shape(node: &Node, name: impl Fn(usize) -> usize + Copy) -> String {
         Phase::Told => "takes itself for removed".to_owned(),
         Phase::SetBack => "takes its disk for set back".to_owned(),
     };
-    format!("{doing}; {} entries, commit {}, {}; {on_disk}", node.log.len(), node.commit, membership(node.config(), name))
+    format!(
+        "{doing}; {} entries, commit {}, {}; {on_disk}",
+        node.log.len(),
+        node.commit,
+        membership(node.config(), name)
+    )
 }

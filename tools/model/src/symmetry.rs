@@ -34,10 +34,12 @@ fn key(s: &State, n: usize) -> [u32; 8] {
     };
     let four = |a: u8, b: u8, c: u8, d: u8| u32::from_be_bytes([a, b, c, d]);
     let flags = u8::from(me.introduction.on) | u8::from(me.introduction.votes) << 1;
-    let of_me = |what: fn(&Node) -> &[u8; NODES]| s.nodes.iter().map(|o| what(o)[n]).max().unwrap_or_default();
+    let of_me =
+        |what: fn(&Node) -> &[u8; NODES]| s.nodes.iter().map(|o| what(o)[n]).max().unwrap_or_default();
     let heard: u32 = s.nodes.iter().map(|o| u32::from(o.heard[n].0) << 8 | u32::from(o.heard[n].1)).sum();
     let voters = s.nodes.iter().filter(|o| usize::from(o.vote) == n + 1).count() as u8;
-    let held = s.held.map_or(0, |m| u8::from(usize::from(m.from) == n) | u8::from(usize::from(m.to) == n) << 1);
+    let held =
+        s.held.map_or(0, |m| u8::from(usize::from(m.from) == n) | u8::from(usize::from(m.to) == n) << 1);
     [
         four(me.phase as u8, me.role as u8, me.term, me.disk.term),
         parts(&s.chosen),
@@ -57,7 +59,8 @@ fn renamed(s: &State, order: Order, by: &[usize]) -> State {
         *to = (0..NODES).filter(|n| has(set as Set, *n)).fold(0, |all, n| all | 1 << order[n]);
     }
     let set = |of: Set| sets[usize::from(of)];
-    let config = |c: Config| Config { voters: set(c.voters), outgoing: set(c.outgoing), learners: set(c.learners) };
+    let config =
+        |c: Config| Config { voters: set(c.voters), outgoing: set(c.outgoing), learners: set(c.learners) };
     let entry = |e: Entry| e.config().map_or(e, |c| Entry::change(e.term(), config(c)));
     let log = |l: &Log| {
         let mut there = Log::default();

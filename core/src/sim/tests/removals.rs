@@ -72,7 +72,7 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
 /// A leader that was removed stepped down when it alone knew that the change is committed, and answered candidates from then
 /// on. The voter that was left was elected with its vote, counted it in still, and could commit nothing: for ever.
 #[test]
-fn voter_that_a_removed_leader_elects_can_commit() {
+fn voter_left_by_a_removed_leader_can_commit() {
     let mut stage = Stage::new(2, 2);
     stage.hand_over(1);
     let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(1))]));
