@@ -1,11 +1,16 @@
 //! The model that the checker walks through: what can happen in a state, and what has to hold in each.
 
 use crate::protocol::{Change, Protocol, Send};
+use crate::rules::Kind;
 use crate::state::{Broken, Config, Node, Phase, Role, Set, State, each, has};
 use crate::symmetry::same;
 use stateright::{Model, Property};
-use std::cell::Cell;
-use std::hash::BuildHasher;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+/// Calm runs that a thread remembers.
+const SHOWN_MAX: usize = 4 << 20;
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,6 +107,15 @@ impl Protocol {
         s
     }
 
+    /// Whether the disk of the image may be set back to it. What a leader has written itself is remembered by nobody: the
+    /// log promises nothing for the disk of a replica that has led since.
+    fn may_be_set_back(&self, s: &State) -> bool {
+        let Some((n, disk)) = s.image else { return false };
+        let n = usize::from(n);
+        let has_led = s.leaders[usize::from(disk.term)..].iter().any(|led| has(*led, n));
+        s.nodes[n].disk != disk && (!has_led || self.bounds.leaders_set_back)
+    }
+
     pub(crate) fn verdict(&self, s: &State) -> Verdict {
         if self.bounds.set_backs > 0 {
             return Verdict { leader: true, back: true }; // best effort
@@ -120,25 +134,55 @@ impl Protocol {
                 }
             }
         }
-        let Some((calm, leader)) = self.calm(s, all, false) else {
-            return Verdict { leader: false, back: true };
+        let together = self.calm_verdict(s, all, false);
+        let least = |q: Set| [false, true].iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
+        let leader = together.leader && (later || smallest_majorities(answered).all(least));
+        Verdict { leader, ..together }
+    }
+
+    /// What one calm run shows. What runs of other states showed is remembered by what they began with.
+    fn calm_verdict(&self, s: &State, nodes: Set, cut: bool) -> Verdict {
+        thread_local! {
+            static SHOWN: RefCell<HashMap<u64, Verdict>> = RefCell::new(HashMap::new());
+            static SUM: RandomState = RandomState::new();
+        }
+        let sum = SUM.with(|sum| {
+            let mut sum = sum.build_hasher();
+            (nodes, cut, self.rules).hash(&mut sum);
+            for node in each(nodes).map(|n| &s.nodes[n]) {
+                if cut { node.disk.hash(&mut sum) } else { node.hash(&mut sum) }
+            }
+            sum.finish()
+        });
+        if let Some(verdict) = SHOWN.with_borrow(|shown| shown.get(&sum).copied()) {
+            return verdict;
+        }
+        let verdict = match self.calm(s, nodes, cut) {
+            Some((calm, leader)) => {
+                let at = &calm.nodes[leader];
+                let follows = |n: usize| {
+                    let node = &calm.nodes[n];
+                    let votes = node.may_vote() || !has(at.config().all_voters(), n);
+                    node.phase == Phase::Up && node.log == at.log && node.commit == at.commit && votes
+                };
+                Verdict { leader: true, back: each(at.config().members()).all(follows) }
+            }
+            None => Verdict { leader: false, back: true },
         };
-        let least = |q: Set| later || [false, true].iter().all(|cut| self.calm(s, q, *cut).is_some());
-        let leader_is_possible = smallest_majorities(answered).all(least);
-        let at = &calm.nodes[leader];
-        let follows = |n: usize| {
-            let node = &calm.nodes[n];
-            let votes = node.may_vote() || !has(at.config().all_voters(), n);
-            node.phase == Phase::Up && node.log == at.log && node.commit == at.commit && votes
-        };
-        Verdict { leader: leader_is_possible, back: each(at.config().members()).all(follows) }
+        SHOWN.with_borrow_mut(|shown| {
+            if shown.len() >= SHOWN_MAX {
+                shown.clear();
+            }
+            shown.insert(sum, verdict);
+        });
+        verdict
     }
 
     /// The verdict on the state that this thread looked at last is kept: several properties ask for it.
     fn judged(&self, s: &State) -> Verdict {
         thread_local! {
             static LAST: Cell<Option<(u64, Verdict)>> = const { Cell::new(None) };
-            static SUM: std::hash::RandomState = std::hash::RandomState::new();
+            static SUM: RandomState = RandomState::new();
         }
         let sum = SUM.with(|sum| sum.hash_one(s));
         if let Some((_, verdict)) = LAST.get().filter(|(of, _)| *of == sum) {
@@ -177,7 +221,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        if s.broken != Broken::Nothing {
+        if s.broken == Broken::TwoEntries {
             return;
         }
         let nodes = s.nodes.len();
@@ -224,7 +268,7 @@ impl Model for Protocol {
                 actions.push(Action::Image(n));
             }
         }
-        if s.image.is_some_and(|(n, disk)| s.nodes[usize::from(n)].disk != disk) {
+        if self.may_be_set_back(s) {
             actions.push(Action::SetBack);
         }
     }
@@ -256,13 +300,14 @@ impl Model for Protocol {
         }
         if self.bounds.crashes > 0 {
             all.push(Property::<Self>::sometimes("a replica that started again votes", |_, s| {
-                s.nodes.iter().any(|n| n.introduction.on && n.introduction.voted)
+                s.nodes.iter().any(|n| n.introduction.on && n.introduction.votes && n.vote != 0 && n.term > 1)
             }));
         }
-        if self.bounds.crashes > 0 && self.bounds.changes > 0 {
-            all.push(Property::<Self>::sometimes("a removed replica that was away is told", |m, s| {
+        let removes = self.bounds.changes > 0 && self.bounds.kinds.contains(&Kind::Remove);
+        if self.bounds.crashes > 0 && removes {
+            all.push(Property::<Self>::sometimes("a removed replica that was away is told", |_, s| {
                 let told = |n: &Node| n.phase == Phase::Told;
-                m.bounds.kinds.iter().all(|k| *k == crate::rules::Kind::Promote) || s.nodes.iter().any(told)
+                s.nodes.iter().any(told)
             }));
         }
         if self.bounds.set_backs > 0 {

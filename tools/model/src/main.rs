@@ -12,6 +12,8 @@ mod run;
 mod state;
 mod story;
 mod symmetry;
+#[cfg(test)]
+mod tests;
 
 use clap::Parser;
 use rules::{Bounds, Kind, Old, Rules};
@@ -55,6 +57,9 @@ struct Args {
     /// Disks that are set back to an earlier state: the safety of the log is checked alone then
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     set_backs: u8,
+    /// Set back the disks of replicas that have led since as well: the log promises nothing for these
+    #[arg(long)]
+    leaders_set_back: bool,
     /// A rule that is switched off, as the log was before it; can be given several times
     #[arg(long, value_name = "RULE")]
     without: Vec<Old>,
@@ -117,6 +122,7 @@ fn bounds(args: &Args) -> Result<Vec<Bounds>, String> {
         crashes: args.crashes,
         late: args.late,
         set_backs: args.set_backs,
+        leaders_set_back: args.leaders_set_back,
     };
     let nodes = bounds.nodes();
     if bounds.voters == 0 || !(2..=rules::NODES_MAX).contains(&nodes) {

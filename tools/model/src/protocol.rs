@@ -193,7 +193,8 @@ impl Protocol {
             return;
         }
         // `introduction.rs`, `hear`.
-        if !matches!(message.body, Body::Committed { .. }) && has(me.config().members(), from) {
+        let is_aside = matches!(message.body, Body::Committed { .. });
+        if self.bounds.set_backs > 0 && !is_aside && has(me.config().members(), from) {
             let last = if let Body::Ack { matched, .. } = message.body { matched } else { 0 };
             me.heard[from] = me.heard[from].max((message.term, last));
         }
@@ -225,7 +226,7 @@ impl Protocol {
         if let Body::Append { log, commit } = &message.body {
             // `checking.rs`, `check_history`.
             let both = me.commit.min(log.len());
-            if message.term >= me.term && log.common(&me.log) < both {
+            if message.term >= me.term && log.alike(&me.log) < both {
                 me.phase = Phase::SetBack;
                 me.role = Role::Follower;
                 return;
@@ -248,7 +249,7 @@ impl Protocol {
                 let free = me.vote == from as u8 + 1 || me.vote == 0 && me.accepted == 0;
                 if me.role == Role::Follower && free && last >= (me.log.last_term(), me.log.len()) {
                     me.vote = from as u8 + 1;
-                    me.introduction.voted = me.introduction.on;
+                    me.introduction.voted = me.introduction.on && self.bounds.set_backs > 0;
                 }
             }
             Body::Vote if me.role == Role::Candidate => {
@@ -289,12 +290,16 @@ impl Protocol {
             Self::turn(me, term);
         }
         if me.is_leader() {
-            s.broken = Broken::TwoLeaders;
+            s.broken = s.broken.max(Broken::TwoLeaders);
             return;
         }
         Self::step_down(me);
-        if log.common(&me.log) < log.len() {
-            me.log = *log;
+        let alike = log.alike(&me.log);
+        if alike < log.len() {
+            me.log = me.log.cut(alike);
+            for entry in &log.all()[usize::from(alike)..] {
+                me.log.push(*entry);
+            }
         }
         me.accepted = me.accepted.max(log.len());
         me.commit = me.commit.max(commit.min(log.len()));
@@ -472,7 +477,7 @@ impl Protocol {
         if let Some(led) = s.leaders.get_mut(usize::from(s.nodes[node].term)) {
             *led |= one(node);
             if *led != one(node) {
-                s.broken = Broken::TwoLeaders;
+                s.broken = s.broken.max(Broken::TwoLeaders);
             }
         }
     }
@@ -501,7 +506,7 @@ impl Protocol {
         me.role = Role::Candidate;
         me.vote = node as u8 + 1;
         me.votes = one(node);
-        me.introduction.voted = me.introduction.on;
+        me.introduction.voted = me.introduction.on && self.bounds.set_backs > 0;
         self.count_votes(s, node);
         true
     }
@@ -597,7 +602,7 @@ impl Protocol {
         me.force = log.change_at(disk.commit).map_or(0, |(at, _)| at);
         let alone = me.config().is_alone(node) && log.config_at_end().is_alone(node);
         if !alone && self.rules.introduce {
-            let found = (disk.term, log.len());
+            let found = if self.bounds.set_backs > 0 { (disk.term, log.len()) } else { (0, 0) };
             me.introduction = Introduction { on: true, found, ..Introduction::default() };
         }
         s.nodes[node] = me;

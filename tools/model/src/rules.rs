@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(crate) const NODES_MAX: usize = 5;
 
 /// The rules of the log that the model can switch off. All of them on: the log as it ships.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Rules {
     /// A replica that has started greets every member that it knows, and everybody that sends it anything. Off: it greets
     /// the voters that it remembers, and candidates. `introduction.rs`: `greet_all`, `greeted`.
@@ -132,6 +132,8 @@ pub(crate) struct Bounds {
     pub(crate) late: u8,
     /// Disks that are set back to an earlier durable state.
     pub(crate) set_backs: u8,
+    /// Whether these can be disks of replicas that have led since.
+    pub(crate) leaders_set_back: bool,
 }
 
 impl Bounds {

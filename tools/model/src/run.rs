@@ -27,15 +27,25 @@ pub(crate) struct Outcome {
 
 /// Checks all states within the bounds.
 pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
+    check_until(rules, bounds, threads, HasDiscoveries::AnyFailures, |_| true)
+}
+
+/// Checks one property, whatever becomes of the others.
+#[cfg(test)]
+pub(crate) fn check_one(rules: Rules, bounds: &Bounds, threads: usize, property: &'static str) -> Outcome {
+    check_until(rules, bounds, threads, HasDiscoveries::AnyOf([property].into()), |name| name == property)
+}
+
+fn check_until(
+    rules: Rules,
+    bounds: &Bounds,
+    threads: usize,
+    until: HasDiscoveries,
+    asked: impl Fn(&str) -> bool,
+) -> Outcome {
     let protocol = Protocol { rules, bounds: bounds.clone() };
     let began = Instant::now();
-    let checker = protocol
-        .clone()
-        .checker()
-        .threads(threads)
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
+    let checker = protocol.clone().checker().threads(threads).finish_when(until).spawn_bfs().join();
     let found = checker.discoveries();
     let mut outcome = Outcome {
         rules,
@@ -47,7 +57,7 @@ pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
         not_reached: Vec::new(),
         broken: None,
     };
-    for property in protocol.properties() {
+    for property in protocol.properties().into_iter().filter(|p| asked(p.name)) {
         let path = found.get(property.name).cloned();
         match (&property.expectation, path) {
             (Expectation::Always, Some(path)) if outcome.broken.is_none() => {
@@ -126,6 +136,7 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
         crashes,
         late,
         set_backs,
+        leaders_set_back: false,
     };
     let all =
         [of(3, 0, 3, 1, 1, 0, 0), of(1, 2, 3, 2, 1, 0, 0), of(4, 0, 2, 1, 1, 0, 0), of(5, 0, 2, 1, 1, 0, 0)];

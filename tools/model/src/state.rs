@@ -150,6 +150,11 @@ impl Log {
         self.all().iter().zip(other.all()).take_while(|(a, b)| a == b).count() as u8
     }
 
+    /// How far two logs have entries of the same terms: as far as raft takes them for one.
+    pub(crate) fn alike(&self, other: &Self) -> u8 {
+        self.all().iter().zip(other.all()).take_while(|(a, b)| a.term() == b.term()).count() as u8
+    }
+
     /// The newest change at or below `index`.
     pub(crate) fn change_at(&self, index: u8) -> Option<(u8, Config)> {
         (1..=index.min(self.len)).rev().find_map(|i| Some((i, self.get(i)?.config()?)))
@@ -240,7 +245,7 @@ pub(crate) struct Node {
     /// Of a leader: how far the others have its log, and know that it is committed.
     pub(crate) matched: [u8; NODES_MAX],
     pub(crate) word: [u8; NODES_MAX],
-    /// What it heard of the others.
+    /// What it heard of the others; kept where disks are set back, and of no meaning elsewhere.
     pub(crate) heard: [Extent; NODES_MAX],
     pub(crate) introduction: Introduction,
 }
@@ -434,10 +439,15 @@ impl State {
         };
         let members = bounds.voters + bounds.learners;
         let fresh = Node { phase: Phase::Up, ..Node::default() };
+        let mut nodes: Vec<Node> =
+            (0..bounds.nodes()).map(|n| if n < members { member(n) } else { fresh }).collect();
+        if bounds.set_backs == 0 {
+            nodes.iter_mut().for_each(|node| node.heard = Default::default());
+        }
         let mut leaders = [0; 16];
         leaders[1] = 1;
         Self {
-            nodes: (0..bounds.nodes()).map(|n| if n < members { member(n) } else { fresh }).collect(),
+            nodes,
             held: None,
             image: None,
             changes: 0,
