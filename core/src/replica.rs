@@ -51,7 +51,6 @@ use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
-use checking::is_candidates;
 use handover::Handover;
 pub(crate) use introduction::Extent;
 use introduction::Introduction;
@@ -114,8 +113,8 @@ pub(crate) struct Replica {
     lost_lead: Option<Moment>,
     /// Why it takes no part any more.
     out: Option<Error>,
-    /// It was removed and answers candidates still: others may count on its vote.
-    votes_on: bool,
+    /// It was removed, and still answers those who ask for its vote: they may not know.
+    answers_on: bool,
     /// Why it takes no part as long as the cluster takes another directory for this node's.
     misplaced: Option<Error>,
 }
@@ -197,7 +196,7 @@ impl Replica {
             lending: lend::Lending::default(),
             lost_lead: None,
             out: None,
-            votes_on: false,
+            answers_on: false,
             misplaced: None,
             cluster,
         };
@@ -305,9 +304,9 @@ impl Replica {
         Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
     }
 
-    /// Whether it takes no part, and does not wait to be introduced before it votes on either.
+    /// Whether it takes no part, and does not wait to be introduced to those whom it still answers either.
     fn needs_no_clock(&self) -> bool {
-        self.out.is_some() && !(self.votes_on && self.introduction.is_some())
+        self.out.is_some() && !(self.answers_on && self.introduction.is_some())
     }
 
     /// Whether entries were cut off, or jumped over, since the last time.
@@ -361,21 +360,17 @@ impl Replica {
     /// # Errors
     /// What the replica dies of. It is not the message's fault.
     pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writing: &mut Writing) -> Result<()> {
-        if self.out.is_some() && !self.votes_on {
+        if self.out.is_some() && !self.answers_on {
             return Ok(());
         }
         match self.open_envelope(envelope, now) {
-            Ok(Some(checked)) if self.hears(&checked.0) => self.step(checked, now, writing)?,
-            Ok(_) => {}
+            Ok(Some((message, _))) if self.out.is_some() => self.tell_commit(&message),
+            Ok(Some(checked)) => self.step(checked, now, writing)?,
+            Ok(None) => {}
             Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
         }
         self.steady();
         Ok(())
-    }
-
-    /// Whether raft takes this message here: all of them, or of a removed replica questions for votes alone.
-    fn hears(&self, message: &Message) -> bool {
-        self.out.is_none() || (self.votes_on && is_candidates(message))
     }
 
     /// Entries up to `raft` are in the files.

@@ -81,19 +81,34 @@ impl Replica {
         }
         if was_member && self.membership.get(self.node()).is_none() {
             self.leave("it was removed from the cluster");
-            self.vote_on();
+            self.answer_on();
         }
         Ok(())
     }
 
-    /// A removed replica goes on answering those who ask for votes. Voters that have the change and do not know that it is
-    /// committed still count it in, and can need its vote to find out. It has no part in what they elect.
-    fn vote_on(&mut self) {
-        self.votes_on = true;
-        // It hears of no leader any more: one that it remembers would keep it from voting.
-        let term = self.raw.raft.term;
-        self.raw.raft.become_follower(term, raft::INVALID_ID);
-        self.steady();
+    /// A removed replica goes on answering those who ask for votes ([`Self::tell_commit`]).
+    fn answer_on(&mut self) {
+        self.answers_on = true;
+    }
+
+    /// A removed replica tells a voter that asks for its vote what is committed, its own removal included.
+    ///
+    /// A voter that has the change and does not know that it is committed still counts this replica in. A vote would not do:
+    /// what is elected with it would need acknowledgements too. Any log that could win the vote has all that is committed, so
+    /// the voter can bring the change into force, and needs this replica no more. Raft takes a commit from a refusal.
+    ///
+    /// Only questions before an election are answered: that promises nothing, whatever this disk holds.
+    pub(super) fn tell_commit(&mut self, question: &Message) {
+        if question.get_msg_type() != MessageType::MsgRequestPreVote {
+            return;
+        }
+        let (commit, commit_term) = self.raw.raft.raft_log.commit_info();
+        // The asker's own term: it asks in the name of the next one.
+        let term = question.term.saturating_sub(1);
+        let (from, to) = (self.node().0, question.from);
+        let mut answer = Message { from, to, term, reject: true, commit, commit_term, ..Message::default() };
+        answer.set_msg_type(MessageType::MsgRequestPreVoteResponse);
+        self.send(vec![answer]);
     }
 
     /// Whether a majority of the voters of `membership`, of each half of a joint one, durably knows that `index` is
@@ -169,7 +184,7 @@ impl Replica {
         let what = format!("node {} takes no part any more: {why}; its data can still be read", self.node());
         tracing::warn!("{what}");
         self.out = Some(Error::new(ErrorKind::Removed, what));
-        self.votes_on = false;
+        self.answers_on = false;
         for w in self.waiting.drain(..) {
             w.promise.answer(Outcome::Failed(unknown_outcome()));
         }

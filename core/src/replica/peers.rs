@@ -91,7 +91,9 @@ impl Replica {
             self.greet(from);
             return Err("its sender has not said yet what it remembers of this directory");
         }
-        if !self.may_vote()
+        // A removed replica gives no vote.
+        if self.out.is_none()
+            && !self.may_vote()
             && (is_candidates(&message) || message.get_msg_type() == MessageType::MsgTimeoutNow)
         {
             return Err("it asks for a vote, and it is not known yet that the disk is not an older one");

@@ -83,7 +83,7 @@ impl Replica {
         {
             self.admission.held_bytes -= bytes_of(&message, &arrived);
             // Much can have happened since it came.
-            if !self.hears(&message) || self.check_message(&message).is_err() {
+            if self.out.is_some() || self.check_message(&message).is_err() {
                 continue;
             }
             if let Some(checked) = self.try_step((message, arrived), now, writing)? {
@@ -119,7 +119,7 @@ impl Replica {
             Admitted::No => return Ok(None),
             Admitted::Later => return Ok(Some((message, arrived))),
         }
-        if !self.hears(&message) {
+        if self.out.is_some() {
             return Ok(None);
         }
         for (header, body) in arrived {

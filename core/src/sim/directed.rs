@@ -253,10 +253,10 @@ fn leader_waits_until_its_removal_is_known() -> Check {
     stage.until("the last voter leads", |w| w.leader() == Some(other))
 }
 
-/// As above, and the walls stand until the leader steps down. It is a follower then, and must not take its leave as long as
-/// its vote is needed.
+/// As above, and the walls stand until the leader steps down. It is a follower then, brings its removal into force, and has to
+/// tell the other one that this is committed.
 #[cfg(test)]
-fn leader_that_steps_down_still_votes() -> Check {
+fn leader_that_steps_down_tells_what_is_committed() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let leader = stage.leader()?;
     let other = stage.other(&[leader])?;
@@ -270,7 +270,10 @@ fn leader_that_steps_down_still_votes() -> Check {
     stage.world.network.wall(leader, other);
     stage.pass(ELECTION_TIMEOUT * 4)?;
     stage.world.network.open();
-    stage.until("the last voter leads", |w| w.leader() == Some(other))
+    stage.until("the last voter leads, alone", |w| {
+        let alone = w.machine(other).is_some_and(|m| m.voters() == (vec![other], Vec::new()));
+        alone && w.leader() == Some(other)
+    })
 }
 
 /// Of two the follower is removed, and gone. The leader loses its power: it must not look for the other one.
@@ -572,8 +575,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removed_leader_votes_until_the_others_know() {
-        assert_eq!(leader_that_steps_down_still_votes(), Ok(()));
+    fn removed_leader_answers_until_the_others_know() {
+        assert_eq!(leader_that_steps_down_tells_what_is_committed(), Ok(()));
     }
 
     #[test]

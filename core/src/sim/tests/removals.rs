@@ -68,3 +68,30 @@ fn removal_is_answered_once_a_majority_knows_it_durably() {
         }
     }
 }
+
+/// A leader that was removed stepped down when it alone knew that the change is committed, and answered candidates from then
+/// on. The voter that was left was elected with its vote, counted it in still, and could commit nothing: for ever.
+#[test]
+fn voter_left_by_a_removed_leader_can_commit() {
+    let mut stage = Stage::new(2, 2);
+    stage.hand_over(1);
+    let ticket = stage.ask(1, Request::Change(vec![Change::Remove(NodeId(1))]));
+    let change = stage.machines[&1].glance().last_raft.next();
+    for _ in 0..2_000 {
+        if stage.machines[&2].glance().last_raft >= change {
+            stage.cut.insert((1, 2)); // the entry, and no word that it is committed
+        }
+        stage.creep();
+    }
+    let committed = [1, 2].map(|n| stage.machines[&n].glance().committed_raft >= change);
+    assert_eq!(committed, [true, false], "{}", stage.glances());
+    stage.cut_off(1);
+    stage.pass(LONG);
+    assert!(ticket.poll().is_some_and(|answer| answer.is_err()), "{}", stage.glances());
+    assert_eq!(stage.role(1), Role::Removed, "{}", stage.glances());
+    stage.heal();
+    stage.pass(LONG);
+    assert_eq!(stage.leader_of(&[2]), 2);
+    let ticket = stage.append(2, "alone");
+    stage.answer(&ticket).unwrap();
+}

@@ -1,0 +1,144 @@
+//! One check: from rules and bounds to what was found.
+
+use crate::protocol::Protocol;
+use crate::rules::{Bounds, Kind, Rules};
+use crate::story;
+use serde::Serialize;
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
+use std::time::Instant;
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) rules: Rules,
+    pub(crate) bounds: Bounds,
+    /// Different states, those that differ only in the numbers of nodes taken for one.
+    pub(crate) states: usize,
+    /// The longest of the shortest ways to a state, in steps.
+    pub(crate) depth: usize,
+    pub(crate) seconds: f64,
+    /// The properties that hold in every state.
+    pub(crate) holds: Vec<&'static str>,
+    /// What should have been reached within the bounds and was not.
+    pub(crate) not_reached: Vec<&'static str>,
+    /// The property that does not hold, and how it comes about.
+    pub(crate) broken: Option<(&'static str, Vec<String>)>,
+}
+
+/// Checks all states within the bounds.
+pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
+    check_until(rules, bounds, threads, HasDiscoveries::AnyFailures, |_| true)
+}
+
+/// Checks one property, whatever becomes of the others.
+#[cfg(test)]
+pub(crate) fn check_one(rules: Rules, bounds: &Bounds, threads: usize, property: &'static str) -> Outcome {
+    check_until(rules, bounds, threads, HasDiscoveries::AnyOf([property].into()), |name| name == property)
+}
+
+fn check_until(
+    rules: Rules,
+    bounds: &Bounds,
+    threads: usize,
+    until: HasDiscoveries,
+    asked: impl Fn(&str) -> bool,
+) -> Outcome {
+    let protocol = Protocol { rules, bounds: bounds.clone() };
+    let began = Instant::now();
+    let checker = protocol.clone().checker().threads(threads).finish_when(until).spawn_bfs().join();
+    let found = checker.discoveries();
+    let mut outcome = Outcome {
+        rules,
+        bounds: bounds.clone(),
+        states: checker.unique_state_count(),
+        depth: checker.max_depth(),
+        seconds: began.elapsed().as_secs_f64(),
+        holds: Vec::new(),
+        not_reached: Vec::new(),
+        broken: None,
+    };
+    for property in protocol.properties().into_iter().filter(|p| asked(p.name)) {
+        let path = found.get(property.name).cloned();
+        match (&property.expectation, path) {
+            (Expectation::Always, Some(path)) if outcome.broken.is_none() => {
+                outcome.broken = Some((property.name, story::tell(&protocol, &path.into_vec())));
+            }
+            (Expectation::Always, None) => outcome.holds.push(property.name),
+            (Expectation::Sometimes, None) => outcome.not_reached.push(property.name),
+            _ => {}
+        }
+    }
+    if outcome.broken.is_some() {
+        outcome.holds.clear(); // the check ended before all states were seen
+        outcome.not_reached.clear();
+    }
+    outcome
+}
+
+impl Outcome {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match (&self.broken, self.not_reached.is_empty()) {
+            (Some(_), _) => 1,
+            (None, false) => 2,
+            (None, true) => 0,
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let b = &self.bounds;
+        let mut text = format!(
+            "{} nodes ({} voters, {} learners, {} fresh), terms to {}, {} changes of {:?}, {} crashes, {} late messages, \
+             {} disks set back: {} states, {} steps deep, {:.1} s\n",
+            b.nodes(),
+            b.voters,
+            b.learners,
+            b.fresh,
+            b.terms,
+            b.changes,
+            b.kinds,
+            b.crashes,
+            b.late,
+            b.set_backs,
+            self.states,
+            self.depth,
+            self.seconds
+        );
+        for property in &self.holds {
+            text.push_str(&format!("  holds: {property}\n"));
+        }
+        for property in &self.not_reached {
+            text.push_str(&format!("  NOT REACHED within these bounds: {property}\n"));
+        }
+        if let Some((property, story)) = &self.broken {
+            text.push_str(&format!("  DOES NOT HOLD: {property}\n"));
+            for (n, line) in story.iter().enumerate() {
+                text.push_str(&format!("  {n:>3} {line}\n"));
+            }
+        }
+        text
+    }
+}
+
+/// The bounds that `make model` checks for a size.
+pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
+    let sizes: Vec<usize> = match size {
+        "all" => vec![3, 4, 5],
+        one => vec![one.parse().ok().filter(|n| (3..=5).contains(n)).ok_or("--size takes 3, 4, 5 or all")?],
+    };
+    let kinds = vec![Kind::Remove, Kind::Promote];
+    let of = |voters, learners, terms, changes, crashes, late, set_backs| Bounds {
+        voters,
+        learners,
+        fresh: 0,
+        terms,
+        changes,
+        kinds: kinds.clone(),
+        crashes,
+        late,
+        set_backs,
+        leaders_set_back: false,
+    };
+    let all =
+        [of(3, 0, 3, 1, 1, 0, 0), of(1, 2, 3, 2, 1, 0, 0), of(4, 0, 2, 1, 1, 0, 0), of(5, 0, 2, 1, 1, 0, 0)];
+    Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
+}
