@@ -50,9 +50,11 @@ pub(crate) enum Resource {
     Streams,
     /// Turns to read the disk or to unpack.
     Turns,
+    /// Connections on which a token is shown.
+    Connections,
 }
 
-const RESOURCES: usize = 4;
+pub(crate) const RESOURCES: usize = 5;
 
 /// The accounts of a payer, the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ mod gate;
 mod ledger;
 
 use crate::access::Bearer;
-use crate::accounts::{Accounts, Payer, Resource};
+use crate::accounts::{Accounts, Caps, Payer, RESOURCES, Resource};
 use crate::arrival::Arrival;
 use crate::refusals::Refusals;
 use gate::Gate;
@@ -43,13 +43,13 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 ///
 /// ```
 /// let limits = chiplog_net::budget::BudgetLimits::default();
-/// assert_eq!((limits.bytes, limits.connection_bytes), (1 << 30, 256 << 20));
+/// assert_eq!((limits.bytes, limits.connection_bytes), (512 << 20, 128 << 20));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetLimits {
-    /// Bytes of all messages that came and are not in the log's queue, default 1 GiB; counted in pieces of 1 KiB.
+    /// Bytes of all messages that came and are not in the log's queue, default 512 MiB; counted in pieces of 1 KiB.
     pub bytes: usize,
-    /// Bytes of one connection's messages that came and are not answered, default 256 MiB.
+    /// Bytes of one connection's messages that came and are not answered, default 128 MiB.
     pub connection_bytes: usize,
     /// How long a message waits for room before its stream is refused as RESOURCE_EXHAUSTED, default 30 s.
     pub wait: Duration,
@@ -58,8 +58,11 @@ pub struct BudgetLimits {
     pub answer_bytes: usize,
     /// The same of one connection, default 64 MiB.
     pub answer_connection_bytes: usize,
-    /// Calls that are open at a time, of all connections, default 16,384. One more is refused as RESOURCE_EXHAUSTED.
+    /// Calls that are open at a time, of all connections, default 8,192. One more is refused as RESOURCE_EXHAUSTED.
     pub streams: usize,
+    /// Connections on which one token may be shown, default 1,024. A call with the token on one more is refused as
+    /// RESOURCE_EXHAUSTED.
+    pub connections_per_token: usize,
     /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25.
     pub share_percent: u8,
 }
@@ -67,12 +70,13 @@ pub struct BudgetLimits {
 impl Default for BudgetLimits {
     fn default() -> Self {
         Self {
-            bytes: 1 << 30,
-            connection_bytes: 256 << 20,
+            bytes: 512 << 20,
+            connection_bytes: 128 << 20,
             wait: Duration::from_secs(30),
             answer_bytes: 512 << 20,
             answer_connection_bytes: 64 << 20,
-            streams: 16_384,
+            streams: 8192,
+            connections_per_token: 1024,
             share_percent: 25,
         }
     }
@@ -80,7 +84,7 @@ impl Default for BudgetLimits {
 
 impl BudgetLimits {
     /// What each account may hold: of connections, addresses, tokens, and in all.
-    fn caps(&self) -> [[usize; 4]; 4] {
+    fn caps(&self) -> [Caps; RESOURCES] {
         let of = |connection: usize, all: usize| {
             let percent = usize::from(self.share_percent.clamp(1, 100));
             let share = (all / 100 * percent + all % 100 * percent / 100).max(1);
@@ -91,6 +95,7 @@ impl BudgetLimits {
             of(pieces(self.answer_connection_bytes), pieces(self.answer_bytes)),
             of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
             [turns(); 4],
+            [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
         ]
     }
 }

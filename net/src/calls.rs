@@ -661,7 +661,7 @@ mod tests {
     impl Crowd {
         /// One call holds `own` of 16 pieces, a second one the others; a third one waits.
         fn new(own: usize) -> (Self, Option<Share>) {
-            let accounts = crate::accounts::Accounts::new([[16; 4]; 4]);
+            let accounts = crate::accounts::Accounts::new([[16; 4]; crate::accounts::RESOURCES]);
             let connection = accounts.connection([127, 0, 0, 1].into());
             let payer = connection.for_call(None);
             let held = (own > 0).then(|| payer.try_take(Resource::Answers, own).unwrap());
@@ -732,7 +732,7 @@ mod tests {
     /// Acknowledgements must not wait for the memory that readers hold, nor for each other.
     #[tokio::test]
     async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
-        let accounts = crate::accounts::Accounts::new([[16; 4]; 4]);
+        let accounts = crate::accounts::Accounts::new([[16; 4]; crate::accounts::RESOURCES]);
         let payer = accounts.connection([127, 0, 0, 1].into());
         let all = payer.try_take(Resource::Answers, 16).unwrap();
         let (calls, bill) = (Calls::new(), Bill::of(&payer));

@@ -185,6 +185,15 @@ impl Seat {
         let _ = self.signal.calls.set(calls.clone());
     }
 
+    /// What the connection proved counts no more: another one may have its place.
+    pub(crate) fn disprove(&self) {
+        if !self.signal.is_taken.load(Ordering::Acquire)
+            && let Some(of) = locked(&self.taken).of.get_mut(&self.address)
+        {
+            of.unproven.insert(self.number, self.signal.clone());
+        }
+    }
+
     /// The connection keeps its place from now on.
     pub(crate) fn prove(&self) {
         if let Some(of) = locked(&self.taken).of.get_mut(&self.address) {
