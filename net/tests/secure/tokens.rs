@@ -204,24 +204,3 @@ async fn connections_of_a_token_are_bounded() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
-
-    for round in 0..3 {
-    for window in [64u32 << 10, 128 << 10, 256 << 10, 1 << 20] {
-        let mut settings = Settings::default();
-        settings.limits.window_bytes = window;
-        let server = Served::start(settings).await;
-        let channel = server.plain().await;
-        let mut client = NativeClient::new(channel);
-        let bytes = bytes::Bytes::from(vec![7u8; 512 << 10]);
-        const N: usize = 1500;
-        let (tx, rx) = mpsc::channel(4);
-        let begun = Instant::now();
-        tokio::spawn(async move { for _ in 0..N { if tx.send(NativeAppend { log: String::new(), batch: bytes.clone() }).await.is_err() { break; } } });
-        let mut answers = client.append(ReceiverStream::new(rx)).await.unwrap().into_inner();
-        let mut n = 0;
-        while let Some(_a) = answers.message().await.unwrap() { n += 1; }
-        println!("round {round} window {} KiB: {} MiB/s ({n})", window >> 10, (N as f64 * 0.5 / begun.elapsed().as_secs_f64()) as u64);
-        assert_eq!(n, N);
-    }
-    }
-}
