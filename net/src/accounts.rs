@@ -13,23 +13,31 @@
 //! line of the first account that lacks it; callers with other accounts pass. A share can grow as bytes arrive. The last
 //! `reserve` of each account is given only to a caller that takes all it will ever need, so that it waits for nothing more.
 //!
+//! Grants are fair. The next one goes to the caller whose accounts hold least besides its own share: the fullest of its
+//! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
+//! the connections of its address that hold something. Equal callers are served by age.
+//!
 //! Invariants:
 //! - no account ever holds more than its cap; a need beyond the cap counts as the cap, and is met when the account is empty;
 //! - what is not held, with what is held by those who wait for nothing more, is at least the reserve: one of those who
 //!   wait can always be served once these are done. Shares that grow cannot block each other for ever;
-//! - in a line the oldest comes first, and a new caller never passes a line that it would stand in;
+//! - in a line, the caller whose accounts hold least comes first, and a new caller passes only those that come after it;
 //! - an account of an address or a token exists while somebody pays from it.
 //!
 //! Must not know: what is counted; sockets.
 
+mod line;
+mod share;
+
 use futures_util::task::AtomicWaker;
+use line::Line;
+use share::Tally;
+pub(crate) use share::{Payer, Pressure, Share, Spare};
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::future::poll_fn;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +48,13 @@ pub(crate) enum Resource {
     Answers,
     /// Calls.
     Streams,
+    /// Turns to read the disk or to unpack.
+    Turns,
+    /// Connections on which a token is shown.
+    Connections,
 }
 
-const RESOURCES: usize = 3;
+pub(crate) const RESOURCES: usize = 5;
 
 /// The accounts of a payer, the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +118,7 @@ struct Account {
 struct Meter {
     used: usize,
     /// Those that wait for room here.
-    line: BTreeSet<u64>,
+    line: Line,
 }
 
 type Slots = [Option<usize>; TIERS];
@@ -128,6 +140,7 @@ struct Waiter {
     slots: Slots,
     ask: Ask,
     granted: Arc<Granted>,
+    tally: Arc<Tally>,
 }
 
 /// What a waiter was given; 0: nothing yet.
@@ -136,6 +149,11 @@ struct Granted {
     amount: AtomicUsize,
     waker: AtomicWaker,
 }
+
+/// What a caller's accounts hold, as parts of their caps in 1/2^64; the largest first.
+type Standing = [u128; TIERS - 1];
+/// Who comes first: the smaller. The number tells the age.
+type Rank = (Standing, u64);
 
 const ALL: usize = 0;
 
@@ -173,7 +191,7 @@ impl Accounts {
     pub(crate) fn anybody(self: &Arc<Self>) -> Arc<Payer> {
         let slots = [None, None, None, Some(ALL)];
         self.state().accounts[ALL].payers += 1;
-        Arc::new(Payer { accounts: self.clone(), slots })
+        Payer::new(self.clone(), slots)
     }
 
     /// The payer of a new connection from there.
@@ -184,7 +202,7 @@ impl Accounts {
         state.accounts[ALL].payers += 1;
         drop(state);
         let slots = [Some(own), Some(address), None, Some(ALL)];
-        Arc::new(Payer { accounts: self.clone(), slots })
+        Payer::new(self.clone(), slots)
     }
 
     fn cap(&self, resource: Resource, tier: usize) -> (usize, usize) {
@@ -218,22 +236,48 @@ impl Accounts {
         Ok(amount)
     }
 
-    /// The same for somebody who comes now: those in line come first.
+    /// The same for a caller that comes now: those in line that come before it keep their place.
     fn arrive(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
-        if !state.waiting.is_empty()
-            && let Some((_, slot)) =
-                present(slots).find(|(_, s)| !state.meter(*s, ask.resource).line.is_empty())
-        {
-            return Err(slot);
+        if !state.waiting.is_empty() {
+            let rank = (self.standing(state, slots, ask), u64::MAX);
+            for (_, slot) in present(slots) {
+                if self.first_in_line(state, slot, ask.resource).is_some_and(|first| first < rank) {
+                    return Err(slot);
+                }
+            }
         }
         self.attempt(state, slots, ask)
     }
 
-    /// What these accounts hold of a share shrinks; serves those in line there.
-    fn release(&self, slots: &Slots, resource: Resource, (from, to): (usize, usize)) {
+    /// What the accounts of a caller hold besides its own share, as a part of their caps; the fullest first.
+    fn standing(&self, state: &State, slots: &Slots, ask: Ask) -> Standing {
+        let mut parts = Standing::default();
+        for (tier, slot) in present(slots).filter(|(tier, _)| *tier != Tier::All as usize) {
+            let (cap, _) = self.cap(ask.resource, tier);
+            let used = state.accounts[slot].meters[ask.resource as usize].used - ask.held.min(cap);
+            parts[tier] = ((used as u128) << 64).checked_div(cap as u128).unwrap_or(0);
+        }
+        parts.sort_unstable_by(|a, b| b.cmp(a));
+        parts
+    }
+
+    /// Where the caller stands whose turn is next in a line.
+    fn first_in_line(&self, state: &State, slot: usize, resource: Resource) -> Option<Rank> {
+        let rank = |number: u64| {
+            let waiter = state.waiting.get(&number)?;
+            Some((self.standing(state, &waiter.slots, waiter.ask), number))
+        };
+        state.accounts[slot].meters[resource as usize].line.oldest().filter_map(rank).min()
+    }
+
+    /// What these accounts hold of a share shrinks: that of its connection, and those that others share. Serves those in
+    /// line there.
+    fn release(&self, slots: &Slots, resource: Resource, from: (usize, usize), to: (usize, usize)) {
         let mut state = self.state();
         for (tier, slot) in present(slots) {
             let (cap, _) = self.cap(resource, tier);
+            let is_connection = tier == Tier::Connection as usize;
+            let (from, to) = if is_connection { (from.0, to.0) } else { (from.1, to.1) };
             state.meter(slot, resource).used -= from.min(cap) - to.min(cap);
         }
         let served = self.serve(&mut state, slots, resource);
@@ -247,24 +291,25 @@ impl Accounts {
         if state.waiting.is_empty() {
             return served;
         }
-        for (_, slot) in present(slots) {
-            while let Some(number) = state.meter(slot, resource).line.first().copied() {
-                let Some((at, ask)) = state.waiting.get(&number).map(|w| (w.slots, w.ask)) else {
-                    state.meter(slot, resource).line.remove(&number);
-                    continue;
-                };
+        for (tier, slot) in present(slots) {
+            let (cap, _) = self.cap(resource, tier);
+            while state.meter(slot, resource).used < cap {
+                let Some((_, number)) = self.first_in_line(state, slot, resource) else { break };
+                let Some((at, ask)) = state.waiting.get(&number).map(|w| (w.slots, w.ask)) else { break };
                 match self.attempt(state, &at, ask) {
                     Ok(amount) => {
-                        state.meter(slot, resource).line.remove(&number);
+                        state.meter(slot, resource).line.remove(&at, number);
                         if let Some(waiter) = state.waiting.remove(&number) {
+                            waiter.tally.waits_no_more(resource);
+                            waiter.tally.holds_more(resource, amount - ask.held);
                             waiter.granted.amount.store(amount, Ordering::Release);
                             served.push(waiter.granted);
                         }
                     }
                     Err(lacks) if lacks == slot => break,
                     Err(lacks) => {
-                        state.meter(slot, resource).line.remove(&number);
-                        state.meter(lacks, resource).line.insert(number);
+                        state.meter(slot, resource).line.remove(&at, number);
+                        state.meter(lacks, resource).line.insert(at, number);
                     }
                 }
             }
@@ -299,232 +344,11 @@ impl State {
     }
 }
 
-/// Those accounts that a call takes from.
-#[derive(Debug)]
-pub(crate) struct Payer {
-    accounts: Arc<Accounts>,
-    slots: Slots,
-}
-
-impl Payer {
-    /// The same with the account of a token, by its digest.
-    pub(crate) fn with_token(&self, token: [u8; 32]) -> Arc<Self> {
-        let mut state = self.accounts.state();
-        let mut slots = self.slots;
-        slots[Tier::Token as usize] = Some(state.named(Name::Token(token)));
-        for (_, slot) in present(&self.slots).filter(|(tier, _)| *tier != Tier::Token as usize) {
-            state.accounts[slot].payers += 1;
-        }
-        drop(state);
-        Arc::new(Self { accounts: self.accounts.clone(), slots })
-    }
-
-    /// A share of nothing yet.
-    pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Share {
-        Share { payer: self.clone(), resource, amount: 0 }
-    }
-
-    /// So much of it now.
-    ///
-    /// # Errors
-    /// Whose limit has no room.
-    pub(crate) fn try_take(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Share, Tier> {
-        let mut share = self.nothing(resource);
-        share.try_grow(amount, amount)?;
-        Ok(share)
-    }
-
-    /// So much of it, once it can be had.
-    pub(crate) async fn take(self: &Arc<Self>, resource: Resource, amount: usize) -> Share {
-        self.nothing(resource).grow(amount, amount).await
-    }
-
-    /// Whether its connection holds some, and callers wait for what its accounts hold.
-    pub(crate) fn is_pressed(&self, resource: Resource) -> bool {
-        let mut state = self.accounts.state();
-        let own = self.slots[Tier::Connection as usize];
-        !state.waiting.is_empty()
-            && own.is_none_or(|own| state.meter(own, resource).used > 0)
-            && present(&self.slots).any(|(_, slot)| !state.meter(slot, resource).line.is_empty())
-    }
-
-    fn tier_of(&self, slot: usize) -> Tier {
-        let tiers = [Tier::Connection, Tier::Address, Tier::Token, Tier::All];
-        tiers.into_iter().find(|tier| self.slots[*tier as usize] == Some(slot)).unwrap_or(Tier::All)
-    }
-}
-
-impl Drop for Payer {
-    fn drop(&mut self) {
-        let mut state = self.accounts.state();
-        for (_, slot) in present(&self.slots) {
-            let account = &mut state.accounts[slot];
-            account.payers -= 1;
-            if account.payers == 0 {
-                let gone = state.accounts.remove(slot);
-                debug_assert!(gone.meters.iter().all(|m| m.used == 0 && m.line.is_empty()));
-                if let Some(name) = gone.name {
-                    state.named.remove(&name);
-                }
-            }
-        }
-    }
-}
-
-/// What somebody holds. Given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    payer: Arc<Payer>,
-    resource: Resource,
-    amount: usize,
-}
-
-impl Share {
-    /// How much it is.
-    #[cfg(test)]
-    pub(crate) fn amount(&self) -> usize {
-        self.amount
-    }
-
-    fn ask(&self, want: usize, total: usize) -> Ask {
-        let want = want.max(self.amount);
-        Ask { resource: self.resource, held: self.amount, want, total: total.max(want) }
-    }
-
-    /// Makes it at least `want` now; it will be `total` in the end.
-    ///
-    /// # Errors
-    /// Whose limit has no room; nothing changed.
-    pub(crate) fn try_grow(&mut self, want: usize, total: usize) -> Result<(), Tier> {
-        if want <= self.amount {
-            return Ok(());
-        }
-        let (accounts, slots) = (&self.payer.accounts, &self.payer.slots);
-        let mut state = accounts.state();
-        match accounts.arrive(&mut state, slots, self.ask(want, total)) {
-            Ok(amount) => self.amount = amount,
-            Err(slot) => return Err(self.payer.tier_of(slot)),
-        }
-        Ok(())
-    }
-
-    /// Makes it at least `want`, once that can be had; it will be `total` in the end. Given up, it is given back.
-    pub(crate) async fn grow(mut self, want: usize, total: usize) -> Self {
-        if want <= self.amount {
-            return self;
-        }
-        let accounts = self.payer.accounts.clone();
-        let ask = self.ask(want, total);
-        let mut wait = {
-            let mut state = accounts.state();
-            match accounts.arrive(&mut state, &self.payer.slots, ask) {
-                Ok(amount) => {
-                    self.amount = amount;
-                    return self;
-                }
-                Err(slot) => {
-                    state.next += 1;
-                    let (number, granted) = (state.next, Arc::<Granted>::default());
-                    let waiter = Waiter { slots: self.payer.slots, ask, granted: granted.clone() };
-                    state.waiting.insert(number, waiter);
-                    state.meter(slot, ask.resource).line.insert(number);
-                    Wait { number, granted, share: Some(self) }
-                }
-            }
-        };
-        poll_fn(move |context| {
-            wait.granted.waker.register(context.waker());
-            match (wait.granted.amount.load(Ordering::Acquire), wait.share.take()) {
-                (amount @ 1.., Some(mut share)) => {
-                    share.amount = amount;
-                    Poll::Ready(share)
-                }
-                (_, share) => {
-                    wait.share = share;
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-
-    /// Gives back what is beyond `to`.
-    pub(crate) fn shrink(&mut self, to: usize) {
-        if to < self.amount {
-            let (from, resource) = (std::mem::replace(&mut self.amount, to), self.resource);
-            self.payer.accounts.release(&self.payer.slots, resource, (from, to));
-        }
-    }
-
-    /// From now on only its connection holds it.
-    pub(crate) fn keep_to_connection(mut self) -> Option<ConnectionShare> {
-        let (amount, slot) = (self.amount, self.payer.slots[Tier::Connection as usize]);
-        if slot.is_none() || amount == 0 {
-            return None;
-        }
-        let payer = self.payer.clone();
-        let mut larger = payer.slots;
-        larger[Tier::Connection as usize] = None;
-        payer.accounts.release(&larger, self.resource, (amount, 0));
-        self.amount = 0;
-        Some(ConnectionShare { payer, resource: self.resource, amount })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.shrink(0);
-    }
-}
-
-/// What is left of a share that only its connection holds. Given back when dropped.
-#[derive(Debug)]
-pub(crate) struct ConnectionShare {
-    payer: Arc<Payer>,
-    resource: Resource,
-    amount: usize,
-}
-
-impl Drop for ConnectionShare {
-    fn drop(&mut self) {
-        let slots = [self.payer.slots[Tier::Connection as usize], None, None, None];
-        self.payer.accounts.release(&slots, self.resource, (self.amount, 0));
-    }
-}
-
-/// A place in line.
-struct Wait {
-    number: u64,
-    granted: Arc<Granted>,
-    /// None: it was given to its caller.
-    share: Option<Share>,
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let Some(mut share) = self.share.take() else { return };
-        let accounts = share.payer.accounts.clone();
-        let mut state = accounts.state();
-        let served = if state.waiting.remove(&self.number).is_some() {
-            // Those behind it may find room at once.
-            for (_, slot) in present(&share.payer.slots) {
-                state.meter(slot, share.resource).line.remove(&self.number);
-            }
-            accounts.serve(&mut state, &share.payer.slots, share.resource)
-        } else {
-            share.amount = self.granted.amount.load(Ordering::Acquire);
-            Vec::new()
-        };
-        drop(state);
-        served.iter().for_each(|granted| granted.waker.wake());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::pin::Pin;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
 
     const UNBOUND: usize = usize::MAX >> 1;
 
@@ -555,12 +379,12 @@ mod tests {
         assert_eq!(a.try_take(R, 1).unwrap_err(), Tier::Connection);
         let second = b.try_take(R, 2).unwrap();
         assert_eq!(b.try_take(R, 1).unwrap_err(), Tier::Address);
-        let [t, u] = [c.with_token([7; 32]), from(&accounts, 3).with_token([7; 32])];
+        let [t, u] = [c.for_call(Some([7; 32])), from(&accounts, 3).for_call(Some([7; 32]))];
         let third = t.try_take(R, 3).unwrap();
         assert_eq!(u.try_take(R, 1).unwrap_err(), Tier::All);
         drop(first);
         let fourth = u.try_take(R, 3).unwrap();
-        assert_eq!(from(&accounts, 4).with_token([7; 32]).try_take(R, 1).unwrap_err(), Tier::Token);
+        assert_eq!(from(&accounts, 4).for_call(Some([7; 32])).try_take(R, 1).unwrap_err(), Tier::Token);
         assert_eq!(accounts.used(R), 8);
         drop((second, third, fourth));
         assert_eq!(accounts.used(R), 0);
@@ -590,7 +414,6 @@ mod tests {
         assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
         assert_eq!(accounts.waiting(R), 2);
         let other = b.try_take(R, 2).unwrap();
-        assert!(a.is_pressed(R) && !b.is_pressed(R));
         drop(held);
         let large = poll(&mut large).unwrap();
         assert!(poll(&mut small).is_none(), "the oldest comes first");
@@ -658,14 +481,121 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_holds_its_connection_s_share_only() {
+    fn what_is_queued_holds_its_connection_s_share_and_a_piece() {
         let accounts = accounts([4, 4, 4, 4], 0);
         let payer = from(&accounts, 1);
-        let kept = payer.try_take(R, 3).unwrap().keep_to_connection();
-        assert_eq!(accounts.used(R), 0);
+        let mut kept = payer.try_take(R, 3).unwrap();
+        kept.keep_to_connection();
+        assert_eq!(accounts.used(R), 1);
         assert_eq!(payer.try_take(R, 2).unwrap_err(), Tier::Connection);
         drop(kept);
         assert!(payer.try_take(R, 4).is_ok());
-        assert!(accounts.anybody().try_take(R, 4).unwrap().keep_to_connection().is_none());
+        let mut kept = accounts.anybody().try_take(R, 4).unwrap();
+        kept.keep_to_connection();
+        assert_eq!(accounts.used(R), 1);
+        drop(kept);
+        assert_eq!(accounts.used(R), 0);
+    }
+
+    /// Memory went to the one that had waited longest: a reader stood behind every stream of a client that read nothing.
+    #[test]
+    fn next_grant_goes_to_the_connection_that_holds_least() {
+        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
+        let (greedy, other) = (from(&accounts, 1), from(&accounts, 1));
+        let mut held: Vec<_> = (0..8).map(|_| greedy.try_take(R, 1).unwrap()).collect();
+        let mut line: Vec<_> = (0..40).map(|_| Box::pin(greedy.take(R, 1))).collect();
+        assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
+        let mut late = Box::pin(other.take(R, 1));
+        assert!(poll(&mut late).is_none());
+        drop(held.pop());
+        let first = poll(&mut late).expect("nobody holds less");
+        // It holds one, the other one seven: its next one comes first again.
+        let mut again = Box::pin(other.take(R, 1));
+        assert!(poll(&mut again).is_none());
+        drop(held.pop());
+        let second = poll(&mut again).expect("it still holds less");
+        drop(held.pop());
+        let served: Vec<_> = line.iter_mut().map(poll).collect();
+        assert!(served[0].is_some() && served[1..].iter().all(Option::is_none), "the rest goes by age");
+        drop((first, second));
+    }
+
+    /// The same of addresses and tokens, whatever number of connections there are.
+    #[test]
+    fn next_grant_goes_to_the_address_and_the_token_that_hold_least() {
+        for by_token in [false, true] {
+            let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
+            let payer = |n: u8, is_other: bool| match by_token {
+                true => from(&accounts, n).for_call(Some([u8::from(is_other); 32])),
+                false => from(&accounts, u8::from(is_other)),
+            };
+            let greedy: Vec<_> = (0..40).map(|n| payer(n, false)).collect();
+            let mut held: Vec<_> = greedy[..6].iter().map(|p| p.try_take(R, 1).unwrap()).collect();
+            // It holds as much as each of their connections, and less than their address or token.
+            let other = payer(99, true);
+            let own = other.try_take(R, 2).unwrap();
+            let mut line: Vec<_> = greedy.iter().map(|p| Box::pin(p.take(R, 1))).collect();
+            assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
+            let mut late = Box::pin(other.take(R, 1));
+            assert!(poll(&mut late).is_none());
+            drop(held.pop());
+            assert!(poll(&mut late).is_some(), "by token: {by_token}");
+            drop(own);
+        }
+    }
+
+    /// A caller that needs little and holds nothing stood behind one that needs much and holds much.
+    #[test]
+    fn new_caller_passes_those_that_hold_more() {
+        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
+        let (greedy, other) = (from(&accounts, 1), from(&accounts, 1));
+        let held = greedy.try_take(R, 6).unwrap();
+        let mut large = Box::pin(greedy.take(R, 6));
+        assert!(poll(&mut large).is_none());
+        assert!(other.try_take(R, 1).is_ok());
+        assert!(greedy.try_take(R, 1).is_err(), "it would pass its own");
+        drop(held);
+    }
+
+    /// A slow reader was ended for the memory that another call of its connection held.
+    #[test]
+    fn call_is_pressed_for_what_it_holds_itself() {
+        let accounts = accounts([4; TIERS], 0);
+        let connection = from(&accounts, 1);
+        let [holds, holds_nothing] = [connection.for_call(None), connection.for_call(None)];
+        let mut share = holds.try_take(R, 4).unwrap();
+        assert_eq!(holds.pressure(R), None, "nobody waits");
+        let mut own = Box::pin(holds.take(R, 1));
+        assert!(poll(&mut own).is_none());
+        assert_eq!(holds.pressure(R), None, "no other call waits");
+        let waits = connection.for_call(None);
+        let mut wait = Box::pin(waits.take(R, 1));
+        assert!(poll(&mut wait).is_none());
+        assert_eq!(holds.pressure(R), Some(Pressure { held: 4, given_back: 0 }));
+        assert_eq!((holds_nothing.pressure(R), waits.pressure(R)), (None, None));
+        drop(own);
+        share.shrink(3);
+        assert_eq!(holds.pressure(R), None);
+        // It was granted, and counts although its caller has not heard of it.
+        let mut third = Box::pin(holds_nothing.take(R, 1));
+        assert!(poll(&mut third).is_none());
+        assert_eq!(waits.pressure(R), Some(Pressure { held: 1, given_back: 0 }));
+    }
+
+    /// Every change of what is held compares all groups in a line: that takes time with the number of connections only.
+    #[test]
+    fn line_has_one_entry_per_connection() {
+        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 1], 0);
+        let payers: Vec<_> = (0..5).map(|n| from(&accounts, n)).collect();
+        let held = payers[0].try_take(R, 1).unwrap();
+        let mut line: Vec<_> = (0..500).map(|n| Box::pin(payers[n % 5].take(R, 1))).collect();
+        assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
+        {
+            let state = accounts.state();
+            let line = &state.accounts[ALL].meters[R as usize].line;
+            assert_eq!((line.len(), line.oldest().count()), (500, 5));
+        }
+        drop((held, line));
+        assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Every call on a [`Connection`](crate::connection::Connection) has it among its request's extensions, from TLS or from
 //! plain bytes alike.
 
-use crate::accounts::{Accounts, Payer};
+use crate::accounts::{Accounts, Payer, Resource, Share};
 use crate::calls::{Calls, Weight};
 use crate::paying::Bill;
 use crate::places::{Seat, address};
@@ -12,7 +12,7 @@ use chiplog::NodeId;
 use http::{Request, Response};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tonic::body::Body;
@@ -40,6 +40,8 @@ struct Inner {
     certificate: Option<CertificateDer<'static>>,
     calls: Arc<Calls>,
     payer: OnceLock<Arc<Payer>>,
+    /// The tokens that were shown on it, by their digests, each with its place among the connections of the token.
+    tokens: Mutex<Vec<([u8; 32], Share)>>,
     seat: Seat,
 }
 
@@ -56,7 +58,8 @@ impl Arrival {
         if certificate.is_some() {
             seat.prove();
         }
-        let inner = Inner { remote, secret, certificate, calls, payer: OnceLock::new(), seat };
+        let (payer, tokens) = (OnceLock::new(), Mutex::default());
+        let inner = Inner { remote, secret, certificate, calls, payer, tokens, seat };
         Self { inner: Arc::new(inner) }
     }
 
@@ -91,6 +94,24 @@ impl Arrival {
         if weight_of(method) == Weight::Full {
             self.inner.calls.refused();
         }
+    }
+
+    /// A call with this token came on it, which `payer` pays for. False: the token is shown on as many connections as it
+    /// may be. A connection that showed no other one then keeps no place.
+    pub(crate) fn shows(&self, token: [u8; 32], payer: &Arc<Payer>) -> bool {
+        let mut tokens = self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.iter().any(|(shown, _)| *shown == token) {
+            return true;
+        }
+        match payer.try_take(Resource::Connections, 1) {
+            Ok(share) => tokens.push((token, share)),
+            Err(_) if tokens.is_empty() && self.inner.certificate.is_none() => {
+                self.inner.seat.disprove();
+                return false;
+            }
+            Err(_) => return false,
+        }
+        true
     }
 
     pub(crate) fn calls(&self) -> &Arc<Calls> {

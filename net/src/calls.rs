@@ -10,6 +10,10 @@
 //! it read on, finds a status that says why. HTTP/2 still holds the last pieces; if they lie for as long again, the
 //! connection has to end.
 //!
+//! The limit is shorter for an answer whose call holds memory that other calls wait for: a part of the limit for the next
+//! piece, and a larger part to give back as much as the call held. So a client that takes a little now and then keeps
+//! nothing from the others. Each call is judged by what it holds itself.
+//!
 //! Invariants:
 //! - A piece is small, so that "nothing was taken" can be told from "it takes long".
 //! - A call is open until its answer has ended and HTTP/2 holds no piece of it: the last one, too, may lie in a window
@@ -18,7 +22,7 @@
 //!
 //! Must not know: sockets, services.
 
-use crate::accounts::{Resource, Share};
+use crate::accounts::{Pressure, Resource, Share};
 use crate::budget::pieces;
 use crate::paying::Bill;
 use crate::status::to_status;
@@ -39,8 +43,10 @@ use tonic::body::Body;
 const PIECE_BYTES: usize = 64 << 10;
 /// So much of an answer of which nothing lies there is free: where memory is short, what is taken goes on, if slowly.
 const FREE_BYTES: usize = 4 << 10;
-/// An answer that holds memory for which others wait may lie for so long.
-const PRESSED: Duration = Duration::from_secs(2);
+/// While others wait for what a call holds, its answer may lie for this part of the limit,
+const PRESSED_PART: u32 = 30;
+/// and the call has to give back what it held within this part of it.
+const TURNOVER_PART: u32 = 6;
 /// A look is due at least so many times within the shortest limit.
 const LOOKS: u32 = 4;
 /// A connection over which nothing was ever let in is idle after this time.
@@ -148,19 +154,17 @@ impl Calls {
         // Not under the lock: the last hold of one may be the one above.
         let (mut cut, mut stuck) = (0, false);
         for answer in answers {
-            let (Some(slow), Some(since)) = (slow, answer.lying().since) else { continue };
-            let lies = now.saturating_duration_since(since);
+            let Some(slow) = slow else { continue };
             let payer = answer.call.bill.payer();
-            let slow = match payer {
-                Some(payer) if lies >= PRESSED && payer.is_pressed(Resource::Answers) => slow.min(PRESSED),
-                _ => slow,
-            };
             if payer.is_some() {
-                next = next.min(now + PRESSED / 2);
+                next = next.min(now + (slow / PRESSED_PART / 2).max(Duration::from_millis(1)));
             }
-            match answer.cut(slow, lies) {
+            let pressure =
+                payer.and_then(|p| p.pressure(Resource::Answers).or_else(|| p.pressure(Resource::Requests)));
+            let Some(lies) = answer.lying().look(now, slow, pressure) else { continue };
+            match answer.cut(&lies, slow) {
                 Cut::Now => cut += 1,
-                Cut::Before => stuck |= lies / 2 >= slow,
+                Cut::Before => stuck |= lies.parts >= 2.0,
                 Cut::Not => {}
             }
         }
@@ -169,9 +173,14 @@ impl Calls {
     }
 }
 
-fn slow_reader(slow: Duration) -> Status {
-    let what =
-        format!("slow reader: nothing of the answer was taken for {slow:?}; ask again from where you are");
+fn slow_reader(slow: Duration, is_pressed: bool) -> Status {
+    let what = if is_pressed {
+        "slow reader: others waited for the memory of this call, and too little of its answer was taken; ask again from \
+         where you are"
+            .to_owned()
+    } else {
+        format!("slow reader: nothing of the answer was taken for {slow:?}; ask again from where you are")
+    };
     to_status(&Error::new(ErrorKind::Timeout, what), None)
 }
 
@@ -279,10 +288,48 @@ impl Source {
 #[derive(Debug, Default)]
 struct Lying {
     pieces: usize,
-    /// Since when none was taken, if there are any.
+    /// HTTP/2 asked for more and has not got it yet.
+    is_asked: bool,
+    /// Since when the client could take something, and took nothing: pieces lie there, or no more is asked for.
     since: Option<Instant>,
-    /// Waits until there are none.
+    /// Since when others wait for what the call held then.
+    pressed: Option<(Instant, Pressure)>,
+    /// Waits until there are no pieces.
     waker: Option<Waker>,
+}
+
+/// How long a client took nothing, or too little.
+struct Lies {
+    /// In times of what is allowed.
+    parts: f64,
+    is_pressed: bool,
+}
+
+impl Lying {
+    /// Something moved.
+    fn moved(&mut self) {
+        self.since = (self.pieces > 0 || !self.is_asked).then(Instant::now);
+    }
+
+    /// How the client stands. None: nothing is waited for that it should do.
+    fn look(&mut self, now: Instant, slow: Duration, pressure: Option<Pressure>) -> Option<Lies> {
+        self.pressed = match (self.pressed, pressure) {
+            (_, None) => None,
+            (Some((since, then)), Some(now)) if now.given_back.wrapping_sub(then.given_back) < then.held => {
+                Some((since, then))
+            }
+            (_, Some(pressure)) => Some((now, pressure)),
+        };
+        let lies = now.saturating_duration_since(self.since?);
+        let parts = |time: Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64().max(1e-9);
+        Some(match self.pressed {
+            None => Lies { parts: parts(lies, slow), is_pressed: false },
+            Some((since, _)) => {
+                let held = parts(now.saturating_duration_since(since), slow / TURNOVER_PART);
+                Lies { parts: parts(lies, slow / PRESSED_PART).max(held), is_pressed: true }
+            }
+        })
+    }
 }
 
 /// Whether an answer is cut.
@@ -298,7 +345,7 @@ impl Handed {
     }
 
     /// Cuts it if it lies for too long. One that is being made just now is left alone.
-    fn cut(&self, slow: Duration, lies: Duration) -> Cut {
+    fn cut(&self, lies: &Lies, slow: Duration) -> Cut {
         let mut source = match self.source.try_lock() {
             Ok(source) => source,
             Err(TryLockError::Poisoned(source)) => source.into_inner(),
@@ -307,15 +354,25 @@ impl Handed {
         if source.is_cut {
             return Cut::Before;
         }
-        if lies < slow {
+        if lies.parts < 1.0 {
             return Cut::Not;
         }
         source.is_cut = true;
-        source.why = Some(slow_reader(slow));
+        source.why = Some(slow_reader(slow, lies.is_pressed));
         let gone = source.let_go();
         drop(source);
         drop(gone);
         Cut::Now
+    }
+
+    /// HTTP/2 asked for more, and got it unless `is_asked`.
+    fn gave(&self, is_asked: bool) {
+        let mut lying = self.lying();
+        lying.is_asked = is_asked;
+        match lying.pieces > 0 || !is_asked {
+            true => _ = lying.since.get_or_insert_with(Instant::now),
+            false => lying.since = None,
+        }
     }
 
     /// Whether a piece lies there; if so, the task is woken when none does any more.
@@ -324,6 +381,35 @@ impl Handed {
         let lies = lying.pieces > 0;
         lying.waker = lies.then(|| context.waker().clone());
         lies
+    }
+
+    /// What comes next of it.
+    fn poll_frame(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = source.why.take() {
+            let mut trailers = HeaderMap::new();
+            let added = why.add_header(&mut trailers);
+            return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
+        }
+        if !source.rest.is_empty() {
+            return self.poll_piece(source, context).map(|piece| Some(Ok(piece)));
+        }
+        let Some(body) = &mut source.body else { return Poll::Ready(None) };
+        let frame = match ready!(http_body::Body::poll_frame(Pin::new(body), context)) {
+            Some(Ok(frame)) => frame,
+            end => {
+                source.body = None;
+                return Poll::Ready(end);
+            }
+        };
+        Poll::Ready(Some(Ok(match frame.into_data() {
+            Ok(data) if data.is_empty() => Frame::data(data),
+            Ok(data) => {
+                source.rest = data;
+                return self.poll_piece(source, context).map(|piece| Some(Ok(piece)));
+            }
+            Err(trailers) => trailers,
+        })))
     }
 
     /// So much of what there is, as HTTP/2 gets it, once there is memory for it. A little goes without where nothing lies.
@@ -351,7 +437,6 @@ impl Handed {
         let bytes = source.rest.split_to(length);
         let mut lying = self.lying();
         lying.pieces += 1;
-        lying.since.get_or_insert_with(Instant::now);
         drop(lying);
         Poll::Ready(Frame::data(Bytes::from_owner(Piece { bytes, handed: self.clone(), _share: share })))
     }
@@ -380,7 +465,7 @@ impl Drop for Piece {
     fn drop(&mut self) {
         let mut lying = self.handed.lying();
         lying.pieces -= 1;
-        lying.since = (lying.pieces > 0).then(Instant::now);
+        lying.moved();
         let waker = if lying.pieces == 0 { lying.waker.take() } else { None };
         drop(lying);
         if let Some(waker) = waker {
@@ -396,6 +481,8 @@ struct Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
+        // Nothing more can be asked for.
+        self.handed.gave(true);
         // What it reads from is let go, whatever lies of it.
         let mut source = self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = source.let_go();
@@ -412,31 +499,9 @@ impl http_body::Body for Answer {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let source = &mut *self.handed.source.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = source.why.take() {
-            let mut trailers = HeaderMap::new();
-            let added = why.add_header(&mut trailers);
-            return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
-        }
-        if !source.rest.is_empty() {
-            return self.handed.poll_piece(source, context).map(|piece| Some(Ok(piece)));
-        }
-        let Some(body) = &mut source.body else { return Poll::Ready(None) };
-        let frame = match ready!(Pin::new(body).poll_frame(context)) {
-            Some(Ok(frame)) => frame,
-            end => {
-                source.body = None;
-                return Poll::Ready(end);
-            }
-        };
-        Poll::Ready(Some(Ok(match frame.into_data() {
-            Ok(data) if data.is_empty() => Frame::data(data),
-            Ok(data) => {
-                source.rest = data;
-                return self.handed.poll_piece(source, context).map(|piece| Some(Ok(piece)));
-            }
-            Err(trailers) => trailers,
-        })))
+        let frame = self.handed.poll_frame(context);
+        self.handed.gave(frame.is_pending());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -449,6 +514,7 @@ impl http_body::Body for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounts::Payer;
     use http_body::Body as _;
     use http_body_util::BodyExt as _;
 
@@ -569,10 +635,104 @@ mod tests {
         assert!(calls.state().answers.is_empty());
     }
 
+    /// An answer of which all was sent, and no more asked for, lay for ever: its client closed its window at a piece's end.
+    #[tokio::test(start_paused = true)]
+    async fn answer_that_nobody_asks_for_is_slow() {
+        let calls = Calls::new();
+        let chunks = Chunks(vec![Bytes::from_static(b"x"); 3], Arc::default());
+        let mut body = calls.begin(Bill::default(), Weight::Full).watched(Body::new(chunks), false);
+        drop(piece(poll(&mut body)));
+        let taken = Instant::now();
+        let look = |now| calls.look(now, None, Some(SLOW));
+        assert!(is_on(&look(taken + SLOW - EDGE)));
+        assert_eq!(look(taken + SLOW).cut, 1);
+        // Its client reads on, and is told.
+        assert!(matches!(poll(&mut body), Poll::Ready(Some(Ok(frame))) if frame.is_trailers()));
+    }
+
+    /// The memory of a server, all of it held: by one call, and by others of the same connection.
+    struct Crowd {
+        calls: Arc<Calls>,
+        own: Arc<Payer>,
+        _others: Share,
+        _waits: Pin<Box<dyn Future<Output = Share>>>,
+    }
+
+    impl Crowd {
+        /// One call holds `own` of 16 pieces, a second one the others; a third one waits.
+        fn new(own: usize) -> (Self, Option<Share>) {
+            let accounts = crate::accounts::Accounts::new([[16; 4]; crate::accounts::RESOURCES]);
+            let connection = accounts.connection([127, 0, 0, 1].into());
+            let payer = connection.for_call(None);
+            let held = (own > 0).then(|| payer.try_take(Resource::Answers, own).unwrap());
+            let others = connection.for_call(None).try_take(Resource::Answers, 16 - own).unwrap();
+            let waiting = connection.for_call(None);
+            let mut waits: Pin<Box<dyn Future<Output = Share>>> =
+                Box::pin(async move { waiting.take(Resource::Answers, 16).await });
+            assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            (Self { calls: Calls::new(), own: payer, _others: others, _waits: waits }, held)
+        }
+
+        /// An answer of the first call.
+        fn answer(&self, pieces: usize) -> Body {
+            let chunks = Chunks(vec![Bytes::from_static(b"x"); pieces], Arc::default());
+            self.calls.begin(Bill::of(&self.own), Weight::Full).watched(Body::new(chunks), true)
+        }
+
+        fn cut(&self) -> usize {
+            self.calls.look(Instant::now(), None, Some(SLOW)).cut
+        }
+    }
+
+    /// One piece each 1.9 s was enough to keep memory for which others waited.
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_trickles_is_ended_when_others_wait() {
+        let (crowd, held) = Crowd::new(8);
+        let mut body = crowd.answer(1000);
+        let (begun, step) = (Instant::now(), SLOW / PRESSED_PART / 2);
+        let mut last = piece(poll(&mut body));
+        while crowd.cut() == 0 {
+            assert!(begun.elapsed() < SLOW / TURNOVER_PART + 2 * step, "{:?}", begun.elapsed());
+            tokio::time::advance(step).await;
+            last = piece(poll(&mut body));
+        }
+        assert!(begun.elapsed() >= SLOW / TURNOVER_PART, "{:?}", begun.elapsed());
+        drop((last, held));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_gives_back_what_it_holds_goes_on() {
+        let (crowd, held) = Crowd::new(8);
+        let mut body = crowd.answer(1000);
+        let mut held = held.unwrap();
+        let mut last = piece(poll(&mut body));
+        for _ in 0..200 {
+            assert_eq!(crowd.cut(), 0);
+            tokio::time::advance(SLOW / PRESSED_PART / 2).await;
+            last = piece(poll(&mut body));
+            // It gives back eight pieces within the time, one by one, and is given as many.
+            held.shrink(7);
+            held = held.grow(8, 8).await;
+        }
+        drop(last);
+    }
+
+    /// A reader was ended for what another call of its connection held.
+    #[tokio::test(start_paused = true)]
+    async fn slow_reader_that_holds_nothing_has_its_time() {
+        for own in [0, 1] {
+            let (crowd, _held) = Crowd::new(own);
+            let mut body = crowd.answer(2);
+            let _lies = piece(poll(&mut body));
+            tokio::time::advance(SLOW / 2).await;
+            assert_eq!(crowd.cut(), own);
+        }
+    }
+
     /// Acknowledgements must not wait for the memory that readers hold, nor for each other.
     #[tokio::test]
     async fn without_memory_a_client_that_takes_what_it_gets_goes_on() {
-        let accounts = crate::accounts::Accounts::new([[16; 4]; 3]);
+        let accounts = crate::accounts::Accounts::new([[16; 4]; crate::accounts::RESOURCES]);
         let payer = accounts.connection([127, 0, 0, 1].into());
         let all = payer.try_take(Resource::Answers, 16).unwrap();
         let (calls, bill) = (Calls::new(), Bill::of(&payer));

@@ -54,7 +54,7 @@ pub struct ConnectionLimits {
     /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
     /// wait it is refused (REFUSED_STREAM).
     pub streams: u32,
-    /// What a client may send on one stream before it is read, default 1 MiB; sixteen times as much on a connection.
+    /// What a client may send on one stream before it is read, default 128 KiB; sixteen times as much on a connection.
     pub window_bytes: u32,
     /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
     pub header_bytes: u32,
@@ -73,7 +73,7 @@ impl Default for ConnectionLimits {
             connections: 4096,
             connections_per_address: 1024,
             streams: 1024,
-            window_bytes: 1 << 20,
+            window_bytes: 128 << 10,
             header_bytes: 16 << 10,
             handshake: Duration::from_secs(10),
             idle: Some(Duration::from_secs(1800)),

@@ -4,10 +4,9 @@ use crate::address::Address;
 use crate::gauges::Gauges;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind, Log};
-use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tonic::Status;
 
 /// The one log that a server has for now.
@@ -35,19 +34,6 @@ pub struct Host {
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
     gauges: Arc<Gauges>,
-    turns: Turns,
-}
-
-/// Reads of the disk, and unpackings, that go on at a time: so that however many streams read, those who serve the other
-/// clients find a processor.
-#[derive(Debug)]
-struct Turns(Arc<Semaphore>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Self(Arc::new(Semaphore::new((2 * processors).clamp(4, 64))))
-    }
 }
 
 /// What a server does for copies of its log that follow.
@@ -151,11 +137,6 @@ impl Host {
     pub fn copies(&self) -> Copies {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Copies { now: get(&self.copies), begun: get(&self.copies_begun), bytes: get(&self.copies_bytes) }
-    }
-
-    /// A turn to read the disk or unpack, for as long as what is returned lives. None: never.
-    pub(crate) async fn turn_to_read(&self) -> Option<OwnedSemaphorePermit> {
-        self.turns.0.clone().acquire_owned().await.ok()
     }
 
     pub(crate) fn feeding(self: &Arc<Self>) -> Feeding {

@@ -6,18 +6,19 @@
 //!
 //! Invariants:
 //! - a call holds its place for as long as HTTP/2 holds anything of its answer;
+//! - a token is shown on no more connections than it may be;
 //! - where there are tokens, calls that need none have a sixteenth of the places together: the others keep the rest.
 //!
 //! Must not know: what is asked.
 
-use crate::access::Tokenless;
+use crate::access::{Bearer, Tokenless};
 use crate::accounts::{Payer, Resource, Share};
 use crate::arrival::Arrival;
 use crate::budget::{Budget, Paying};
 use crate::refusals::Refusal;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind};
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -117,7 +118,7 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let payer = self.budget.payer_of(request.extensions());
-        match self.place(&payer, request.extensions().get().is_some_and(|Tokenless| true)) {
+        match self.place(&payer, request.extensions()) {
             Ok(_place) => {
                 if let Some(Bill(bill)) = request.extensions().get() {
                     let _ = bill.set(Settled { payer: payer.clone(), _place }); // once: no call comes by here twice
@@ -125,11 +126,10 @@ where
                 request.extensions_mut().insert(Paying(payer));
                 Box::pin(self.inner.call(request))
             }
-            Err(of) => {
+            Err(status) => {
                 if let Some(arrival) = request.extensions().get::<Arrival>() {
                     arrival.refused(request.uri().path());
                 }
-                let status = self.refuse(of);
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }
         }
@@ -138,19 +138,31 @@ where
 
 impl<S> CallBudgeted<S> {
     /// # Errors
-    /// Whose limit has no room.
-    fn place(&self, payer: &Arc<Payer>, is_tokenless: bool) -> Result<Place, &'static str> {
+    /// Busy: which limit has no room.
+    fn place(&self, payer: &Arc<Payer>, extensions: &Extensions) -> Result<Place, Status> {
+        let is_tokenless = extensions.get().is_some_and(|Tokenless| true);
         let permit = match is_tokenless {
-            true => Some(self.budget.tokenless_place().ok_or("without a token")?),
+            true => Some(self.budget.tokenless_place().ok_or_else(|| self.no_place("without a token"))?),
             false => None,
         };
-        let share = payer.try_take(Resource::Streams, 1).map_err(|tier| tier.name())?;
+        let shown = extensions.get().map(|Bearer(token)| *token).zip(extensions.get::<Arrival>());
+        if let Some((token, arrival)) = shown
+            && !arrival.shows(token, payer)
+        {
+            let what = "the token of this call is in use on as many connections as it may be: close some, or try again later";
+            return Err(self.refuse(Refusal::ConnectionsOfToken, what));
+        }
+        let share = payer.try_take(Resource::Streams, 1).map_err(|tier| self.no_place(tier.name()))?;
         Ok((share, permit))
     }
 
-    fn refuse(&self, of: &str) -> Status {
-        self.budget.refusals().count(Refusal::Streams);
+    fn no_place(&self, of: &str) -> Status {
         let what = format!("the calls {of} that are open are at their limit: end some, or try again later");
+        self.refuse(Refusal::Streams, &what)
+    }
+
+    fn refuse(&self, why: Refusal, what: &str) -> Status {
+        self.budget.refusals().count(why);
         to_status(&Error::new(ErrorKind::Busy, what), None)
     }
 }

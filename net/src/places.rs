@@ -122,15 +122,19 @@ impl Taken {
         let (address, number) = match within {
             Some(address) => (address, self.of.get(&address)?.oldest_to_spare()?),
             None => {
-                let mut most = (0, None);
+                // Of equal addresses the one with the oldest connection to spare.
+                let mut most = None;
                 for (address, of) in &self.of {
-                    if of.unproven.len() > most.0
+                    let count = of.unproven.len();
+                    if most.is_none_or(|(most, ..)| count >= most)
                         && let Some(number) = of.oldest_to_spare()
+                        && most.is_none_or(|(most, _, oldest)| count > most || number < oldest)
                     {
-                        most = (of.unproven.len(), Some((*address, number)));
+                        most = Some((count, *address, number));
                     }
                 }
-                most.1?
+                let (_, address, number) = most?;
+                (address, number)
             }
         };
         let signal = self.leave(address, number)?;
@@ -183,6 +187,15 @@ impl Seat {
     /// What is asked on the connection.
     pub(crate) fn of_calls(&self, calls: &Arc<Calls>) {
         let _ = self.signal.calls.set(calls.clone());
+    }
+
+    /// What the connection proved counts no more: another one may have its place.
+    pub(crate) fn disprove(&self) {
+        if !self.signal.is_taken.load(Ordering::Acquire)
+            && let Some(of) = locked(&self.taken).of.get_mut(&self.address)
+        {
+            of.unproven.insert(self.number, self.signal.clone());
+        }
     }
 
     /// The connection keeps its place from now on.
@@ -245,16 +258,16 @@ mod tests {
 
     #[test]
     fn the_oldest_unproven_of_the_address_with_most_leaves() {
-        let places = Places::new(6, 4);
+        let places = Places::new(7, 5);
         let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip);
         let take = |from| places.take(from).unwrap();
         let kept = proven(&places, a).unwrap();
-        let open: Vec<Place> = [b, a, a, a, b].map(|from| take(from).0).into();
+        let open: Vec<Place> = [b, a, a, a, a, b].map(|from| take(from).0).into();
         // All places are taken; `a` has most that proved nothing.
         let (first, why) = take(c);
         assert_eq!(why, Some(Refusal::Connections));
         let gone: Vec<bool> = open.iter().map(is_taken_away).collect();
-        assert_eq!(gone, [false, true, false, false, false]);
+        assert_eq!(gone, [false, true, false, false, false, false]);
         // One that has a call open stays.
         let calls = Calls::new();
         open[2].seat().of_calls(&calls);

@@ -18,6 +18,8 @@ pub enum Refusal {
     Connections,
     /// A connection: as many are open from its address as are allowed.
     ConnectionsOfAddress,
+    /// A call: its token is shown on as many connections as are allowed.
+    ConnectionsOfToken,
     /// A connection that did not finish its handshake in time, or not well.
     Handshake,
     /// A connection on which nothing was asked for too long.
@@ -40,9 +42,10 @@ pub enum Refusal {
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Connections,
         Self::ConnectionsOfAddress,
+        Self::ConnectionsOfToken,
         Self::Handshake,
         Self::Idle,
         Self::SlowReader,
@@ -59,6 +62,7 @@ impl Refusal {
         match self {
             Self::Connections => "connections",
             Self::ConnectionsOfAddress => "connections_per_address",
+            Self::ConnectionsOfToken => "connections_per_token",
             Self::Handshake => "handshake",
             Self::Idle => "idle",
             Self::SlowReader => "slow_reader",

@@ -6,7 +6,7 @@
 //!
 //! Must not know: what the messages say.
 
-use crate::accounts::{Payer, Resource, Share};
+use crate::accounts::{Payer, Resource, Share, Spare};
 use crate::budget::pieces;
 use crate::calls::PaidFor;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -41,21 +41,61 @@ pub(crate) trait Verbatim: Send + 'static {
     fn encode(&self, chunks: &mut VecDeque<Bytes>);
 }
 
+/// So much of an answer may go out without a share, where none of the answer that went so lies there: keep-alives and
+/// positions reach a client while what is large waits for memory.
+pub(crate) const SPARE_BYTES: usize = 4 << 10;
+
+/// What the bytes of an answer hold until HTTP/2 has dropped them.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    /// Their share of what answers may take.
+    Share(#[expect(dead_code, reason = "held")] Share),
+    /// The call's right to one small message.
+    Spare(#[expect(dead_code, reason = "held")] Spare),
+}
+
 /// The memory of an answer, held by its bytes. None: nobody counts it.
-pub(crate) type Memory = Option<Arc<Share>>;
+pub(crate) type Memory = Option<Arc<Hold>>;
 
 /// Pays for so many bytes of an answer, once there is room for them.
-pub(crate) async fn pay(payer: Option<&Arc<Payer>>, bytes: usize) -> Memory {
-    match payer {
-        Some(payer) => Some(Arc::new(payer.take(Resource::Answers, pieces(bytes)).await)),
-        None => None,
+pub(crate) async fn pay(payer: &Arc<Payer>, bytes: usize) -> Memory {
+    let share = payer.take(Resource::Answers, pieces(bytes));
+    let hold = if bytes <= SPARE_BYTES {
+        tokio::select! {
+            biased;
+            spare = payer.spare() => Hold::Spare(spare),
+            share = share => Hold::Share(share),
+        }
+    } else {
+        Hold::Share(share.await)
+    };
+    Some(Arc::new(hold))
+}
+
+/// Memory for so many bytes that are about to be read, once there is room for it.
+pub(crate) async fn ahead(payer: &Arc<Payer>, bytes: usize) -> Share {
+    payer.take(Resource::Answers, pieces(bytes)).await
+}
+
+/// Pays for what was read, out of what was taken ahead for it if that is enough. Otherwise it waits for the whole, and
+/// holds nothing meanwhile: answers that hold some and wait for more could wait for each other.
+pub(crate) async fn settle(payer: &Arc<Payer>, ahead: Option<Share>, bytes: usize) -> Memory {
+    match ahead {
+        Some(mut share) if share.amount() >= pieces(bytes) => {
+            share.shrink(pieces(bytes));
+            Some(Arc::new(Hold::Share(share)))
+        }
+        less => {
+            drop(less);
+            pay(payer, bytes).await
+        }
     }
 }
 
-/// Bytes of an answer, with their share of what answers may take.
+/// Bytes of an answer, with what they hold.
 struct Paid {
     bytes: Bytes,
-    _memory: Arc<Share>,
+    _memory: Arc<Hold>,
 }
 
 impl AsRef<[u8]> for Paid {

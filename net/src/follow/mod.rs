@@ -15,6 +15,7 @@
 mod service;
 mod source;
 
+use crate::budget::Budget;
 use crate::host::Host;
 pub use service::FollowServer;
 use std::sync::Arc;
@@ -42,12 +43,14 @@ const RESPONSE_BYTES: usize = 1 << 20;
 pub struct Follow {
     host: Arc<Host>,
     response_bytes: usize,
+    /// Of calls that no [`CallBudgetLayer`](crate::paying::CallBudgetLayer) has settled.
+    budget: Budget,
 }
 
 impl Follow {
     /// With responses of about 1 MiB.
     pub fn new(host: Arc<Host>) -> Self {
-        Self { host, response_bytes: RESPONSE_BYTES }
+        Self { host, response_bytes: RESPONSE_BYTES, budget: Budget::default() }
     }
 
     /// As tonic serves it.

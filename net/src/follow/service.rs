@@ -1,7 +1,6 @@
 //! Service: `chiplog.v1.Follow` as tonic serves it. Not the generated one: its answers go out as they stand in the log.
 
 use super::{Follow, source};
-use crate::budget::Paying;
 use crate::proto::v1::FollowRequest;
 use crate::proto::v1::follow_server::SERVICE_NAME;
 use crate::verbatim::respond;
@@ -59,7 +58,7 @@ where
             return Box::pin(std::future::ready(Ok(status.into_http())));
         }
         let Self(follow) = self.clone();
-        let payer = request.extensions().get().map(|Paying(payer)| payer.clone());
+        let payer = follow.budget.payer_of(request.extensions());
         Box::pin(async move {
             let begin =
                 |request: &FollowRequest| source::begin(&follow.host, request, follow.response_bytes, payer);

@@ -2,19 +2,22 @@
 //!
 //! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
 //! moment ago, it is read at once.
+//!
+//! Invariants: what a response takes in memory is paid for before it is read; responses without blocks go out meanwhile.
 
-use crate::accounts::Payer;
+use crate::accounts::{Payer, Resource};
 use crate::host::{Feeding as Counted, Host};
 use crate::ids;
 use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
-use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, pay};
+use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle};
 use bytes::Bytes;
 use chiplog::{Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, Term, Timestamp};
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -50,7 +53,7 @@ pub(super) fn begin(
     host: &Arc<Host>,
     request: &FollowRequest,
     response_bytes: usize,
-    payer: Option<Arc<Payer>>,
+    payer: Arc<Payer>,
 ) -> Result<Answers<Reply>, Status> {
     let log = host.log(&request.log)?.clone();
     let from = from(request, log.info().log_id).map_err(|e| host.status_of(&e))?;
@@ -62,9 +65,8 @@ pub(super) fn begin(
         fed: (Instant::now(), host.is_fed()),
         host: host.clone(),
         log,
-        feed: Some(Box::new(feed)),
-        told: false,
-        at_tail: false,
+        committed: feed.committed(),
+        stage: Stage::Begun(Box::new(feed)),
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
         response_bytes,
     };
@@ -104,94 +106,117 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
 
 struct Feeding {
     /// Who pays for the memory of responses.
-    payer: Option<Arc<Payer>>,
+    payer: Arc<Payer>,
     /// Until the stream ends, the host counts it.
     counted: Counted,
     /// Whether the source is kept up to date, and when that was looked at.
     fed: (Instant, bool),
     host: Arc<Host>,
     log: Log,
-    /// None: the stream has failed, and ends.
-    feed: Option<Box<Feed>>,
-    /// Whether the first response was given.
-    told: bool,
-    /// What comes next was not there when it was last looked for.
-    at_tail: bool,
+    stage: Stage,
+    /// How far the source was committed when that was last looked at.
+    committed: RaftIndex,
     keep_alive: Duration,
     response_bytes: usize,
 }
 
+enum Stage {
+    /// The first response is still to be given.
+    Begun(Box<Feed>),
+    /// The next blocks are being read and paid for.
+    Coming(Coming),
+    /// The stream has failed, and ends.
+    Ended,
+}
+
+/// The next blocks and their memory. None: there are no more for now.
+type Coming = Pin<Box<dyn Future<Output = chiplog::Result<(Box<Feed>, Option<(Fed, Memory)>)>> + Send>>;
+
 impl Feeding {
     /// The next response, and what goes on.
     async fn next(mut self) -> Option<(Result<Reply, Status>, Self)> {
-        let feed = self.feed.take()?;
         let host = self.host.clone();
+        let respond = async {
+            Some(match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Ended => return None,
+                Stage::Begun(feed) => self.begin(feed).await,
+                Stage::Coming(coming) => self.respond(coming).await,
+            })
+        };
         let reply = tokio::select! {
             biased;
             () = host.drained() => Err(gone()),
-            reply = self.respond(feed) => reply,
+            reply = respond => reply?,
         };
         Some((reply.map_err(|e| self.host.status_of(&e)), self))
     }
 
-    async fn respond(&mut self, mut feed: Box<Feed>) -> chiplog::Result<Reply> {
-        if !std::mem::replace(&mut self.told, true) {
-            let mut reply = self.reply(&feed, None).await;
-            reply.log = Some(self.log.info().log_id);
-            self.feed = Some(feed);
-            return Ok(reply);
-        }
+    async fn begin(&mut self, feed: Box<Feed>) -> chiplog::Result<Reply> {
+        self.stage = Stage::Coming(self.fetch(feed, false));
+        let mut reply = self.position().await;
+        reply.log = Some(self.log.info().log_id);
+        Ok(reply)
+    }
+
+    async fn respond(&mut self, mut coming: Coming) -> chiplog::Result<Reply> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
-            let bytes_max = self.response_bytes;
-            let frame = if self.at_tail {
-                feed.next(bytes_max)?
-            } else {
-                let turn = self.host.turn_to_read().await;
-                let reading = tokio::task::spawn_blocking(move || {
-                    let _turn = turn;
-                    let frame = feed.next(bytes_max);
-                    (feed, frame)
-                });
-                let (back, frame) = reading.await.map_err(|_| gone())?;
-                feed = back;
-                frame?
+            let Ok(got) = timeout_at(deadline, &mut coming).await else {
+                self.stage = Stage::Coming(coming);
+                return Ok(self.position().await);
             };
-            if let Some(frame) = frame {
+            let (feed, frame) = got?;
+            self.committed = feed.committed();
+            if let Some((frame, memory)) = frame {
                 // A frame ends before the block that would be too much: its size does not tell.
-                self.at_tail = feed.position().is_some_and(|(raft, _)| raft >= feed.committed());
-                let reply = self.reply(&feed, Some(frame)).await;
-                self.feed = Some(feed);
-                return Ok(reply);
+                let at_tail = feed.position().is_some_and(|(raft, _)| raft >= feed.committed());
+                self.stage = Stage::Coming(self.fetch(feed, at_tail));
+                self.counted.sent(frame.bytes());
+                return Ok(self.reply(Some(frame), memory));
             }
-            self.at_tail = true;
-            if let Ok(more) = timeout_at(deadline, poll_fn(|context| feed.poll_more(context))).await {
-                more?;
-            } else {
-                let reply = self.reply(&feed, None).await;
-                self.feed = Some(feed);
-                return Ok(reply);
-            }
+            coming = self.fetch(feed, true);
         }
     }
 
-    async fn reply(&mut self, feed: &Feed, frame: Option<Fed>) -> Reply {
-        let bytes = frame.as_ref().map_or(0, Fed::bytes);
-        self.counted.sent(bytes);
-        let memory = pay(self.payer.as_ref(), bytes + RESPONSE_HEAD_BYTES).await;
+    /// Reads what goes into the next response. `at_tail`: what comes next was not there when it was last looked for.
+    fn fetch(&self, mut feed: Box<Feed>, at_tail: bool) -> Coming {
+        let (payer, bytes_max) = (self.payer.clone(), self.response_bytes);
+        Box::pin(async move {
+            if at_tail {
+                poll_fn(|context| feed.poll_more(context)).await?;
+            }
+            let ahead = ahead(&payer, bytes_max + RESPONSE_HEAD_BYTES).await;
+            let (feed, frame) = if at_tail {
+                let frame = feed.next(bytes_max)?;
+                (feed, frame)
+            } else {
+                let turn = payer.take(Resource::Turns, 1).await;
+                let reading = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    let frame = feed.next(bytes_max);
+                    frame.map(|frame| (feed, frame))
+                });
+                reading.await.map_err(|_| gone())??
+            };
+            let Some(frame) = frame else { return Ok((feed, None)) };
+            let memory = settle(&payer, Some(ahead), frame.bytes() + RESPONSE_HEAD_BYTES).await;
+            Ok((feed, Some((frame, memory))))
+        })
+    }
+
+    /// A response without blocks: how far the source is, and that it is there.
+    async fn position(&mut self) -> Reply {
+        let memory = pay(&self.payer, RESPONSE_HEAD_BYTES).await;
+        self.reply(None, memory)
+    }
+
+    fn reply(&mut self, frame: Option<Fed>, memory: Memory) -> Reply {
         if frame.is_none() || self.fed.0.elapsed() > FED_LOOK {
             self.fed = (Instant::now(), self.host.is_fed());
         }
         let info = self.log.info();
-        Reply {
-            frame,
-            log: None,
-            last: info.last,
-            first: info.first,
-            committed: feed.committed(),
-            fed: self.fed.1,
-            memory,
-        }
+        let (first, last, committed) = (info.first, info.last, self.committed);
+        Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory }
     }
 }
 

@@ -46,7 +46,7 @@ enum Turn {
         _room: (OwnedSemaphorePermit, budget::Held),
     },
     /// Nothing to append: is there a leader, is there room?
-    Probe { sequence: u64 },
+    Probe { sequence: u64, _held: budget::Held },
     /// The log did not take all of it.
     Failed(Failure),
     /// The client did something wrong, or is gone.
@@ -143,7 +143,7 @@ impl Taker {
             return Err(Turn::Wrong(Status::invalid_argument(what)));
         }
         if request.count() == 0 {
-            return Ok(Turn::Probe { sequence });
+            return Ok(Turn::Probe { sequence, _held: held.answered() });
         }
         self.check(&request)?;
         let pieces = request.memory_bytes().div_ceil(PIECE_BYTES).clamp(1, self.pieces);
@@ -255,7 +255,7 @@ impl Answerer {
                     }
                 }
             }
-            Turn::Probe { sequence } => match self.probe() {
+            Turn::Probe { sequence, .. } => match self.probe() {
                 Ok(()) => return Some(Ok(ok(sequence, Vec::new()))),
                 Err(error) => Failure::Refused(error),
             },
@@ -419,14 +419,18 @@ mod tests {
             Turn::Appended { sequence: 3, count: 1, tickets: vec![log.submit(b"x").unwrap()], _room };
         let refused = || Turn::Failed(Failure::Refused(Error::new(ErrorKind::Busy, "no room")));
         let in_part = Turn::Failed(unknown(1, &Error::new(ErrorKind::Busy, "no room")));
-        for (behind, submitted) in
-            [(vec![Turn::Probe { sequence: 2 }, went_in], 3), (vec![in_part], 1), (vec![refused()], 2)]
-        {
+        for (behind, submitted) in [
+            (vec![Turn::Probe { sequence: 2, _held: budget::Held::default() }, went_in], 3),
+            (vec![in_part], 1),
+            (vec![refused()], 2),
+        ] {
             let status = answer_with_behind(behind, submitted).await.unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
             assert!(status.message().contains("outcome unknown: a later request"), "{status}");
         }
-        for behind in [vec![], vec![refused()], vec![Turn::Probe { sequence: 2 }]] {
+        for behind in
+            [vec![], vec![refused()], vec![Turn::Probe { sequence: 2, _held: budget::Held::default() }]]
+        {
             let reply = answer_with_behind(behind, 1).await.unwrap();
             assert_eq!(reply.reply, Some(Reply::Full(true)));
         }

@@ -11,10 +11,10 @@
 
 use super::reply::{ENTRY_BYTES, Part, Reply};
 use super::{Limits, LogspecService, about_to_end};
-use crate::accounts::Payer;
+use crate::accounts::{Payer, Resource};
 use crate::gauges::{Counted, Open};
 use crate::proto::logspec::ReadRequest;
-use crate::verbatim::{Answers, Memory, pay};
+use crate::verbatim::{Answers, Memory, ahead, pay, settle};
 use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
 use futures_util::stream;
 use std::future::poll_fn;
@@ -107,11 +107,13 @@ impl Reading {
                 Some(reader) => reader,
                 None => self.begin().await?,
             };
+            let ahead =
+                if self.is_mapped { None } else { Some(ahead(&self.payer, limits.reply_bytes).await) };
             let mut gathering = Gathering::new(self.next, self.rest.take());
             let gathered = if self.at_tail {
                 gathering.gather(&mut reader, &limits)
             } else {
-                let (turn, limits) = (self.service.host.turn_to_read().await, limits.clone());
+                let (turn, limits) = (self.payer.take(Resource::Turns, 1).await, limits.clone());
                 let work = tokio::task::spawn_blocking(move || {
                     let _turn = turn;
                     let gathered = gathering.gather(&mut reader, &limits);
@@ -126,6 +128,7 @@ impl Reading {
             self.at_tail = !more;
             let Gathering { parts, rest, next, .. } = gathering;
             self.rest = rest;
+            let ahead = ahead.filter(|_| !parts.is_empty());
             if parts.is_empty() && self.rest.is_none() {
                 poll_fn(|context| reader.poll_more(context)).await?;
             }
@@ -134,7 +137,7 @@ impl Reading {
             }
             self.reader = Some(reader);
             if !parts.is_empty() {
-                let memory = pay(Some(&self.payer), self.bytes_of(&parts)).await;
+                let memory = settle(&self.payer, ahead, self.bytes_of(&parts)).await;
                 self.next = next;
                 return Ok(Reply::Entries { parts, memory, is_in_memory: !self.is_mapped });
             }
@@ -159,11 +162,11 @@ impl Reading {
         let bytes = stored.unpacked_bytes();
         let entries = limits.reply_entries.min(stored.count() as usize);
         let reply = bytes.min(limits.reply_bytes) + ENTRY_BYTES * entries;
-        let memory = pay(Some(&self.payer), bytes + reply).await;
+        let memory = pay(&self.payer, bytes + reply).await;
         if bytes <= UNPACKED_AT_ONCE_MAX {
             return Ok((stored.unpack()?, memory));
         }
-        let turn = self.service.host.turn_to_read().await;
+        let turn = self.payer.take(Resource::Turns, 1).await;
         let work = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             stored.unpack().map(|batch| (batch, memory))

@@ -6,6 +6,7 @@
 //! Invariants:
 //! - Responses come in the order of the requests, one for each.
 //! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
+//! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
 
 use super::NativeOptions;
 use crate::budget::{Held, Ledger};
@@ -49,8 +50,16 @@ pub struct AppendStream {
 }
 
 enum Pending {
-    Submitted { ticket: Ticket, bytes: usize, _held: Held },
-    Answered(AppendResponse),
+    Submitted {
+        ticket: Ticket,
+        bytes: usize,
+        _held: Held,
+    },
+    /// Its answer is ready, and waits for those before it.
+    Answered {
+        response: AppendResponse,
+        _held: Held,
+    },
 }
 
 struct Stalled {
@@ -137,10 +146,10 @@ impl AppendStream {
             }
         }
         if request.batch.is_empty() {
-            return self.pending.push_back(Pending::Answered(appended(0, 0)));
+            return self.answered(appended(0, 0), held);
         }
         match Batch::decode(request.batch) {
-            Err(error) => self.refuse(&error, false),
+            Err(error) => self.refuse(&error, held),
             Ok(batch) => self.submit(batch, held),
         }
     }
@@ -167,24 +176,28 @@ impl AppendStream {
                 self.bytes += bytes;
                 self.pending.push_back(Pending::Submitted { ticket, bytes, _held: held.queued() });
             }
-            Some(Err(error)) => self.refuse(&error, false),
+            Some(Err(error)) => self.refuse(&error, held),
             None => {
                 let what = format!("the log's queue was full for {:?}", self.room_timeout);
-                self.refuse(&Error::new(ErrorKind::Busy, what), false);
+                self.refuse(&Error::new(ErrorKind::Busy, what), held);
             }
         }
     }
 
-    fn refuse(&mut self, error: &Error, in_doubt: bool) {
-        let response = refused(&self.host, error, in_doubt);
-        self.pending.push_back(Pending::Answered(response));
+    fn refuse(&mut self, error: &Error, held: Held) {
+        let response = refused(&self.host, error, false);
+        self.answered(response, held);
+    }
+
+    fn answered(&mut self, response: AppendResponse, held: Held) {
+        self.pending.push_back(Pending::Answered { response, _held: held.answered() });
     }
 
     /// The answer to the oldest request; None: there is no request.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<AppendResponse>> {
         let settled = match self.pending.front_mut() {
             None => return Poll::Ready(None),
-            Some(Pending::Answered(_)) => None,
+            Some(Pending::Answered { .. }) => None,
             Some(Pending::Submitted { ticket, .. }) => Some(ready!(Pin::new(ticket).poll(context))),
         };
         let front = self.pending.pop_front();
@@ -192,7 +205,7 @@ impl AppendStream {
             self.bytes -= bytes;
         }
         Poll::Ready(match (front, settled) {
-            (Some(Pending::Answered(response)), _) => Some(response),
+            (Some(Pending::Answered { response, .. }), _) => Some(response),
             (_, Some(Ok(at))) => Some(appended(at.first.get(), at.count)),
             (_, Some(Err(error))) => Some(refused(&self.host, &error, true)),
             (_, None) => None,

@@ -3,17 +3,19 @@
 //! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
 //! written a moment ago, it is read at once.
 //!
-//! Invariant: what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds
-//! places in the log's mapping and no memory.
+//! Invariants:
+//! - what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds places in
+//!   the log's mapping and no memory;
+//! - keep-alives go out meanwhile: they need no share.
 //!
 //! Must not know: what is in a batch.
 
-use crate::accounts::Payer;
+use crate::accounts::{Payer, Resource};
 use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
-use crate::verbatim::{Answers, Memory, SHARED_BYTES_MIN, pay};
+use crate::verbatim::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use chiplog::{Error, ErrorKind, Index, Log, ReadMode, Reader, Start, StoredBatch, Timestamp};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -134,13 +136,16 @@ enum Stage {
         min: Index,
         start: Start,
     },
-    /// `at_tail`: what comes next was not there when it was last looked for.
-    Open {
-        reader: Box<Reader>,
-        at_tail: bool,
+    /// The records from `from` on are being read and paid for.
+    Coming {
+        from: Index,
+        coming: Coming,
     },
     Ended,
 }
+
+/// A reply's worth of batches, once it is read and its memory is paid for.
+type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Gathered>> + Send>>;
 
 /// What was read for one reply.
 struct Gathered {
@@ -148,6 +153,7 @@ struct Gathered {
     batches: Vec<StoredBatch>,
     bytes: u64,
     records: u64,
+    memory: Memory,
     failed: Option<Error>,
 }
 
@@ -159,7 +165,7 @@ impl Reading {
             match std::mem::replace(&mut self.stage, Stage::Ended) {
                 Stage::Ended => None,
                 Stage::Waiting { min, start } => Some(self.open(min, start).await),
-                Stage::Open { reader, at_tail } => self.read(reader, at_tail).await.transpose(),
+                Stage::Coming { from, coming } => self.read(from, coming).await.transpose(),
             }
         };
         let response = tokio::select! {
@@ -183,7 +189,7 @@ impl Reading {
                 Ok(more) => more?, // a log that takes nothing more never gets there
                 Err(_) => {
                     self.stage = Stage::Waiting { min, start };
-                    return Ok(self.response(Vec::new(), None).await);
+                    return Ok(self.position(None).await);
                 }
             }
         }
@@ -195,12 +201,13 @@ impl Reading {
             _ => self.log.reader(start)?,
         };
         let next = reader.position();
-        self.stage = Stage::Open { reader: Box::new(reader), at_tail: false };
-        Ok(self.response(Vec::new(), Some(next)).await)
+        let coming = self.fetch(Box::new(reader), false);
+        self.stage = Stage::Coming { from: next, coming };
+        Ok(self.position(Some(next)).await)
     }
 
     /// None: all that was asked for was told.
-    async fn read(&mut self, mut reader: Box<Reader>, mut at_tail: bool) -> chiplog::Result<Option<Reply>> {
+    async fn read(&mut self, mut from: Index, mut coming: Coming) -> chiplog::Result<Option<Reply>> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
             if let Some(error) = self.failed.take() {
@@ -209,31 +216,21 @@ impl Reading {
             if self.bytes_left == 0 || self.records_left == 0 {
                 return Ok(None);
             }
-            let bytes_max = self.reply_bytes.min(self.bytes_left);
-            let records_max = self.records_left;
-            let got = if at_tail {
-                gather(reader, bytes_max, records_max)
-            } else {
-                let turn = self.host.turn_to_read().await;
-                let reading = tokio::task::spawn_blocking(move || {
-                    let _turn = turn;
-                    gather(reader, bytes_max, records_max)
-                });
-                reading.await.map_err(|_| gone())?
+            let Ok(got) = timeout_at(deadline, &mut coming).await else {
+                self.stage = Stage::Coming { from, coming };
+                return Ok(Some(self.position(Some(from)).await));
             };
-            reader = got.reader;
-            self.failed = got.failed;
-            if !got.batches.is_empty() {
-                self.bytes_left = self.bytes_left.saturating_sub(got.bytes);
-                self.records_left = self.records_left.saturating_sub(got.records);
-                let position = reader.position();
-                if !self.is_mapped {
-                    let _ = reader.seek(position); // lets go of the block that it has in memory
-                }
-                let response = self.response(got.batches, Some(position)).await;
+            let Gathered { reader, batches, bytes, records, memory, failed } = got?;
+            self.failed = failed;
+            from = reader.position();
+            if !batches.is_empty() {
                 // A short reply: the tail was reached.
-                self.stage = Stage::Open { reader, at_tail: got.bytes < bytes_max };
-                return Ok(Some(response));
+                let at_tail = bytes < self.reply_bytes.min(self.bytes_left);
+                self.bytes_left = self.bytes_left.saturating_sub(bytes);
+                self.records_left = self.records_left.saturating_sub(records);
+                let coming = self.fetch(reader, at_tail);
+                self.stage = Stage::Coming { from, coming };
+                return Ok(Some(self.reply(batches, Some(from), memory)));
             }
             if self.failed.is_some() {
                 continue;
@@ -241,25 +238,50 @@ impl Reading {
             if !self.follow {
                 return Ok(None);
             }
-            at_tail = true;
-            match timeout_at(deadline, more(&mut reader)).await {
-                Ok(more) => more?,
-                Err(_) => {
-                    let response = self.response(Vec::new(), Some(reader.position())).await;
-                    self.stage = Stage::Open { reader, at_tail };
-                    return Ok(Some(response));
-                }
-            }
+            coming = self.fetch(reader, true);
         }
     }
 
-    async fn response(&self, batches: Vec<StoredBatch>, next: Option<Index>) -> Reply {
-        let copied = |batch: &StoredBatch| match batch.bytes().len() {
-            bytes if !self.is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
-            _ => BATCH_HEAD_BYTES,
-        };
-        let bytes = batches.iter().map(copied).sum();
-        let memory = pay(Some(&self.payer), bytes).await;
+    /// Reads the next reply's worth. `at_tail`: what comes next was not there when it was last looked for.
+    fn fetch(&self, mut reader: Box<Reader>, at_tail: bool) -> Coming {
+        let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, at_tail && self.follow);
+        let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
+        Box::pin(async move {
+            if waits {
+                more(&mut reader).await?;
+            }
+            let ahead = if is_mapped { None } else { Some(ahead(&payer, bytes_max as usize).await) };
+            let mut got = if at_tail {
+                gather(reader, bytes_max, records_max)
+            } else {
+                let turn = payer.take(Resource::Turns, 1).await;
+                let reading = tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    gather(reader, bytes_max, records_max)
+                });
+                reading.await.map_err(|_| gone())?
+            };
+            if !is_mapped {
+                let _ = got.reader.seek(got.reader.position()); // lets go of the block that it has in memory
+            }
+            if !got.batches.is_empty() {
+                let copied = |batch: &StoredBatch| match batch.bytes().len() {
+                    bytes if !is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
+                    _ => BATCH_HEAD_BYTES,
+                };
+                got.memory = settle(&payer, ahead, got.batches.iter().map(copied).sum()).await;
+            }
+            Ok(got)
+        })
+    }
+
+    /// A reply without batches: how far the log is, and that the server is there.
+    async fn position(&mut self, next: Option<Index>) -> Reply {
+        let memory = pay(&self.payer, BATCH_HEAD_BYTES).await;
+        self.reply(Vec::new(), next, memory)
+    }
+
+    fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
         let info = self.log.info();
         Reply { batches, last: info.last, first: info.first, next, memory }
     }
@@ -291,7 +313,7 @@ fn gather(mut reader: Box<Reader>, bytes_max: u64, records_max: u64) -> Gathered
             }
         }
     }
-    Gathered { reader, batches, bytes, records, failed }
+    Gathered { reader, batches, bytes, records, memory: None, failed }
 }
 
 /// Waits at the tail.

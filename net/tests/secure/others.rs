@@ -9,6 +9,9 @@ use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::listener::Settings;
 use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
 use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::v1::follow_client::FollowClient;
+use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
+use chiplog_net::proto::v1::{FollowRequest, ReadRequest, follow_request, read_request};
 use chiplog_net::refusals::Refusal;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
@@ -129,7 +132,8 @@ async fn unpacked_batches_stay_within_the_answer_budget() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
     let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 100, ..BudgetLimits::default() };
-    let settings = Settings::default();
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = Some(Duration::from_secs(6));
     let budget = Budget::new(limits, settings.refusals.clone());
     let server = Served::with_large_batches(settings, budget.clone()).await;
     packed(&server, 4).await;
@@ -142,6 +146,44 @@ async fn readers_that_take_nothing_give_way_to_readers_of_their_address() {
         in_time("reads of others", read(&channel, 2 * UNPACKED / (64 << 10))).await;
     }
     assert!(server.refusals.read(Refusal::SlowReader) > 0);
+}
+
+/// Keep-alives waited for the memory that other readers held: a reader left its server for one that was no better.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn positions_go_out_while_batches_wait_for_memory() {
+    // Less than one unpacked batch: one of them takes all there is.
+    let limits = BudgetLimits { answer_bytes: 4 << 20, share_percent: 100, ..BudgetLimits::default() };
+    let mut settings = Settings::default();
+    settings.limits.slow_reader = None; // nobody gives way
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let server = Served::with_large_batches(settings, budget.clone()).await;
+    packed(&server, 4).await;
+    let log = server.log.clone();
+    // Small batches are copied into the reply: more than one goes out without memory.
+    let small = move || (0..8).for_each(|_| _ = log.append(&[7; 4 << 10]).unwrap());
+    tokio::task::spawn_blocking(small).await.unwrap();
+    let target = Target::new(&server.address);
+    let attack = attacks::read_nothing(&target, Service::Logspec, 1, 4, 64 << 10);
+    until("they hold it all", || budget.answers_waiting() >= 2).await;
+    let channel = target.endpoint().connect().await.unwrap();
+    let keep_alive_millis = 10;
+    let start = Some(read_request::Start::Last(8));
+    let read = ReadRequest { start, follow: true, keep_alive_millis, ..Default::default() };
+    let mut reads = NativeClient::new(channel.clone()).read(read).await.unwrap().into_inner();
+    let start = Some(follow_request::Start::Oldest(true));
+    let follow = FollowRequest { start, keep_alive_millis, ..Default::default() };
+    let mut feeds = FollowClient::new(channel).follow(follow).await.unwrap().into_inner();
+    for n in 0..5 {
+        let reply = in_time("a reader's keep-alive", reads.message()).await.unwrap().unwrap();
+        assert_eq!((reply.batches.len(), reply.next), (0, reply.last - 7), "{n}");
+        let reply = in_time("a follower's keep-alive", feeds.message()).await.unwrap().unwrap();
+        assert!(reply.bodies.is_empty() && reply.head.is_empty(), "{n}");
+    }
+    drop(attack);
+    let records = async { while reads.message().await.unwrap().unwrap().batches.is_empty() {} };
+    in_time("a reader's records", records).await;
+    let blocks = async { while feeds.message().await.unwrap().unwrap().head.is_empty() {} };
+    in_time("a follower's blocks", blocks).await;
 }
 
 /// Thousands of streams that nobody read took the processors and a gigabyte: the others appended nothing meanwhile.

@@ -1,8 +1,10 @@
 //! Tokens: who gets how far, over the wire; and what a client does with its token.
 
+use crate::attacks::Target;
 use crate::support::{PATIENCE, Served};
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::access::{Role, digest_of};
+use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom};
 use chiplog_net::listener::Settings;
 use chiplog_net::logspec::AppendRequest;
@@ -15,8 +17,10 @@ use chiplog_net::proto::v1::read_request::Start as From;
 use chiplog_net::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, WatchRequest};
 use chiplog_net::refusals::Refusal;
 use chiplog_net::status::from_status;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 async fn served() -> Served {
@@ -165,4 +169,38 @@ async fn who_loses_a_token_or_its_role_loses_the_streams() {
     third.send(NativeAppend { log: String::new(), batch: batch() }).await.unwrap();
     assert!(message(&mut of_admin).await.unwrap().is_some());
     assert_eq!(server.log.info().last, Index(last.get() + 1));
+}
+
+/// A token was shown on as many connections as there were: clients of other tokens found no place.
+#[tokio::test]
+async fn connections_of_a_token_are_bounded() {
+    let limits = BudgetLimits { connections_per_token: 2, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let tokens: String = ["a", "b"].map(|token| format!("read:{}\n", digest_of(token))).concat();
+    let server = Served::with(settings, Some(tokens.parse().unwrap()), budget, 1 << 20).await;
+    let ask = async |channel: &Channel, token: &str| {
+        let target = Target::new(&server.address).token(token);
+        let info = target.request(InfoRequest { allow_stale: true });
+        LogClient::new(channel.clone()).info(info).await.map(drop)
+    };
+    let mut channels = Vec::new();
+    for _ in 0..3 {
+        channels.push(server.plain().await);
+    }
+    for n in [0, 1, 0, 1] {
+        ask(&channels[n], "a").await.unwrap();
+    }
+    let status = ask(&channels[2], "a").await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("the token of this call"), "{status}");
+    server.refused(Refusal::ConnectionsOfToken, 1).await;
+    ask(&channels[2], "b").await.unwrap();
+    // A connection that is closed makes room.
+    drop(channels.remove(0));
+    let begun = Instant::now();
+    while ask(&channels[1], "a").await.is_err() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

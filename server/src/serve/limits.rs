@@ -109,6 +109,29 @@ impl Limits {
         within("slow_reader_millis", self.slow_reader_millis, 0, MILLIS_MAX)
     }
 
+    /// For so many connections only; those of one address keep their part of all.
+    pub(super) fn lower_connections(&mut self, room: u64) {
+        let part = u128::from(self.connections_per_address_max) * u128::from(room)
+            / u128::from(self.connections_max.max(1));
+        let part = u64::try_from(part).unwrap_or(u64::MAX).max(1);
+        self.connections_per_address_max = self.connections_per_address_max.min(part);
+        self.connections_max = room;
+    }
+
+    /// Where one address or token has less than twice what the largest message takes: one client that sends it slowly keeps
+    /// the others of its address or token waiting. None: there is enough.
+    pub(super) fn small_share(&self, message_bytes_max: u64) -> Option<String> {
+        let share = self.inflight_bytes_max.0 / 100 * self.share_percent;
+        (share < 2 * message_bytes_max).then(|| {
+            let enough = (2 * message_bytes_max).div_ceil(self.share_percent) * 100;
+            format!(
+                "limits.share_percent of limits.inflight_bytes_max is {share} bytes, less than two of the largest messages \
+                 ({message_bytes_max} bytes each): one client can keep the appends of its address and token waiting. Set \
+                 limits.inflight_bytes_max to {enough} at least, or lower limits.message_bytes_max"
+            )
+        })
+    }
+
     /// Bytes of the largest message; with `batch_bytes_max` of the log.
     pub(super) fn message_bytes_max(&self, batch_bytes_max: u32) -> u64 {
         let needed = u64::from(batch_bytes_max) + FRAME_BYTES;
@@ -157,6 +180,7 @@ impl Limits {
             answer_bytes: self.answer_bytes_max.0 as usize,
             answer_connection_bytes: self.answer_connection_bytes_max.0 as usize,
             streams: self.streams_total_max as usize,
+            connections_per_token: self.connections_per_address_max as usize,
             share_percent: self.share_percent as u8, // bounded
         }
     }
@@ -197,6 +221,38 @@ mod tests {
         assert_eq!(connections_within(descriptors_for(u64::MAX)), u64::MAX - DESCRIPTORS);
     }
 
+    /// A server that lowered its connections let one address have all of them.
+    #[test]
+    fn connections_of_an_address_follow_those_of_all() {
+        for (all, each, room, want) in
+            [(4096, 1024, 512, 128), (4096, 4096, 512, 512), (100, 1, 50, 1), (8, 3, 2, 1)]
+        {
+            let mut limits =
+                Limits { connections_max: all, connections_per_address_max: each, ..Limits::default() };
+            limits.lower_connections(room);
+            assert_eq!((limits.connections_max, limits.connections_per_address_max), (room, want));
+        }
+    }
+
+    #[test]
+    fn share_smaller_than_two_messages_is_told() {
+        let defaults = Limits::default();
+        assert_eq!(defaults.small_share(MESSAGE_BYTES), None);
+        assert!(defaults.small_share(MESSAGE_BYTES + 1).is_some());
+        let mut small = Limits { inflight_bytes_max: Size(256 << 20), ..defaults };
+        let told = small.small_share(MESSAGE_BYTES).unwrap();
+        let enough: u64 = told.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
+        small.inflight_bytes_max = Size(enough);
+        assert_eq!(small.small_share(MESSAGE_BYTES), None, "{told}");
+    }
+
+    /// The bound was 19 GiB, 16 of it windows: no figure that memory could be judged by.
+    #[test]
+    fn default_memory_is_bounded_by_four_gibibytes() {
+        let bytes = Limits::default().memory_bytes_max(&Options::default(), 64 << 20);
+        assert!(bytes <= 4 << 30, "{} MiB", bytes >> 20);
+    }
+
     /// Each option sets its own limit, and no other.
     #[test]
     fn every_option_is_used() {
@@ -234,6 +290,7 @@ mod tests {
         assert_eq!(limits.message_bytes_max(1 << 30), 5);
         let budget = limits.budget();
         assert_eq!((budget.streams, budget.share_percent), (12, 13));
+        assert_eq!(budget.connections_per_token, 2);
         assert_eq!((budget.answer_connection_bytes, budget.answer_bytes), (14, 15));
         let BudgetLimits { bytes, connection_bytes, wait, .. } = budget;
         assert_eq!((connection_bytes, bytes, wait), (6, 7, Duration::from_millis(8)));

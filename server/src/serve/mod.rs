@@ -121,7 +121,14 @@ impl Server {
             let what = "give this server a number: --node N, or `node = N` in the file; never that of another server of the cluster, nor of one that was removed";
             return Err(Failure::usage(what));
         }
-        config.limits.connections_max = room_for_connections(config.limits.connections_max);
+        let connections = config.limits.connections_max;
+        let room = room_for_connections(connections);
+        if room < connections {
+            config.limits.lower_connections(room);
+        }
+        if let Some(warning) = config.limits.small_share(config.message_bytes_max()? as u64) {
+            tracing::warn!("{warning}");
+        }
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;

@@ -38,6 +38,8 @@ pub(crate) enum Attack {
     UnreadReads,
     /// 20 connections without a token watch the server's health, 200 streams each
     HealthWatches,
+    /// The same with half-open checks and watches: their requests never end
+    HalfOpenHealth,
     /// Connections from four addresses say nothing, and are made again when they are closed
     Connections,
     /// One client appends packed batches that cannot be unpacked
@@ -52,6 +54,8 @@ const PACKED_STREAMS: usize = 10;
 const ANNOUNCING: usize = 8;
 const ANNOUNCED_STREAMS: usize = 32;
 const ANNOUNCED_BYTES: u32 = 30 << 20;
+/// A stream that is not read is begun again after so long.
+const HELD: Duration = Duration::from_secs(20);
 const RENEWED: Duration = Duration::from_secs(5);
 /// From each address.
 const SILENT: usize = 1100;
@@ -67,7 +71,7 @@ fn parts(attack: Attack) -> usize {
     match attack {
         Attack::PackedReads => CONNECTIONS * PACKED_STREAMS,
         Attack::Announced => ANNOUNCING * ANNOUNCED_STREAMS,
-        Attack::UnreadReads | Attack::HealthWatches => CONNECTIONS * STREAMS,
+        Attack::UnreadReads | Attack::HealthWatches | Attack::HalfOpenHealth => CONNECTIONS * STREAMS,
         Attack::Connections => 4 * SILENT,
         Attack::Garbage => 1,
     }
@@ -85,7 +89,8 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
     nice(10)?;
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let token = (attack != Attack::HealthWatches).then(|| format!("Bearer {token}"));
+    let is_tokenless = matches!(attack, Attack::HealthWatches | Attack::HalfOpenHealth);
+    let token = (!is_tokenless).then(|| format!("Bearer {token}"));
     let target = Target { address: address.to_owned(), token, begun: Arc::default() };
     crate::block_on(async move {
         let mut tasks = JoinSet::new();
@@ -111,9 +116,18 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
 async fn keep_at_it(attack: Attack, target: Target, part: usize) {
     loop {
         let _ = match attack {
-            Attack::PackedReads => hold(&target, "/logspec.Log/Read", READ_ALL, PACKED_STREAMS).await,
-            Attack::UnreadReads => hold(&target, "/logspec.Log/Read", READ_ALL, STREAMS).await,
-            Attack::HealthWatches => hold(&target, "/grpc.health.v1.Health/Watch", NOTHING, STREAMS).await,
+            Attack::PackedReads => {
+                hold(&target, "/logspec.Log/Read", || whole(READ_ALL), PACKED_STREAMS).await
+            }
+            Attack::UnreadReads => hold(&target, "/logspec.Log/Read", || whole(READ_ALL), STREAMS).await,
+            Attack::HealthWatches => hold(&target, HEALTH[1], || whole(NOTHING), STREAMS).await,
+            // A whole message and no end; and not even a message.
+            Attack::HalfOpenHealth if part.is_multiple_of(4) => {
+                hold(&target, HEALTH[0], || endless(NOTHING[..3].to_vec()), STREAMS).await
+            }
+            Attack::HalfOpenHealth => {
+                hold(&target, HEALTH[part % 2], || endless(NOTHING.to_vec()), STREAMS).await
+            }
             Attack::Announced => announce(&target, part).await,
             Attack::Connections => connect(&target, part).await,
             Attack::Garbage => append_garbage(&target).await,
@@ -126,6 +140,21 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
 const READ_ALL: &[u8] = &[0, 0, 0, 0, 2, 0x08, 0x01];
 /// An empty message, in its frame.
 const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
+const HEALTH: [&str; 2] = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+
+fn whole(message: &'static [u8]) -> Body {
+    Body::new(Full::new(Bytes::from_static(message)))
+}
+
+/// A body that begins so, and never goes on.
+fn endless(head: Vec<u8>) -> Body {
+    Body::new(StreamBody::new(stream::unfold(Some(head), |head| async {
+        match head {
+            Some(head) => Some((Ok::<_, Status>(http_body::Frame::data(Bytes::from(head))), None)),
+            None => std::future::pending().await,
+        }
+    })))
+}
 
 async fn channel(target: &Target) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", target.address))?;
@@ -147,22 +176,28 @@ async fn call(target: &Target, mut channel: Channel, path: &str, body: Body) -> 
 }
 
 /// Streams of one connection that are begun and not read.
-async fn hold(target: &Target, path: &'static str, message: &'static [u8], streams: usize) -> Result<()> {
+async fn hold(
+    target: &Target,
+    path: &'static str,
+    body: impl Fn() -> Body + Copy + Send + 'static,
+    streams: usize,
+) -> Result<()> {
     let channel = channel(target).await?;
     let mut open = JoinSet::new();
     for _ in 0..streams {
         let (target, channel) = (target.clone(), channel.clone());
         open.spawn(async move {
             loop {
-                let body = Body::new(Full::new(Bytes::from_static(message)));
-                let held = call(&target, channel.clone(), path, body).await;
+                // A half-open call may have no answer before it ends.
                 target.begun.fetch_add(1, Ordering::Relaxed);
+                let held = timeout(HELD, call(&target, channel.clone(), path, body())).await;
                 match held {
-                    Ok(held) if held.headers().get("grpc-status").is_none() => {
+                    Ok(Ok(held)) if held.headers().get("grpc-status").is_none() => {
                         // Long enough to hold what was sent; a stream that the server ended is begun again.
-                        sleep(Duration::from_secs(20)).await;
+                        sleep(HELD).await;
                         drop(held);
                     }
+                    Err(_) => {}
                     _ => sleep(Duration::from_millis(500)).await,
                 }
             }
@@ -181,19 +216,10 @@ async fn announce(target: &Target, part: usize) -> Result<()> {
         open.spawn(async move {
             loop {
                 let head = [&[0], &ANNOUNCED_BYTES.to_be_bytes()[..], &[7; 4]].concat();
-                // The rest never comes.
-                let body = StreamBody::new(stream::unfold(Some(head), |head| async {
-                    match head {
-                        Some(head) => {
-                            Some((Ok::<_, Status>(http_body::Frame::data(Bytes::from(head))), None))
-                        }
-                        None => std::future::pending().await,
-                    }
-                }));
                 target.begun.fetch_add(1, Ordering::Relaxed);
                 let begun = Instant::now();
                 let _ = timeout(RENEWED, async {
-                    let _held = call(&target, channel.clone(), path, Body::new(body)).await;
+                    let _held = call(&target, channel.clone(), path, endless(head)).await;
                     std::future::pending::<()>().await;
                 })
                 .await;

@@ -3,7 +3,7 @@
 
 use crate::attackers::Attack;
 use crate::others::{self, CALLS, Times};
-use crate::report::{Output, mib};
+use crate::report::{Common, mib};
 use crate::servers::{PATIENCE, Sample, Servers, WorkDir, bound};
 use anyhow::{Context, Result, ensure};
 use chiplog::{Codec, Index};
@@ -14,7 +14,6 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -40,14 +39,8 @@ pub(crate) struct Options {
     /// docs/configuration.md explains]
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
-    /// Where to put the servers' files; a directory of the run's own is made in it and removed
-    #[arg(long, value_name = "DIR", default_value = "target/load")]
-    dir: PathBuf,
-    /// Further settings of the server, as `chiplog serve --set` takes them
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
     #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,7 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         report.met &= attacked.met;
         report.attacks.push(attacked);
     }
-    options.output.put(&table(&report), &report)?;
+    options.common.output.put(&table(&report), &report)?;
     Ok(report.met)
 }
 
@@ -105,13 +98,13 @@ fn name(attack: Attack) -> String {
 }
 
 fn one(attack: Attack, options: &Options) -> Result<Attacked> {
-    let dir = WorkDir::new(&options.dir, &format!("attack-{}", name(attack)))?;
+    let dir = WorkDir::new(&options.common.dir, &format!("attack-{}", name(attack)))?;
     let (own, attackers) = (new_token()?, new_token()?);
     let tokens = dir.path.join("tokens");
     let line = |token: &str| format!("{}:{}\n", Role::Append, digest_of(token));
     fs::write(&tokens, line(&own) + &line(&attackers))?;
     let mut settings = vec![format!("auth.tokens={}", tokens.display()), "insecure=true".to_owned()];
-    settings.extend(options.set.iter().cloned());
+    settings.extend(options.common.set.iter().cloned());
     let servers = Servers::start(&dir.path, 1, settings)?;
     let address = servers.address(1);
     let record = fill(address, &own, attack)?;

@@ -1,4 +1,6 @@
-//! Others: well-behaved clients. Each makes one call after the other, and every call's time is kept.
+//! Others: well-behaved clients. Each makes its calls on a schedule, whether or not the earlier ones have been answered,
+//! and the time of a call counts from when it was due. So a server that stands still for a second shows in the time of
+//! every call that was due in that second, not of one.
 //!
 //! Must not know: what else goes on.
 
@@ -6,13 +8,18 @@ use anyhow::Result;
 use chiplog::{Error, Index, Start};
 use chiplog_net::client::{Client, ClientOptions, ProducerOptions, ReadFrom, ReaderOptions, Secret};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 const APPENDERS: usize = 4;
 const READERS: usize = 2;
 const RECORD_BYTES: usize = 256;
+/// From one call of a client to the next.
+const APPEND_EVERY: Duration = Duration::from_millis(20);
+const READ_EVERY: Duration = Duration::from_millis(50);
+const CONNECT_EVERY: Duration = Duration::from_millis(100);
 
 /// What is measured of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,21 +87,27 @@ fn times(call: Call, all: &[Done]) -> Times {
     Times { call, count: of.len(), failed, p50_millis: at(0.5), p99_millis: at(0.99), max_millis: at(1.0) }
 }
 
-/// Keeps the time of a call. Returns false once the time is over.
-async fn one(
-    done: &mut Vec<Done>,
-    call: Call,
-    end: Instant,
-    work: impl Future<Output = Result<(), Error>>,
-) -> bool {
-    let begun = Instant::now();
-    let outcome = timeout_at(end, work).await;
-    let failed = matches!(outcome, Ok(Err(_)));
-    done.push(Done { call, took: begun.elapsed(), failed });
-    if failed {
-        sleep(Duration::from_millis(50)).await;
+/// Makes a call each `every` until the end, and returns how long each took from when it was due.
+async fn on_schedule<F>(call: Call, every: Duration, end: Instant, make: impl Fn() -> F) -> Vec<Done>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let mut calls = JoinSet::new();
+    let mut due = Instant::now();
+    while due < end {
+        sleep_until(due).await;
+        let work = make();
+        calls.spawn(async move {
+            let outcome = timeout_at(end, work).await;
+            Done { call, took: due.elapsed(), failed: matches!(outcome, Ok(Err(_))) }
+        });
+        due += every;
     }
-    outcome.is_ok()
+    let mut done = Vec::new();
+    while let Some(call) = calls.join_next().await {
+        done.extend(call);
+    }
+    done
 }
 
 async fn client(address: &str, options: &ClientOptions, end: Instant) -> Option<Client> {
@@ -108,44 +121,61 @@ async fn client(address: &str, options: &ClientOptions, end: Instant) -> Option<
 }
 
 async fn append(address: String, options: ClientOptions, n: u8, end: Instant) -> Vec<Done> {
-    let mut done = Vec::new();
-    let Some(client) = client(&address, &options, end).await else { return done };
+    let Some(client) = client(&address, &options, end).await else { return Vec::new() };
     let mut producing = ProducerOptions::default();
     producing.exactly_once = false; // what is measured is the append, not the session
-    let Ok(producer) = client.producer(producing).await else { return done };
-    let record = [n; RECORD_BYTES];
-    let append = async || producer.append(&record).await?.await.map(drop);
-    while one(&mut done, Call::Append, end, append()).await {}
-    done
+    let Ok(producer) = client.producer(producing).await else { return Vec::new() };
+    let producer = Arc::new(producer);
+    on_schedule(Call::Append, APPEND_EVERY, end, || {
+        let producer = producer.clone();
+        async move { producer.append(&[n; RECORD_BYTES]).await?.await.map(drop) }
+    })
+    .await
 }
 
 async fn read(address: String, options: ClientOptions, record: Index, end: Instant) -> Vec<Done> {
-    let mut done = Vec::new();
-    let Some(client) = client(&address, &options, end).await else { return done };
-    let read = async || {
+    let Some(client) = client(&address, &options, end).await else { return Vec::new() };
+    on_schedule(Call::Read, READ_EVERY, end, || {
         let mut options = ReaderOptions::default();
         (options.follow, options.from) = (false, ReadFrom::Any);
         let mut reader = client.reader_with(Start::Index(record), options);
-        reader.next_record().await.map(drop)
-    };
-    while one(&mut done, Call::Read, end, read()).await {
-        sleep(Duration::from_millis(10)).await;
-    }
-    done
+        async move { reader.next_record().await.map(drop) }
+    })
+    .await
 }
 
 async fn connect(address: String, options: ClientOptions, end: Instant) -> Vec<Done> {
-    let mut done = Vec::new();
-    let connect = async || Client::connect([&*address], options.clone()).await?.info().await.map(drop);
-    while one(&mut done, Call::Connect, end, connect()).await {
-        sleep(Duration::from_millis(50)).await;
-    }
-    done
+    on_schedule(Call::Connect, CONNECT_EVERY, end, || {
+        let (address, options) = (address.clone(), options.clone());
+        async move { Client::connect([&*address], options).await?.info().await.map(drop) }
+    })
+    .await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One call after the other, a stall of two seconds was one slow call among thousands.
+    #[tokio::test(start_paused = true)]
+    async fn stall_shows_in_every_call_that_was_due() {
+        let begun = Instant::now();
+        let stall = begun + Duration::from_secs(4)..begun + Duration::from_secs(6);
+        let done =
+            on_schedule(Call::Append, Duration::from_millis(20), begun + Duration::from_secs(10), || {
+                let stall = stall.clone();
+                async move {
+                    if stall.contains(&Instant::now()) {
+                        sleep_until(stall.end).await;
+                    }
+                    Ok(())
+                }
+            })
+            .await;
+        let times = times(Call::Append, &done);
+        assert_eq!((times.count, times.failed), (500, 0));
+        assert!(times.p50_millis < 100.0 && times.p99_millis > 1800.0, "{times:?}");
+    }
 
     #[test]
     fn percentiles_are_of_the_calls_of_a_kind() {

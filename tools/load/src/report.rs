@@ -6,6 +6,19 @@ use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
 
+/// What every command has.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Where to put the servers' files; each run has a directory of its own there, and removes it if all is well
+    #[arg(long, value_name = "DIR", default_value = "target/load")]
+    pub(crate) dir: PathBuf,
+    /// Further settings of the servers, as `chiplog serve --set` takes them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
 /// Where results go.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Output {

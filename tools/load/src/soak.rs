@@ -6,7 +6,7 @@ mod faults;
 mod judge;
 mod samples;
 
-use crate::report::{Output, mib};
+use crate::report::{Common, mib};
 use crate::servers::{Sample, Servers, WorkDir};
 use anyhow::{Result, bail, ensure};
 use chiplog::Index;
@@ -17,7 +17,6 @@ use judge::{Judge, Tally};
 use samples::{Course, Point, courses};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -41,14 +40,8 @@ pub(crate) struct Options {
     /// Decides which faults come when
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Where to put the servers' files; a directory of the run's own is made in it, and removed if all is well
-    #[arg(long, value_name = "DIR", default_value = "target/load")]
-    dir: PathBuf,
-    /// Further settings of the servers, as `chiplog serve --set` takes them
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
     #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,17 +71,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     ensure!((1.0..=1e6).contains(&options.rate), "--rate has to be from 1 to 1000000");
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
     eprintln!("seed {seed}");
-    let mut dir = WorkDir::new(&options.dir, "soak")?;
+    let mut dir = WorkDir::new(&options.common.dir, "soak")?;
     let mut settings: Vec<String> =
         ["log.segment_bytes=4MiB", "cluster.heartbeat_millis=100", "cluster.election_timeout_millis=1000"]
             .map(str::to_owned)
             .into();
-    settings.extend(options.set.iter().cloned());
+    settings.extend(options.common.set.iter().cloned());
     let servers = Servers::start(&dir.path, 3, settings)?;
     let report = soak(options, seed, &servers, &dir);
     dir.keep = !report.as_ref().is_ok_and(|report| report.met);
     let report = report?;
-    options.output.put(&table(&report), &report)?;
+    options.common.output.put(&table(&report), &report)?;
     Ok(report.met)
 }
 

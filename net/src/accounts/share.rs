@@ -1,0 +1,305 @@
+//! Share: what one call holds, and from which accounts; how it waits for more.
+//!
+//! Invariant: a share gives back what it holds when it is dropped, also while its caller waits for more.
+
+use super::{Account, Accounts, Ask, Granted, Name, RESOURCES, Resource, Slots, Tier, Waiter, present};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use tokio::sync::Semaphore;
+
+/// Those accounts that one call takes from, and what it holds of them.
+#[derive(Debug)]
+pub(crate) struct Payer {
+    accounts: Arc<Accounts>,
+    slots: Slots,
+    tally: Arc<Tally>,
+    /// One small message may go out that no account counts.
+    spare: Semaphore,
+}
+
+/// What a call holds and waits for. Counted when it is granted, not when its caller hears of it: a client that takes
+/// nothing keeps the caller from hearing.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    held: [AtomicUsize; RESOURCES],
+    /// Since the call began; wraps.
+    given_back: [AtomicUsize; RESOURCES],
+    waiting: [AtomicUsize; RESOURCES],
+}
+
+impl Tally {
+    fn waits(&self, resource: Resource) {
+        self.waiting[resource as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn waits_no_more(&self, resource: Resource) {
+        self.waiting[resource as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn holds_more(&self, resource: Resource, amount: usize) {
+        self.held[resource as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    fn gives_back(&self, resource: Resource, amount: usize) {
+        self.held[resource as usize].fetch_sub(amount, Ordering::Relaxed);
+        self.given_back[resource as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+}
+
+/// What a call holds while others wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pressure {
+    pub(crate) held: usize,
+    /// Since the call began; wraps.
+    pub(crate) given_back: usize,
+}
+
+impl Payer {
+    pub(super) fn new(accounts: Arc<Accounts>, slots: Slots) -> Arc<Self> {
+        Arc::new(Self { accounts, slots, tally: Arc::default(), spare: Semaphore::new(1) })
+    }
+
+    /// The same accounts for one call, with the account of its token, by the token's digest.
+    pub(crate) fn for_call(&self, token: Option<[u8; 32]>) -> Arc<Self> {
+        let mut state = self.accounts.state();
+        let mut slots = self.slots;
+        if let Some(token) = token {
+            slots[Tier::Token as usize] = Some(state.named(Name::Token(token)));
+        }
+        for (_, slot) in
+            present(&self.slots).filter(|(tier, _)| token.is_none() || *tier != Tier::Token as usize)
+        {
+            state.accounts[slot].payers += 1;
+        }
+        drop(state);
+        Self::new(self.accounts.clone(), slots)
+    }
+
+    /// A share of nothing yet.
+    pub(crate) fn nothing(self: &Arc<Self>, resource: Resource) -> Share {
+        Share { payer: self.clone(), resource, amount: 0, wide: 0 }
+    }
+
+    /// So much of it now.
+    ///
+    /// # Errors
+    /// Whose limit has no room.
+    pub(crate) fn try_take(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Share, Tier> {
+        let mut share = self.nothing(resource);
+        share.try_grow(amount, amount)?;
+        Ok(share)
+    }
+
+    /// So much of it, once it can be had.
+    pub(crate) async fn take(self: &Arc<Self>, resource: Resource, amount: usize) -> Share {
+        self.nothing(resource).grow(amount, amount).await
+    }
+
+    /// What the call holds, if callers of other calls wait for what its accounts hold.
+    pub(crate) fn pressure(&self, resource: Resource) -> Option<Pressure> {
+        let read = |of: &[AtomicUsize; RESOURCES]| of[resource as usize].load(Ordering::Relaxed);
+        let held = read(&self.tally.held);
+        if held == 0 {
+            return None;
+        }
+        let mut state = self.accounts.state();
+        if state.waiting.is_empty() {
+            return None;
+        }
+        let in_line: usize =
+            present(&self.slots).map(|(_, slot)| state.meter(slot, resource).line.len()).sum();
+        (in_line > read(&self.tally.waiting))
+            .then(|| Pressure { held, given_back: read(&self.tally.given_back) })
+    }
+
+    /// The right to send one small message that no account counts, once the last such message is gone.
+    pub(crate) async fn spare(self: &Arc<Self>) -> Spare {
+        // It is never closed.
+        if let Ok(permit) = self.spare.acquire().await {
+            permit.forget();
+        }
+        Spare { payer: self.clone() }
+    }
+
+    fn tier_of(&self, slot: usize) -> Tier {
+        let tiers = [Tier::Connection, Tier::Address, Tier::Token, Tier::All];
+        tiers.into_iter().find(|tier| self.slots[*tier as usize] == Some(slot)).unwrap_or(Tier::All)
+    }
+}
+
+impl Drop for Payer {
+    fn drop(&mut self) {
+        let mut state = self.accounts.state();
+        for (_, slot) in present(&self.slots) {
+            let account = &mut state.accounts[slot];
+            account.payers -= 1;
+            if account.payers == 0 {
+                let gone: Account = state.accounts.remove(slot);
+                debug_assert!(gone.meters.iter().all(|m| m.used == 0 && m.line.is_empty()));
+                if let Some(name) = gone.name {
+                    state.named.remove(&name);
+                }
+            }
+        }
+    }
+}
+
+/// The right to one small message of a call that no account counts. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    payer: Arc<Payer>,
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.payer.spare.add_permits(1);
+    }
+}
+
+/// What somebody holds. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    payer: Arc<Payer>,
+    resource: Resource,
+    /// What the account of its connection holds.
+    amount: usize,
+    /// What the accounts that it has in common with other connections hold.
+    wide: usize,
+}
+
+impl Share {
+    /// How much it is.
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    fn ask(&self, want: usize, total: usize) -> Ask {
+        debug_assert_eq!(self.amount, self.wide, "a message in the log's queue grows no more");
+        let want = want.max(self.amount);
+        Ask { resource: self.resource, held: self.amount, want, total: total.max(want) }
+    }
+
+    /// It was granted so much.
+    fn granted(&mut self, amount: usize) {
+        self.payer.tally.holds_more(self.resource, amount - self.amount);
+        (self.amount, self.wide) = (amount, amount);
+    }
+
+    /// Makes it at least `want` now; it will be `total` in the end.
+    ///
+    /// # Errors
+    /// Whose limit has no room; nothing changed.
+    pub(crate) fn try_grow(&mut self, want: usize, total: usize) -> Result<(), Tier> {
+        if want <= self.amount {
+            return Ok(());
+        }
+        let (accounts, slots) = (&self.payer.accounts, &self.payer.slots);
+        let arrived = accounts.arrive(&mut accounts.state(), slots, self.ask(want, total));
+        let amount = arrived.map_err(|slot| self.payer.tier_of(slot))?;
+        self.granted(amount);
+        Ok(())
+    }
+
+    /// Makes it at least `want`, once that can be had; it will be `total` in the end. Given up, it is given back.
+    pub(crate) async fn grow(mut self, want: usize, total: usize) -> Self {
+        if want <= self.amount {
+            return self;
+        }
+        let accounts = self.payer.accounts.clone();
+        let ask = self.ask(want, total);
+        let arrived = {
+            let mut state = accounts.state();
+            accounts.arrive(&mut state, &self.payer.slots, ask).map_err(|slot| {
+                state.next += 1;
+                let (number, granted) = (state.next, Arc::<Granted>::default());
+                let (slots, tally) = (self.payer.slots, self.payer.tally.clone());
+                let waiter = Waiter { slots, ask, granted: granted.clone(), tally };
+                state.waiting.insert(number, waiter);
+                state.meter(slot, ask.resource).line.insert(self.payer.slots, number);
+                self.payer.tally.waits(ask.resource);
+                (number, granted)
+            })
+        };
+        let mut wait = match arrived {
+            Ok(amount) => {
+                self.granted(amount);
+                return self;
+            }
+            Err((number, granted)) => Wait { number, granted, share: Some(self) },
+        };
+        poll_fn(move |context| {
+            wait.granted.waker.register(context.waker());
+            match (wait.granted.amount.load(Ordering::Acquire), wait.share.take()) {
+                (amount @ 1.., Some(mut share)) => {
+                    (share.amount, share.wide) = (amount, amount);
+                    Poll::Ready(share)
+                }
+                (_, share) => {
+                    wait.share = share;
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Gives back what is beyond `to`.
+    pub(crate) fn shrink(&mut self, to: usize) {
+        self.give_back(to, to);
+    }
+
+    /// From now on, only its connection holds more than one piece of it.
+    pub(crate) fn keep_to_connection(&mut self) {
+        self.give_back(self.amount, 1);
+    }
+
+    fn give_back(&mut self, amount: usize, wide: usize) {
+        let to = (self.amount.min(amount), self.wide.min(wide));
+        if to == (self.amount, self.wide) {
+            return;
+        }
+        let from = (self.amount, self.wide);
+        (self.amount, self.wide) = to;
+        let (payer, resource) = (&self.payer, self.resource);
+        payer.tally.gives_back(resource, from.0 - to.0);
+        payer.accounts.release(&payer.slots, resource, from, to);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
+/// A place in line.
+struct Wait {
+    number: u64,
+    granted: Arc<Granted>,
+    /// None: it was given to its caller.
+    share: Option<Share>,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let Some(mut share) = self.share.take() else { return };
+        let (accounts, slots) = (share.payer.accounts.clone(), share.payer.slots);
+        let mut state = accounts.state();
+        if state.waiting.remove(&self.number).is_none() {
+            drop(state);
+            let amount = self.granted.amount.load(Ordering::Acquire);
+            (share.amount, share.wide) = (amount, amount); // given back when dropped
+            return;
+        }
+        for (_, slot) in present(&slots) {
+            state.meter(slot, share.resource).line.remove(&slots, self.number);
+        }
+        share.payer.tally.waits_no_more(share.resource);
+        // Those behind it may find room at once.
+        let served = accounts.serve(&mut state, &slots, share.resource);
+        drop(state);
+        served.iter().for_each(|granted| granted.waker.wake());
+    }
+}
