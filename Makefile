@@ -6,7 +6,7 @@
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
-#   make nightly what takes hours: many seeds, loom, planted bugs, long fuzzing, attacks on a server, a soak of three
+#   make nightly what takes hours: many seeds, loom, planted bugs, mutants, long fuzzing, attacks on a server, a soak of three
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
@@ -27,7 +27,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -159,8 +159,17 @@ MINUTES ?= 30
 soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--seed 7"
 	$(LOAD) soak --minutes $(MINUTES) --json-file target/soak.json $(SOAK_FLAGS)
 
+# Goes on where it stopped; what is known already is below target/mutants.
+MUTANTS ?= 300
+MUTANTS_SEED ?= 1
+mutants: export PATH := $(TOOLS)/bin:$(PATH)
+mutants: ## small changes of the consensus state machine, one at a time: does a test fail? A sample of MUTANTS= by MUTANTS_SEED=, MUTANTS_FLAGS=--survivors
+	@command -v cargo-mutants >/dev/null || \
+	  $(CARGO) install --locked --debug --quiet --root $(TOOLS) --target-dir $(TOOLS)/build cargo-mutants
+	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
+
 # Each part runs whatever becomes of the others.
-NIGHTLY := loom sim-bugs nightly-sim nightly-fuzz attacks soak
+NIGHTLY := loom sim-bugs nightly-sim nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
