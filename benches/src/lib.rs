@@ -31,6 +31,7 @@ mod bar;
 mod bare;
 mod bars;
 mod cases;
+mod checks;
 mod cli;
 mod data;
 mod engine;

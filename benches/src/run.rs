@@ -3,12 +3,14 @@
 //! Must not know: the bars.
 
 use crate::cases::{Bench, Versus, options};
+use crate::checks;
 use crate::measure::{MIB, median, ratio};
 use crate::net::load::Streams;
 use crate::raw::{self, ZeroFilled};
 use crate::reads::{self, By, Scans};
 use crate::report::Row;
 use anyhow::Result;
+use chiplog::Codec;
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,6 +34,8 @@ pub(crate) enum Workload {
     Scan,
     /// Single records at random places
     Random,
+    /// Checking a packed batch from outside, beside one that is not packed
+    BatchCheck,
     /// Opening a log; memory
     Open,
     /// What an open log uses while nothing happens
@@ -74,6 +78,7 @@ pub(crate) fn workload(
         Workload::AppendOpenLoop => append_open_loop(bench),
         Workload::Scan => scan(bench, sizes),
         Workload::Random => random(bench, sizes),
+        Workload::BatchCheck => batch_check(bench),
         Workload::Open => open(bench, sizes, probe),
         Workload::Idle => idle(bench, sizes),
     }
@@ -237,6 +242,33 @@ fn random(bench: &Bench, sizes: &Sizes) -> Result<Vec<Row>> {
         latency: Some(seen.latency),
         ..row("random", "read one record of 2 KiB", 1.0, median(seen.figures.iter().copied()), "reads/s")
     }])
+}
+
+fn batch_check(bench: &Bench) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, codec) in [("lz4", Codec::Lz4), ("zstd", Codec::Zstd)] {
+        for records in checks::RECORDS {
+            let seen = checks::check(bench, codec, records)?;
+            let middle = |values: &[f64]| median(values.iter().copied());
+            rows.push(Row {
+                limit: Some(middle(&seen.plain)),
+                limit_is: Some("the check of the same records, not packed".into()),
+                ratio: Some(ratio(&seen.packed, &seen.plain)),
+                more: BTreeMap::from([
+                    ("packed_bytes".into(), seen.packed_bytes as f64),
+                    ("unpack_and_copy_us".into(), middle(&seen.records)),
+                ]),
+                ..row(
+                    "batch_check",
+                    format!("{name}, {} KiB unpacked", seen.plain_bytes >> 10),
+                    seen.plain_bytes as f64,
+                    middle(&seen.packed),
+                    "us",
+                )
+            });
+        }
+    }
+    Ok(rows)
 }
 
 fn open(bench: &Bench, sizes: &Sizes, probe: &[OsString]) -> Result<Vec<Row>> {

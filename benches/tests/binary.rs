@@ -35,6 +35,7 @@ fn every_workload_gives_rows_and_the_curves_are_drawn() {
     assert_eq!(count("scan_cached"), 4);
     assert_eq!(count("scan_uncached"), 4);
     assert_eq!(count("random"), 1);
+    assert_eq!(count("batch_check"), 10);
     assert_eq!(count("open"), 4);
     assert_eq!(count("idle"), 1);
     for row in rows {

@@ -32,7 +32,7 @@ pub(crate) const RECORD_OVERHEAD_BYTES: usize = 4;
 
 /// Bodies that unpack to at most so much are unpacked where they come in ([`Batch::decode`]), larger ones are left to their
 /// readers. At this size it costs 30 us (lz4) and 43 us (zstd), where an `fdatasync` takes 135; the check of the packed form
-/// alone costs 11 us and less than 1 (`what_a_check_costs`, on the machine of `docs/performance.md`).
+/// alone costs 11 us and less than 1 (`chiplog-bench run batch_check`; on the machine of `docs/performance.md`).
 pub(crate) const UNPACKED_AT_ONCE_MAX: u32 = 64 << 10;
 
 /// Why bytes are no batch, block, header …; the caller knows where they came from.
@@ -564,43 +564,5 @@ mod tests {
         }
         assert_eq!(b.push(b"").unwrap_err().kind(), ErrorKind::TooLarge);
         assert_eq!(b.build().unwrap().count(), BATCH_RECORDS_MAX);
-    }
-
-    /// The figures of [`UNPACKED_AT_ONCE_MAX`]: `cargo test -p chiplog --lib -- --ignored --nocapture what_a_check_costs`
-    #[test]
-    #[ignore = "measures"]
-    fn what_a_check_costs() {
-        for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
-            for records in [10, 150, 620, 2500, 10_000] {
-                let mut builder = BatchBuilder::new();
-                builder.codec(codec);
-                for n in 0..records {
-                    let n = n * 7919 % 10_007;
-                    let record = format!(
-                        r#"{{"user":{n},"action":"click","at":"2025-01-01T00:{:02}:{:02}","score":{}}}{:>30}"#,
-                        n % 60,
-                        n * 31 % 60,
-                        n * n % 9973,
-                        n * 13
-                    );
-                    builder.push(record.as_bytes()).unwrap();
-                }
-                let batch = builder.build().unwrap();
-                let time = |work: &dyn Fn()| {
-                    let start = std::time::Instant::now();
-                    (0..200).for_each(|_| work());
-                    start.elapsed().as_nanos() as f64 / 200_000.0
-                };
-                let (packed, length) =
-                    (&batch.bytes[BATCH_HEADER_BYTES..], batch.header.body_length as usize);
-                let sum = time(&|| _ = verify(&batch.bytes).unwrap());
-                let frame = time(&|| codec::check_frame(codec, packed, length).unwrap());
-                let whole = time(&|| _ = batch.records_within(1).unwrap());
-                println!(
-                    "{codec:?} {length} bytes from {}: checksum {sum:.1} us, frame {frame:.1} us, whole {whole:.1} us",
-                    packed.len()
-                );
-            }
-        }
     }
 }

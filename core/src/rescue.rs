@@ -119,6 +119,9 @@ impl Shared {
                 drop(lock);
             }
         })?;
+        // Before the node shows its role: a replica that says it follows refuses no reads.
+        self.published.hold(None);
+        self.positions.wake();
         let node = Node::with(
             opened,
             self.options.clone(),
@@ -134,8 +137,6 @@ impl Shared {
                 let driver = driver.clone();
                 move || driver.run()
             })?;
-            self.published.hold(None);
-            self.positions.wake();
             driver.run();
             Ok(second)
         });

@@ -1,0 +1,162 @@
+//! Replicas that do not open for damage: repaired before they take part again.
+
+use super::trio::{
+    DATA, HARD_STATE, NO_SCRUB, NODES, OPENING, PATIENCE, SCRUB, Trio, blocks, flip, nth, options, record,
+    wait,
+};
+use chiplog::disk::sim::SimDisk;
+use chiplog::transport::MemoryNetwork;
+use chiplog::{Bootstrap, ErrorKind, Index, Log, NodeId, Role, Start};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before() {
+    let mut trio = Trio::new();
+    trio.append(70, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    trio.hurt(victim, -1, |blocks| {
+        vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]
+    });
+    // With nobody to ask it waits, and says so.
+    trio.network.disconnect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    let log = trio.log(victim);
+    assert_eq!(log.status().role, Role::Repairing);
+    assert_eq!(log.append(b"no").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(log.read(Index(1)).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(log.reader(Start::First).err().map(|e| e.kind()), Some(ErrorKind::Unavailable));
+    assert_eq!(log.barrier(PATIENCE).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(log.append(b"no").unwrap_err().to_string().contains("offset"));
+    trio.network.connect(NodeId(victim));
+    trio.append(5, 1000);
+    assert_eq!(trio.log(victim).status().role, Role::Follower);
+    assert!(trio.log(victim).stats().repaired >= 2);
+    assert_eq!(trio.read(victim), Ok(()));
+    wait("sound files", || trio.is_sound(victim));
+    // It is a full member again.
+    trio.append(20, 1000);
+    trio.let_lead(victim);
+    trio.append(20, 4000);
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn a_repairing_replica_does_not_vote() {
+    let mut trio = Trio::new();
+    trio.append(70, 4000);
+    let victim = trio.follower();
+    trio.stop(victim);
+    let name = trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 64)]);
+    // The leader goes; the one that is left is damaged in the same entry.
+    let leader = trio.leader();
+    let left = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
+    let entry = trio.entry_of(victim, &name, |blocks| nth(blocks, DATA, 0).0);
+    let (file, offset) = trio.find_entry(left, entry);
+    assert!(trio.disk(left).damage(&file, &flip(offset + 100)));
+    trio.stop(leader);
+    trio.start(victim, NO_SCRUB);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(trio.log(victim).status().role, Role::Repairing);
+    assert_ne!(trio.log(left).status().role, Role::Leader, "it had one vote of three");
+    // The one that went has it.
+    trio.start(leader, NO_SCRUB);
+    trio.append(5, 1000);
+    wait("sound files", || trio.is_sound(victim) && trio.is_sound(left));
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+#[test]
+fn the_fixed_parts_of_segments_and_their_openings_are_repaired() {
+    let mut trio = Trio::new();
+    trio.append(100, 4000);
+    let victim = trio.follower();
+    // A full segment's opening, while it runs.
+    trio.hurt(victim, 2, |blocks| vec![flip(nth(blocks, OPENING, 0).0 + 70)]);
+    trio.stop(victim);
+    trio.start(victim, SCRUB);
+    wait("the repair of an opening", || trio.log(victim).stats().repaired >= 1);
+    wait("sound files", || trio.is_sound(victim));
+    trio.stop(victim);
+    // Headers of files, and the last segment's opening.
+    trio.hurt(victim, 1, |_| vec![flip(60), flip(3000)]);
+    trio.hurt(victim, -1, |blocks| vec![flip(100), flip(nth(blocks, OPENING, 0).0 + 70)]);
+    trio.start(victim, SCRUB);
+    trio.append(10, 1000);
+    wait("sound files", || trio.is_sound(victim));
+    assert_eq!(trio.read(victim), Ok(()));
+}
+
+#[test]
+fn a_lost_hard_state_is_learnt_before_the_replica_votes_again() {
+    a_lost_hard_state_is_learnt(false);
+}
+
+/// The replica left greetings unanswered while it was repaired. A leader that had started again waited for its answer, and
+/// sent it nothing: it heard of no leader, and waited for ever.
+#[test]
+fn lost_hard_state_is_learnt_from_replicas_that_have_started_again() {
+    a_lost_hard_state_is_learnt(true);
+}
+
+fn a_lost_hard_state_is_learnt(others_start_again: bool) {
+    let mut trio = Trio::new();
+    trio.append(30, 1000);
+    let victim = trio.follower();
+    // Another term, so that the segment holds a hard state block of it.
+    let leader = trio.leader();
+    let third = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
+    trio.let_lead(third);
+    trio.append(3, 1000);
+    trio.stop(victim);
+    let term = trio.log(third).status().term;
+    trio.hurt(victim, -1, |blocks| {
+        let states = blocks.iter().filter(|b| b.2 == HARD_STATE);
+        states.map(|b| flip(b.0 + 70)).collect()
+    });
+    trio.network.disconnect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(trio.log(victim).status().role, Role::Repairing, "nobody has told it a term");
+    if others_start_again {
+        for node in [leader, third] {
+            trio.stop(node);
+        }
+        for node in [leader, third] {
+            trio.start(node, NO_SCRUB);
+        }
+        wait("a leader", || [leader, third].iter().any(|n| trio.log(*n).status().role == Role::Leader));
+    }
+    trio.network.connect(NodeId(victim));
+    wait("the repair", || trio.log(victim).status().role == Role::Follower);
+    trio.append(3, 1000);
+    let now = trio.log(victim).status().term;
+    assert!(now == term || others_start_again && now > term, "{now}");
+    assert_eq!(trio.read(victim), Ok(()));
+    wait("sound files", || trio.is_sound(victim));
+    trio.stop(victim);
+    trio.start(victim, NO_SCRUB);
+    assert!(trio.log(victim).status().term >= term);
+    trio.converge();
+}
+
+#[test]
+fn the_only_voter_refuses_to_open() {
+    let network = MemoryNetwork::new();
+    let disk = SimDisk::default();
+    let open = |disk: &SimDisk, bootstrap| {
+        Log::open_on(Arc::new(disk.clone()), options(1, bootstrap, &network, SCRUB))
+    };
+    let log = open(&disk, Bootstrap::Init).unwrap();
+    for n in 0..10 {
+        log.append(&record(n, 2000)).unwrap();
+    }
+    log.close().unwrap();
+    let name = format!("{:020}.seg", 1);
+    let block = nth(&blocks(&disk.visible().file(&name).unwrap()), DATA, 3);
+    assert!(disk.damage(&name, &flip(block.0 + 90)));
+    let error = open(&disk, Bootstrap::Existing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains(&name));
+}

@@ -1,0 +1,138 @@
+//! Damage in entries that were never committed: other entries were committed in their place.
+
+use super::trio::{Block, DATA, NO_SCRUB, NODES, Trio, blocks, flip, record, wait};
+use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
+use chiplog::{NodeId, Role};
+
+/// A leader was cut off, and then stopped, with entries of its own, of which one that others follow is damaged,
+/// `hurt_from` the last; the other two have committed others in their place.
+fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
+    let own = (0..6).map(|n| record(700 + n, 900)).collect();
+    let (mut trio, victim) = superseded(own);
+    trio.append(12, 3000);
+    trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
+    trio.network.connect(NodeId(victim));
+    (trio, victim)
+}
+
+/// The data block that so many others follow.
+fn from_last(blocks: &[Block], n: usize) -> Block {
+    *blocks.iter().rev().filter(|b| b.2 == DATA).nth(n).unwrap()
+}
+
+/// A leader was cut off, and then stopped, with these entries of its own. The other two have elected another one, which
+/// has committed nothing but the entry that begins its term.
+fn superseded(own: Vec<Vec<u8>>) -> (Trio, u64) {
+    let mut trio = Trio::new();
+    trio.append(20, 500);
+    let victim = trio.leader();
+    trio.network.disconnect(NodeId(victim));
+    let own: Vec<_> = own
+        .iter()
+        .map(|record| {
+            let before = trio.log(victim).status().last_raft;
+            let ticket = trio.log(victim).submit(record).unwrap();
+            wait("its own entry", || trio.log(victim).status().last_raft > before);
+            ticket
+        })
+        .collect();
+    wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
+    let image = trio.disk(victim).visible();
+    let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
+    wait("another leader", || others.iter().any(|n| trio.log(*n).status().role == Role::Leader));
+    let _ = trio.logs[victim as usize - 1].take().unwrap().close();
+    drop(own);
+    trio.disks[victim as usize - 1] = SimDisk::new(image);
+    (trio, victim)
+}
+
+/// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
+/// the others had in its place did not fit.
+#[test]
+fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
+    for hurt_from in [1, 2] {
+        let (mut trio, victim) = superseded_and_damaged(hurt_from);
+        trio.recovers(victim, "the repair");
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
+
+/// The replica asked for entries up to the end of the damage, and the others answered only once they had committed that
+/// many. In an idle cluster it waited for ever.
+#[test]
+fn superseded_damage_is_replaced_while_the_cluster_is_idle() {
+    for hurt_from in [1, 3, 5] {
+        let (mut trio, victim) = superseded((0..6).map(|n| record(700 + n, 900)).collect());
+        trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
+        trio.network.connect(NodeId(victim));
+        trio.recovers(victim, "the repair");
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
+
+/// Superseded entries fill several segments. Damage in one of them that others follow ended the replica.
+#[test]
+fn superseded_damage_is_replaced_in_any_segment() {
+    type Harm = fn(&mut Image, &str);
+    let cases: [(&str, Harm); 3] = [
+        ("a block and the footer", |image, name| {
+            let file = image.file(name).unwrap();
+            let hurt = [from_last(&blocks(&file), 2).0 + 70, file.len() as u64 - 20];
+            assert!(hurt.into_iter().all(|at| image.damage(name, &flip(at))));
+        }),
+        ("the file is gone", |image, name| assert!(image.remove(name))),
+        ("the file is short", |image, name| assert!(image.damage(name, &Damage::Shorten { len: 20_000 }))),
+    ];
+    for (n, (what, harm)) in cases.into_iter().enumerate() {
+        for commits_more in [false, true] {
+            let (mut trio, victim) = superseded((0..24).map(|n| vec![n; 8000]).collect());
+            if commits_more {
+                trio.append(40, 8000);
+            }
+            let names = trio.segments(victim);
+            assert!(names.len() >= 4, "{names:?}");
+            let mut image = trio.disk(victim).visible();
+            harm(&mut image, &names[1 + n % 2]);
+            trio.disks[victim as usize - 1] = SimDisk::new(image);
+            trio.network.connect(NodeId(victim));
+            let what = format!("{what}; the others have committed more: {commits_more}");
+            trio.recovers(victim, &what);
+            assert!(trio.log(victim).stats().repaired >= 1, "{what}");
+            trio.let_lead(victim);
+            trio.append(3, 500);
+            (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(()), "{what}"));
+        }
+    }
+}
+
+/// The power goes in the midst of the repair, and what was not synced is kept or lost by chance.
+#[test]
+fn crash_in_the_midst_of_such_a_repair_is_repaired() {
+    let mut halves = 0;
+    for calls in (30..80).step_by(5) {
+        let (mut trio, victim) = superseded_and_damaged(1 + calls as usize % 3);
+        let harmed = trio.disk(victim).visible().fingerprint();
+        trio.start(victim, NO_SCRUB);
+        // It has read all it needs by then, and listens for a while before it writes.
+        trio.disk(victim).cut_power_after(calls);
+        wait("the power cut, or the end of the repair", || {
+            let log = trio.log(victim);
+            log.poison_cause().is_some() || log.status().role != Role::Repairing
+        });
+        let log = trio.logs[victim as usize - 1].take().unwrap();
+        let was_cut = log.status().role == Role::Repairing;
+        let _ = log.close();
+        let crashed = trio.disk(victim).crash_randomly(&mut Rng::new(calls));
+        halves += usize::from(was_cut && crashed.visible().fingerprint() != harmed);
+        trio.disks[victim as usize - 1] = crashed;
+        trio.recovers(victim, &format!("the repair after a power cut behind {calls} calls"));
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+    assert!(halves >= 3, "{halves} repairs were half done");
+}
