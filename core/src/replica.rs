@@ -57,7 +57,7 @@ use introduction::Introduction;
 use ordering::Waiting;
 pub(crate) use ordering::{COMMAND_BODY_BYTES, body_bytes_of, purpose_of};
 use peers::Peers;
-use raft::eraftpb::{Entry, Message};
+use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};
 use readies::Durability;
 use room::Admission;

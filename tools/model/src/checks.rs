@@ -107,13 +107,17 @@ impl Protocol {
         s
     }
 
-    /// Whether the disk of the image may be set back to it. What a leader has written itself is remembered by nobody: the
-    /// log promises nothing for the disk of a replica that has led since.
+    /// Whether the disk of the image may be set back to it. The log promises nothing for the disk of a replica that has led
+    /// since, for nobody remembers what a leader has written since its last heartbeat; nor while a deposed leader still leads, for a replica
+    /// follows a leader that has answered, whatever the others are still to answer.
     fn may_be_set_back(&self, s: &State) -> bool {
         let Some((n, disk)) = s.image else { return false };
         let n = usize::from(n);
         let has_led = s.leaders[usize::from(disk.term)..].iter().any(|led| has(*led, n));
-        s.nodes[n].disk != disk && (!has_led || self.bounds.leaders_set_back)
+        let term = s.nodes[n].term.max(s.nodes[n].disk.term);
+        let deposed = s.nodes.iter().any(|node| node.is_leader() && node.term < term);
+        let (leaders, beside) = (self.bounds.leaders_set_back, self.bounds.set_back_beside);
+        s.nodes[n].disk != disk && (!has_led || leaders) && (!deposed || beside)
     }
 
     pub(crate) fn verdict(&self, s: &State) -> Verdict {
@@ -229,6 +233,9 @@ impl Model for Protocol {
         for from in (0..nodes).filter(|n| speaks(*n)) {
             for to in (0..nodes).filter(|n| *n != from) {
                 for send in Send::ALL {
+                    if self.body(s, send, from, to).is_none() {
+                        continue;
+                    }
                     if speaks(to) {
                         actions.push(Action::Send { send, from, to, held: false });
                     }
