@@ -139,7 +139,9 @@ impl Protocol {
             }
         }
         let together = self.calm_verdict(s, all, false);
-        let least = |q: Set| [false, true].iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
+        // Of larger clusters only the power cut is judged for each majority: it leaves the least.
+        let ways: &[bool] = if s.nodes.len() > 3 { &[true] } else { &[false, true] };
+        let least = |q: Set| ways.iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
         let leader = together.leader && (later || smallest_majorities(answered).all(least));
         Verdict { leader, ..together }
     }
@@ -305,7 +307,7 @@ impl Model for Protocol {
                 s.changes == m.bounds.changes && s.chosen.config_at(s.answered) == newest && s.answered > 1
             }));
         }
-        if self.bounds.crashes > 0 {
+        if self.bounds.crashes > 0 && self.bounds.terms > 1 {
             all.push(Property::<Self>::sometimes("a replica that started again votes", |_, s| {
                 s.nodes.iter().any(|n| n.introduction.on && n.introduction.votes && n.vote != 0 && n.term > 1)
             }));
