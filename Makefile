@@ -6,7 +6,9 @@
 #   make examples        every example on real text; the same view in every language, all with the same tables at the end
 #   make test    every test: about half an hour on two cores from nothing
 #   make check   format, lints
-#   make nightly what takes hours: many seeds, loom, planted bugs, mutants, long fuzzing, attacks on a server, a soak of three
+#   make nightly what takes hours: many seeds, loom, planted bugs, the model, mutants, long fuzzing, attacks on a server, a
+#                soak of three
+#   make model   every state that a cluster of three to five can come to, within bounds; SIZE=3 one size alone
 #   make sim     simulated clusters: SEED=7 tells one story, SEEDS=0..2000 runs many and prints figures
 #   make wheel   the Python wheel, into target/wheels/;  make sdist   its sources;  make test-python   its tests alone;
 #                make test-wheel, test-sdist   before a release
@@ -27,7 +29,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 all: check test
 
@@ -141,6 +143,11 @@ sim-bugs: ## plants one bug after the other into the log: the simulator has to f
 	$(CARGO) build --quiet --workspace --features chiplog-sim/planted-bugs --test architecture --bin chiplog-sim
 	RUST_BACKTRACE=0 $(DEBUG)/chiplog-sim bugs $(SEEDS)
 
+# Exhaustive within its bounds. With MODEL_FLAGS in place of SIZE any others: MODEL_FLAGS="--voters 2 --without word".
+SIZE ?= all
+model: ## a model of introductions, membership and removal, every state checked: SIZE=3, 4, 5 or all
+	$(CARGO) run --quiet --package chiplog-model -- $(or $(MODEL_FLAGS),--size $(SIZE))
+
 # The histories of runs, judged by a checker that knows nothing of this project.
 sim-porcupine: ## needs go
 	@if command -v go >/dev/null; then set -e; \
@@ -169,7 +176,7 @@ mutants: ## small changes of the consensus state machine, one at a time: does a 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs whatever becomes of the others.
-NIGHTLY := loom sim-bugs nightly-sim nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs model nightly-sim nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \

@@ -132,11 +132,15 @@ impl Replica {
         voters.filter(|n| !knows(*n)).map(NodeId).collect()
     }
 
-    /// An answer to a leader as it may leave: it speaks of no commit that a power cut would take from this replica.
+    /// A message as it may leave. An answer to a leader speaks of no commit that a power cut would take from this replica. A
+    /// leader's heartbeat tells, where raft has no use for it, how far its own disk is: nobody else would remember.
     pub(super) fn durably_known(&self, mut message: Message) -> Message {
-        let speaks_of_commit = [MessageType::MsgAppendResponse, MessageType::MsgHeartbeatResponse];
-        if speaks_of_commit.contains(&message.get_msg_type()) {
-            message.commit = message.commit.min(self.durability.commit.0);
+        match message.get_msg_type() {
+            MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse => {
+                message.commit = message.commit.min(self.durability.commit.0);
+            }
+            MessageType::MsgHeartbeat => message.index = self.extent().last.0,
+            _ => {}
         }
         message
     }

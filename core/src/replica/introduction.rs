@@ -51,8 +51,8 @@ pub(super) struct Introduction {
     voted: bool,
 }
 
-/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it,
-/// and a term that was spoken of is durable.
+/// How far a replica is known to be. It never goes back: in one term no leader cuts off what was acknowledged to it, or what
+/// it has itself, and a term that was spoken of is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
     pub(super) term: Term,
@@ -201,7 +201,7 @@ impl Replica {
     }
 
     /// How far this replica is, durably: it has spoken of no more.
-    fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> Extent {
         let log = &self.raw.raft.raft_log;
         Extent { term: self.durability.term, last: RaftIndex(log.persisted) }
     }
@@ -213,7 +213,9 @@ impl Replica {
             return;
         }
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse && !message.reject;
-        let last = RaftIndex(if acknowledges { message.index } else { 0 });
+        // A leader tells how far its own disk is: earlier versions say 0.
+        let leads = message.get_msg_type() == MessageType::MsgHeartbeat;
+        let last = RaftIndex(if acknowledges || leads { message.index } else { 0 });
         let heard = self.peers.heard.entry((from, directory)).or_default();
         *heard = (*heard).max(Extent { term: Term(message.term), last });
     }

@@ -107,13 +107,17 @@ impl Protocol {
         s
     }
 
-    /// Whether the disk of the image may be set back to it. What a leader has written itself is remembered by nobody: the
-    /// log promises nothing for the disk of a replica that has led since.
+    /// Whether the disk of the image may be set back to it. The log promises nothing for the disk of a replica that has led
+    /// since, for nobody remembers what a leader has written since its last heartbeat; nor while a deposed leader still leads, for a replica
+    /// follows a leader that has answered, whatever the others are still to answer.
     fn may_be_set_back(&self, s: &State) -> bool {
         let Some((n, disk)) = s.image else { return false };
         let n = usize::from(n);
         let has_led = s.leaders[usize::from(disk.term)..].iter().any(|led| has(*led, n));
-        s.nodes[n].disk != disk && (!has_led || self.bounds.leaders_set_back)
+        let term = s.nodes[n].term.max(s.nodes[n].disk.term);
+        let deposed = s.nodes.iter().any(|node| node.is_leader() && node.term < term);
+        let (leaders, beside) = (self.bounds.leaders_set_back, self.bounds.set_back_beside);
+        s.nodes[n].disk != disk && (!has_led || leaders) && (!deposed || beside)
     }
 
     pub(crate) fn verdict(&self, s: &State) -> Verdict {
@@ -135,7 +139,9 @@ impl Protocol {
             }
         }
         let together = self.calm_verdict(s, all, false);
-        let least = |q: Set| [false, true].iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
+        // Of larger clusters only the power cut is judged for each majority: it leaves the least.
+        let ways: &[bool] = if s.nodes.len() > 3 { &[true] } else { &[false, true] };
+        let least = |q: Set| ways.iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
         let leader = together.leader && (later || smallest_majorities(answered).all(least));
         Verdict { leader, ..together }
     }
@@ -229,6 +235,9 @@ impl Model for Protocol {
         for from in (0..nodes).filter(|n| speaks(*n)) {
             for to in (0..nodes).filter(|n| *n != from) {
                 for send in Send::ALL {
+                    if self.body(s, send, from, to).is_none() {
+                        continue;
+                    }
                     if speaks(to) {
                         actions.push(Action::Send { send, from, to, held: false });
                     }
@@ -298,7 +307,7 @@ impl Model for Protocol {
                 s.changes == m.bounds.changes && s.chosen.config_at(s.answered) == newest && s.answered > 1
             }));
         }
-        if self.bounds.crashes > 0 {
+        if self.bounds.crashes > 0 && self.bounds.terms > 1 {
             all.push(Property::<Self>::sometimes("a replica that started again votes", |_, s| {
                 s.nodes.iter().any(|n| n.introduction.on && n.introduction.votes && n.vote != 0 && n.term > 1)
             }));

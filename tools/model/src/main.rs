@@ -60,6 +60,9 @@ struct Args {
     /// Set back the disks of replicas that have led since as well: the log promises nothing for these
     #[arg(long)]
     leaders_set_back: bool,
+    /// Set back disks while a deposed leader still leads as well
+    #[arg(long)]
+    set_back_beside: bool,
     /// A rule that is switched off, as the log was before it; can be given several times
     #[arg(long, value_name = "RULE")]
     without: Vec<Old>,
@@ -123,6 +126,7 @@ fn bounds(args: &Args) -> Result<Vec<Bounds>, String> {
         late: args.late,
         set_backs: args.set_backs,
         leaders_set_back: args.leaders_set_back,
+        set_back_beside: args.set_back_beside,
     };
     let nodes = bounds.nodes();
     if bounds.voters == 0 || !(2..=rules::NODES_MAX).contains(&nodes) {

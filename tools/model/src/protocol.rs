@@ -59,8 +59,8 @@ pub(crate) struct Protocol {
 impl Protocol {
     // ---- sending ----
 
-    /// What a node would send now, with what it has to have on its disk before.
-    pub(crate) fn send(&self, s: &mut State, send: Send, from: usize, to: usize) -> Option<Message> {
+    /// What a node would say now.
+    pub(crate) fn body(&self, s: &State, send: Send, from: usize, to: usize) -> Option<Body> {
         if from == to {
             return None;
         }
@@ -72,7 +72,7 @@ impl Protocol {
             return None;
         }
         let introduced = me.is_introduced_to(to);
-        let body = match send {
+        Some(match send {
             Send::Ask => {
                 let may = me.role == Role::Candidate && has(me.config().all_voters(), to) && introduced;
                 let last = (me.log.last_term(), me.log.len());
@@ -80,13 +80,15 @@ impl Protocol {
             }
             // It has the request: only a candidate gets a vote.
             Send::Vote => {
-                let asked = other.role == Role::Candidate && other.term == me.term;
+                // One whose disk was set back asks with less.
+                let has_all = (other.log.last_term(), other.log.len()) >= (me.log.last_term(), me.log.len());
+                let asked = other.role == Role::Candidate && other.term == me.term && has_all;
                 let gave = me.vote == to as u8 + 1 && me.role == Role::Follower;
                 (asked && gave && me.may_vote() && introduced).then_some(Body::Vote)?
             }
             Send::Append => {
                 let may = me.is_leader() && has(me.config().members(), to) && introduced;
-                may.then_some(Body::Append { log: me.log, commit: me.commit })?
+                may.then_some(Body::Append { log: me.log, commit: me.commit, durable: me.persisted() })?
             }
             Send::Ack { word } => {
                 let leads = other.is_leader() && other.term == me.term;
@@ -125,7 +127,12 @@ impl Protocol {
                 let may = me.is_leader() && !has(me.all_members(), to) && asked && other.phase == Phase::Up;
                 may.then_some(Body::Removed { committed: me.commit })?
             }
-        };
+        })
+    }
+
+    /// What a node sends now, with what it has to have on its disk before.
+    pub(crate) fn send(&self, s: &mut State, send: Send, from: usize, to: usize) -> Option<Message> {
+        let body = self.body(s, send, from, to)?;
         // What it speaks of is durable.
         let rules = &self.rules;
         let me = &mut s.nodes[from];
@@ -195,7 +202,10 @@ impl Protocol {
         // `introduction.rs`, `hear`.
         let is_aside = matches!(message.body, Body::Committed { .. });
         if self.bounds.set_backs > 0 && !is_aside && has(me.config().members(), from) {
-            let last = if let Body::Ack { matched, .. } = message.body { matched } else { 0 };
+            let last = match message.body {
+                Body::Ack { matched: last, .. } | Body::Append { durable: last, .. } => last,
+                _ => 0,
+            };
             me.heard[from] = me.heard[from].max((message.term, last));
         }
         if !me.is_introduced_to(from) {
@@ -223,7 +233,7 @@ impl Protocol {
                 return;
             }
         }
-        if let Body::Append { log, commit } = &message.body {
+        if let Body::Append { log, commit, .. } = &message.body {
             // `checking.rs`, `check_history`.
             let both = me.commit.min(log.len());
             if message.term >= me.term && log.alike(&me.log) < both {

@@ -134,6 +134,8 @@ pub(crate) struct Bounds {
     pub(crate) set_backs: u8,
     /// Whether these can be disks of replicas that have led since.
     pub(crate) leaders_set_back: bool,
+    /// Whether this can happen while a leader of an older term than the disk had still leads.
+    pub(crate) set_back_beside: bool,
 }
 
 impl Bounds {

@@ -125,20 +125,32 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
         "all" => vec![3, 4, 5],
         one => vec![one.parse().ok().filter(|n| (3..=5).contains(n)).ok_or("--size takes 3, 4, 5 or all")?],
     };
-    let kinds = vec![Kind::Remove, Kind::Promote];
-    let of = |voters, learners, terms, changes, crashes, late, set_backs| Bounds {
+    let base = |voters, changes, kinds: &[Kind], crashes| Bounds {
         voters,
-        learners,
+        learners: 0,
         fresh: 0,
-        terms,
+        terms: 2,
         changes,
-        kinds: kinds.clone(),
+        kinds: kinds.to_vec(),
         crashes,
-        late,
-        set_backs,
+        late: 0,
+        set_backs: 0,
         leaders_set_back: false,
+        set_back_beside: false,
     };
-    let all =
-        [of(3, 0, 3, 1, 1, 0, 0), of(1, 2, 3, 2, 1, 0, 0), of(4, 0, 2, 1, 1, 0, 0), of(5, 0, 2, 1, 1, 0, 0)];
+    let both = [Kind::Remove, Kind::Promote];
+    let remove = [Kind::Remove];
+    let all = [
+        base(3, 1, &remove, 1),
+        Bounds { learners: 2, ..base(1, 2, &both, 1) },
+        Bounds { learners: 1, ..base(2, 1, &[Kind::Swap], 1) },
+        Bounds { fresh: 1, ..base(2, 2, &[Kind::Add, Kind::Promote], 1) },
+        Bounds { late: 1, ..base(3, 1, &remove, 0) },
+        Bounds { set_backs: 1, terms: 3, ..base(3, 0, &[], 0) },
+        base(4, 1, &remove, 0),
+        Bounds { terms: 1, ..base(4, 1, &remove, 1) },
+        base(5, 0, &[], 0),
+        Bounds { terms: 1, ..base(5, 1, &remove, 1) },
+    ];
     Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
 }

@@ -365,10 +365,11 @@ pub(crate) enum Body {
         last: Extent,
     },
     Vote,
-    /// A leader's log, and how far it is committed.
+    /// A leader's log, how far it is committed, and how far the leader has it durably.
     Append {
         log: Log,
         commit: u8,
+        durable: u8,
     },
     Ack {
         matched: u8,

@@ -21,9 +21,9 @@ pub(crate) fn tell(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec
         let after = protocol.step(state, *action);
         let called = |n: usize| name[n];
         let mut line = describe(protocol, state, *action, called);
-        for n in 0..state.nodes.len() {
-            for what in changes(&state.nodes[n], &after.nodes[n], called) {
-                line.push_str(&format!("; node {} {what}", name[n]));
+        for (n, (before, now)) in state.nodes.iter().zip(&after.nodes).enumerate() {
+            for what in changes(before, now, called) {
+                line.push_str(&format!("; node {} {what}", called(n)));
             }
         }
         if after.answered > state.answered {

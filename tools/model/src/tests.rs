@@ -15,6 +15,7 @@ const SMALL: Bounds = Bounds {
     late: 0,
     set_backs: 0,
     leaders_set_back: false,
+    set_back_beside: false,
 };
 
 fn small(kinds: &[Kind]) -> Bounds {
@@ -104,6 +105,15 @@ fn removed_replica_that_is_silent_leaves_no_leader() {
 #[test]
 fn set_back_disk_of_a_leader_is_not_noticed() {
     let bounds = Bounds { changes: 1, leaders_set_back: true, ..set_back() };
+    let bounds = Bounds { kinds: vec![Kind::Remove], ..bounds };
+    let outcome = run::check(Rules::SHIPPED, &bounds, 2);
+    assert_eq!(outcome.broken.as_ref().map(|(found, _)| *found), Some(ONE_LOG), "{}", outcome.text());
+}
+
+/// Another limit: a deposed leader that still leads answers first, and is acknowledged what it has.
+#[test]
+fn set_back_disk_beside_a_deposed_leader_is_not_noticed_in_time() {
+    let bounds = Bounds { changes: 1, set_back_beside: true, ..set_back() };
     let bounds = Bounds { kinds: vec![Kind::Remove], ..bounds };
     let outcome = run::check(Rules::SHIPPED, &bounds, 2);
     assert_eq!(outcome.broken.as_ref().map(|(found, _)| *found), Some(ONE_LOG), "{}", outcome.text());

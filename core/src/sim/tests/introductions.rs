@@ -167,3 +167,29 @@ fn voter_whose_committed_entries_were_replaced_takes_no_part() {
     let ticket = stage.append(leader, "on two");
     stage.answer(&ticket).unwrap();
 }
+
+/// Nobody remembered what a leader had: only acknowledgements were, and a leader sends none. Its disk was set back within its
+/// term, and it voted for one that lacked what it had answered.
+#[test]
+fn set_back_disk_of_a_leader_is_noticed() {
+    let mut stage = Stage::new(3, 3);
+    stage.hand_over(1);
+    let ticket = stage.append(1, "on all");
+    stage.answer(&ticket).unwrap();
+    stage.pass(LONG);
+    let old = stage.disks[&1].state();
+    stage.cut_off(2);
+    let ticket = stage.append(1, "on 1 and 3");
+    let last = stage.answer(&ticket).unwrap();
+    stage.pass(2);
+    stage.stop(1);
+    stage.disks.insert(1, SimDisk::resume(old));
+    stage.restart(1);
+    stage.pass(LONG);
+    assert_eq!(stage.role(1), Role::Removed, "{}", stage.glances());
+    // The others have all of it.
+    stage.heal();
+    assert_eq!(stage.leader_of(&[2, 3]), 3);
+    let ticket = stage.append(3, "behind it");
+    assert_eq!(stage.answer(&ticket).unwrap(), last.next());
+}
