@@ -225,7 +225,11 @@ impl Repairing {
                 self.post(peer, fetch.encode());
             }
             if let Some(entry) = self.treatment.mender.missing() {
-                return if self.is_gone_everywhere(entry, &others) { Err(self.is_lost(entry)) } else { Ok(None) };
+                return if self.is_gone_everywhere(entry, &others) {
+                    Err(self.is_lost(entry))
+                } else {
+                    Ok(None)
+                };
             }
             if self.treatment.doubt.is_some() {
                 if !self.settle_doubt(now)? {
@@ -310,7 +314,11 @@ impl Repairing {
             self.post(peer, fetch.encode());
         }
         if let Some(entry) = lacks {
-            return if self.is_gone_everywhere(entry, &others) { Err(self.is_lost(entry)) } else { Ok(false) };
+            return if self.is_gone_everywhere(entry, &others) {
+                Err(self.is_lost(entry))
+            } else {
+                Ok(false)
+            };
         }
         let learnt = self.learnt_state(now);
         let wound = &self.treatment.mender.wound;
@@ -578,12 +586,32 @@ fn examine(damaged: &Damaged, place: &Place) -> Result<Option<(Wound, Probe)>> {
 
 /// The segment before `number`, if its footer tells where it ends; and what comes after it.
 fn sealed_before(damaged: &Damaged, number: u64) -> Option<(Place, Base)> {
-    let before = open_file(damaged, number.checked_sub(1)?)?;
+    let before = file_before(damaged, number)?;
     let footer = before.footer?;
     let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
     let end = Some((Some(footer.data_end as usize), base));
     let (id, bytes) = (before.header.id, before.header.bytes);
-    Some((Place { number: number - 1, id, bytes, base: None, end }, base))
+    Some((Place { number: before.header.number, id, bytes, base: None, end }, base))
+}
+
+/// The nearest segment before `number` that holds something of the log. Numbers between them can have belonged to segments
+/// that a conflict cut off: those are gone, or begin where a later segment does.
+fn file_before(damaged: &Damaged, number: u64) -> Option<files::Opened> {
+    let names = damaged.disk.list().ok()?;
+    let next = open_file(damaged, number + 1).and_then(|next| base_of(&next));
+    let is_dead = |file: &files::Opened| {
+        let begins = file.footer.as_ref().map(|footer| footer.base_raft);
+        next.is_some_and(|next| begins.is_some_and(|begins| begins >= next.raft))
+    };
+    let numbers: BTreeSet<u64> =
+        names.iter().filter_map(|n| file_number(n)).filter(|n| *n < number).collect();
+    for before in numbers.into_iter().rev() {
+        let file = open_file(damaged, before)?;
+        if !is_dead(&file) {
+            return Some(file);
+        }
+    }
+    None
 }
 
 /// A segment file whose fixed parts are sound.
@@ -604,7 +632,7 @@ fn base_of(file: &files::Opened) -> Option<Base> {
 
 /// The opening block that is gone, from what the segment before it leads to.
 fn made_again(damaged: &Damaged, wound: &Wound) -> Result<Option<Spare>> {
-    let Some(before) = open_file(damaged, wound.place.number - 1) else { return Ok(None) };
+    let Some(before) = file_before(damaged, wound.place.number) else { return Ok(None) };
     let sequencer = Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options);
     let to = RaftIndex(wound.first().0 - 1);
     let mut until = Until { replayed: Replayed { sequencer, options: &damaged.options }, to };

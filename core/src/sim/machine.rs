@@ -33,8 +33,8 @@ use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// When simulations begin, by the wall clock.

@@ -64,7 +64,8 @@ pub(super) mod excuse {
     /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
     pub(in crate::sim) const EARLIER: &str = "acknowledged entry is durable on an earlier membership";
     /// What a damaged replica lacks nobody has, and it says so.
-    pub(in crate::sim) const DISCARDED: &str = "damaged replica says that all others have discarded what it lacks";
+    pub(in crate::sim) const DISCARDED: &str =
+        "damaged replica says that all others have discarded what it lacks";
     /// A leader without room keeps the lead.
     pub(in crate::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
 }

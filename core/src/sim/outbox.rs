@@ -84,7 +84,6 @@ impl Outbox {
         inner.ways.iter().filter(|(_, way)| !way.is_idle()).map(|(to, _)| *to).collect()
     }
 
-
     /// Somebody can come at this moment for what waits for `to`. False: nothing does, or somebody comes sooner.
     pub(super) fn awaits(&self, to: NodeId, now: Moment, at: Moment) -> bool {
         let mut inner = self.lock();

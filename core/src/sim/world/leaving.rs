@@ -60,7 +60,8 @@ impl World {
     /// Links are as fast as ever again.
     pub(in crate::sim) fn hurry(&mut self) -> Check {
         self.network.hurry();
-        let outboxes: Vec<_> = self.hosts.values().filter_map(|h| Some((h.node, h.is_up(), h.outbox()?))).collect();
+        let outboxes: Vec<_> =
+            self.hosts.values().filter_map(|h| Some((h.node, h.is_up(), h.outbox()?))).collect();
         for (node, is_up, outbox) in outboxes {
             for to in outbox.waiting() {
                 if is_up {
