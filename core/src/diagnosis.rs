@@ -184,10 +184,13 @@ fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
     Ok(behind.filter_map(|n| open_file(damaged, n)).next().and_then(|next| base_of(&next)))
 }
 
-/// The nearest file before `number` that opens and has begun.
+/// The nearest file before `number` that opens and has begun. One that begins where the segment behind `number` does, or
+/// later, is left of segments that a conflict cut off.
 fn file_before(damaged: &Damaged, number: u64) -> Result<Option<files::Opened>> {
+    let next = following(damaged, number)?;
+    let is_alive = |base: Base| next.is_none_or(|next| base.raft < next.raft);
     let before = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
-    Ok(before.filter_map(|n| open_file(damaged, n)).find(|file| base_of(file).is_some()))
+    Ok(before.filter_map(|n| open_file(damaged, n)).find(|file| base_of(file).is_some_and(is_alive)))
 }
 
 /// The segment before `number`, and what comes after it: by its footer, or else behind its last sound block.

@@ -24,6 +24,8 @@
 mod applying;
 mod asks;
 mod checking;
+#[cfg(all(any(test, feature = "planted-bugs"), feature = "sim", not(loom)))]
+mod fixtures;
 mod handover;
 mod introduction;
 mod lend;
@@ -51,6 +53,8 @@ use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
+#[cfg(all(any(test, feature = "planted-bugs"), feature = "sim", not(loom)))]
+pub(crate) use fixtures::snapshot_of;
 use handover::Handover;
 pub(crate) use introduction::Extent;
 use introduction::Introduction;
@@ -64,8 +68,6 @@ use room::Admission;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 pub(crate) use storage::Entries;
-#[cfg(any(test, feature = "planted-bugs"))]
-pub(crate) use storage::encode_snapshot;
 use ticking::{SplitMix, Ticks};
 
 /// The replica's state.

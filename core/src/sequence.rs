@@ -488,7 +488,9 @@ impl Sequencer {
             Kind::HardState | Kind::Marker => self.replay_position(header, body)?,
             _ => {
                 let alone = self.is_alone();
-                if alone && header.term < self.hard_state.term {
+                // The last voter of a cluster can have voted in a newer term before it got this entry of a leader that left.
+                let was_never_shared = self.committed.membership == Membership::alone();
+                if was_never_shared && header.term < self.hard_state.term {
                     return Err("block is of an older term than the log was in");
                 }
                 self.replay_entry(header, &mut std::iter::once(body))?;

@@ -38,6 +38,7 @@ const ORDER: &[&str] = &[
     "membership",
     "transport",
     "transport::memory",
+    "transport::peer_queue",
     "cluster",
     "config",
     // The seam to storage.
@@ -80,6 +81,7 @@ const ORDER: &[&str] = &[
     "plan",
     "writing",
     "replica::storage",
+    "replica::fixtures",
     "replica::ticking",
     "replica::ordering",
     "replica::checking",

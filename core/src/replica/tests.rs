@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use super::fixtures::snapshot_of;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
 use crate::disk::sim::SimDisk;
@@ -13,11 +14,8 @@ use crate::open::open;
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
-use crate::session::Sessions;
-use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::layout::{HardState, Opening};
 use crate::transport::{Envelope, Inbox, MemoryNetwork, Transport};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -161,40 +159,6 @@ fn joining_node_believes_no_notice_of_removal() {
     assert_ne!(node.replica.role(), Role::Removed);
 }
 
-/// The opening block of a leader's oldest segment, behind entry 50 and record 99.
-fn snapshot() -> Message {
-    let membership = Membership::of([Member::voter(LEADER, DIRECTORY, "")]);
-    let opening = Opening {
-        base_raft: RaftIndex(50),
-        base_term: Term(1),
-        log_first: Index(90),
-        hard_state: HardState { term: Term(1), vote: 0, commit: RaftIndex(50) },
-        configuration: membership.encode(),
-        sessions: Sessions::new(16, 16).encode(),
-    };
-    let opening = opening.encode();
-    let header = BlockHeader {
-        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
-        batch_count: 0,
-        raft_index: RaftIndex(50),
-        term: Term(1),
-        first: Index(100),
-        timestamp: Timestamp(1),
-        record_count: 0,
-        durable_upto: 0,
-        body_digest: 0,
-        kind: Kind::Opening,
-    };
-    let mut message = Message { from: LEADER.0, to: 2, term: 1, ..Message::default() };
-    message.set_msg_type(MessageType::MsgSnapshot);
-    let snapshot = message.mut_snapshot();
-    snapshot.data = super::storage::encode_snapshot(&header, &opening);
-    let metadata = snapshot.mut_metadata();
-    (metadata.index, metadata.term) = (50, 1);
-    metadata.set_conf_state(raft_codec::conf_state(&membership));
-    message
-}
-
 /// The segments that a replica jumps over left before its first index moved. Who looked in between for a record of theirs
 /// heard that the log is damaged, and the scrub went there.
 #[test]
@@ -205,7 +169,7 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     let oldest = |node: &Node| node.writing.store.segments.snapshot().first().map(|s| s.base.next);
     assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
 
-    deliver(&mut node, raft_codec::encode_message(&snapshot()).unwrap());
+    deliver(&mut node, raft_codec::encode_message(&snapshot_of(LEADER, DIRECTORY, NodeId(2))).unwrap());
     assert_eq!(oldest(&node), Some(Index(1)), "not written yet");
     node.write(Moment::START).unwrap();
     assert_eq!(oldest(&node), Some(Index(100)));

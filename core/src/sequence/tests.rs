@@ -95,6 +95,24 @@ impl Three {
     }
 }
 
+/// The last voter of a cluster had voted in term 3 when a leader that left gave it an entry of term 2. It did not open again:
+/// the entry was taken for damage.
+#[test]
+fn last_voter_opens_with_entries_of_an_older_term() {
+    let options = Options::with_segment_bytes(1 << 20);
+    let alone = Membership::of([crate::membership::Member::voter(NodeId(1), DirectoryId(1), "")]);
+    let sole = || Sequencer::new(Me::Node(NodeId(1)), alone.clone(), &options);
+    let mut log = sole();
+    log.hard_state_block(Term(3), 1);
+    let opening = log.opening();
+    let entry = log.raft_entry(Kind::NoOp, Term(2), bytes::Bytes::new()).unwrap();
+    let mut restarted = sole();
+    for block in [opening, entry] {
+        restarted.replay(&raft_codec::header_of(&block), &body_of(&block), &options).unwrap();
+    }
+    assert_eq!((restarted.end().raft, restarted.hard_state().term), (RaftIndex(1), Term(3)));
+}
+
 /// The leader dropped sessions that were expired by its clock, and then refused. The next opening lacked sessions that the
 /// others had.
 #[test]

@@ -105,10 +105,12 @@ impl Network {
         self.slow.insert((from, to), bytes);
     }
 
-    /// All links are as fast as ever.
+    /// All links are as fast as ever. What a slow one has taken over still comes late, and is overtaken.
     pub(super) fn hurry(&mut self) {
         self.slow.clear();
-        self.links.values_mut().for_each(|link| link.busy_until = Moment::START);
+        for link in self.links.values_mut() {
+            (link.busy_until, link.latest) = (Moment::START, Moment::START);
+        }
     }
 
     /// Whether no link is slow.

@@ -32,6 +32,7 @@ use crate::error::{Error, ErrorKind};
 use crate::gather::Command;
 use crate::membership::Membership;
 use crate::moment::Moment;
+use crate::store::block::BlockHeader;
 use crate::transport::Envelope;
 use crate::types::{Index, NodeId, RaftIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,7 +188,20 @@ impl Oracle {
         let unreadable =
             |e: &Error| may_be_unreadable && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if machine.is_poisoned() {
-            return Ok(news); // it has decided more than it has written, and will not act on it
+            // It has decided more than it has written, and will not act on it; but what it showed before is committed.
+            for index in host.checked.0 + 1..=glance.committed_raft.0 {
+                let shown = |h: &BlockHeader| h.next_record() <= glance.committed.next();
+                match machine.entry(RaftIndex(index)) {
+                    Ok(Some(header)) if shown(&header) => {}
+                    _ => break,
+                }
+                match self.entry(node, machine, RaftIndex(index)) {
+                    Err(Trouble::Wrong(why)) => return Err(why),
+                    Err(Trouble::Unreadable(_)) => break,
+                    Ok(()) => host.checked = RaftIndex(index),
+                }
+            }
+            return Ok(news);
         }
         let (promised, says, raft) = (host.promised, glance.says, (glance.term, glance.vote));
         let keeps = |(term, vote): (Term, u64)| term > promised.0 || (term, vote) == promised;
@@ -347,7 +361,7 @@ impl Oracle {
     }
 
     /// An entry is fed to a follower: it is the one that was committed there.
-    pub(super) fn is_fed(&self, node: NodeId, header: &crate::store::block::BlockHeader) -> Check {
+    pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
         let seal = Seal::of(header);
         match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
             Some(known) if *known == seal => Ok(()),

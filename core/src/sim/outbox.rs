@@ -6,6 +6,7 @@
 //! Must not know: when a message leaves.
 
 use super::oracle::Check;
+use crate::moment::Moment;
 use crate::transport::{Envelope, Inbox, PeerQueue, Transport};
 use crate::types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,8 +20,15 @@ struct Way {
     queue: PeerQueue,
     /// What the queue accepted and has not given away, by lane.
     accepted: [VecDeque<Envelope>; 2],
-    /// Somebody will come for what waits.
-    is_due: bool,
+    /// When somebody comes for what waits.
+    due: Option<Moment>,
+}
+
+impl Way {
+    /// Whether nothing waits, and the network has passed on all that it took.
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.queue.backlog() == 0
+    }
 }
 
 #[derive(Debug)]
@@ -70,28 +78,21 @@ impl Outbox {
         std::mem::take(&mut self.lock().dropped)
     }
 
-    /// For whom anything waits that nobody comes for.
+    /// For whom anything waits.
     pub(super) fn waiting(&self) -> Vec<NodeId> {
         let inner = self.lock();
-        inner.ways.iter().filter(|(_, way)| !way.queue.is_empty() && !way.is_due).map(|(to, _)| *to).collect()
+        inner.ways.iter().filter(|(_, way)| !way.is_idle()).map(|(to, _)| *to).collect()
     }
 
-    /// For whom anything waits.
-    pub(super) fn all(&self) -> Vec<NodeId> {
-        let inner = self.lock();
-        inner.ways.iter().filter(|(_, way)| !way.queue.is_empty()).map(|(to, _)| *to).collect()
-    }
-
-    /// Somebody comes for what waits for `to`, or has come.
-    pub(super) fn set_due(&self, to: NodeId, is_due: bool) {
-        if let Some(way) = self.lock().ways.get_mut(&to) {
-            way.is_due = is_due;
+    /// Somebody can come at this moment for what waits for `to`. False: nothing does, or somebody comes sooner.
+    pub(super) fn awaits(&self, to: NodeId, now: Moment, at: Moment) -> bool {
+        let mut inner = self.lock();
+        let Some(way) = inner.ways.get_mut(&to).filter(|way| !way.is_idle()) else { return false };
+        if way.due.is_some_and(|due| due > now && due <= at) {
+            return false;
         }
-    }
-
-    /// Whether nothing waits for `to`.
-    pub(super) fn is_empty(&self, to: NodeId) -> bool {
-        self.lock().ways.get(&to).is_none_or(|way| way.queue.is_empty())
+        way.due = Some(at);
+        true
     }
 
     /// The next message of a lane.
@@ -121,7 +122,7 @@ impl Transport for Outbox {
         let way = inner.ways.entry(envelope.to).or_insert_with(|| Way {
             queue: PeerQueue::new(bytes_max),
             accepted: Default::default(),
-            is_due: false,
+            due: None,
         });
         if way.queue.push(envelope.clone()) {
             way.accepted[usize::from(envelope.urgent)].push_back(envelope.clone());

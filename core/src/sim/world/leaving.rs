@@ -31,8 +31,6 @@ impl World {
     /// A link can take more.
     pub(super) fn shipping(&mut self, node: NodeId, life: u32, to: NodeId) -> Check {
         let Some(host) = self.hosts.get(&node).filter(|h| h.life == life) else { return Ok(()) };
-        let Some(outbox) = host.outbox() else { return Ok(()) };
-        outbox.set_due(to, false);
         if host.is_up() { self.ship(node, to) } else { Ok(()) }
     }
 
@@ -53,8 +51,7 @@ impl World {
                 }
             }
         }
-        if let Some(at) = again.filter(|_| !outbox.is_empty(to)) {
-            outbox.set_due(to, true);
+        if let Some(at) = again.filter(|at| outbox.awaits(to, now, *at)) {
             self.schedule.at(at, Event::Ship { node, life, to });
         }
         Ok(())
@@ -63,10 +60,13 @@ impl World {
     /// Links are as fast as ever again.
     pub(in crate::sim) fn hurry(&mut self) -> Check {
         self.network.hurry();
-        for node in self.up() {
-            let ways = self.hosts.get(&node).and_then(|h| h.outbox()).map(|o| o.all()).unwrap_or_default();
-            for to in ways {
-                self.ship(node, to)?;
+        let outboxes: Vec<_> =
+            self.hosts.values().filter_map(|h| Some((h.node, h.is_up(), h.outbox()?))).collect();
+        for (node, is_up, outbox) in outboxes {
+            for to in outbox.waiting() {
+                if is_up {
+                    self.ship(node, to)?; // one that is paused sends when it goes on
+                }
             }
         }
         Ok(())

@@ -176,6 +176,7 @@ fn a_roll_that_finds_no_file_changes_nothing() {
     let opening = opening(base, Term(2), Index(1), RaftIndex(0));
     assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
     rig.disk.heal();
+    rig.store.preparer.pass(crate::moment::Moment::START.plus(crate::store::prepared::RETRY_DELAY));
     rig.check();
     rig.data(10);
     rig.sync();
