@@ -59,7 +59,16 @@ impl Shelf {
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
         let next = self.resolve(start)?;
         let owner = self.positions.hook_owner();
-        Ok(Reader { shelf: self.clone(), owner, next, lookup: false, cursor: None, block: None, batch: None })
+        Ok(Reader {
+            shelf: self.clone(),
+            owner,
+            next,
+            lookup: false,
+            cursor: None,
+            block: None,
+            batch: None,
+            behind_undecodable: None,
+        })
     }
 
     /// The record that this is.
@@ -164,6 +173,8 @@ pub struct Reader {
     cursor: Option<Cursor>,
     block: Option<Block>,
     batch: Option<RecordBatch>,
+    /// The next record was found in a batch that does not unpack: the first record behind that.
+    behind_undecodable: Option<Index>,
 }
 
 /// The block a reader is in.
@@ -195,7 +206,7 @@ impl Reader {
     /// `Discarded`, `OutOfRange`: the reader stays where it was.
     pub fn seek(&mut self, index: Index) -> Result<()> {
         self.next = self.shelf.resolve(Start::Index(index))?;
-        (self.cursor, self.block, self.batch) = (None, None, None);
+        (self.cursor, self.block, self.batch, self.behind_undecodable) = (None, None, None, None);
         Ok(())
     }
 
@@ -237,7 +248,7 @@ impl Reader {
     /// # Errors
     /// As [`Self::next_record`], except `Undecodable`.
     pub fn next_stored(&mut self) -> Result<Option<StoredBatch>> {
-        self.batch = None;
+        (self.batch, self.behind_undecodable) = (None, None);
         if !self.is_committed()? {
             return Ok(None);
         }
@@ -250,8 +261,8 @@ impl Reader {
         Ok(Some(stored))
     }
 
-    /// Goes on behind the batch that holds the next record, which is not unpacked: past one that is `Undecodable`. Returns
-    /// the index of the record that comes next then; at the tail nothing changes.
+    /// Goes on behind a batch that the last step of this reader found `Undecodable`. Returns the record that comes next.
+    /// Where the last step found something else, nothing changes.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -274,11 +285,10 @@ impl Reader {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::next_stored`]: damage is not skipped, for nothing tells where its batch ends.
+    /// None today. Damage is not skipped: nothing tells where its batch ends.
     pub fn skip_batch(&mut self) -> Result<Index> {
-        match self.batch.take() {
-            Some(batch) if batch.skip < batch.count => self.next = batch.first().plus(batch.count().into()),
-            _ => _ = self.next_stored()?,
+        if let Some(behind) = self.behind_undecodable.take() {
+            self.next = behind;
         }
         Ok(self.next)
     }
@@ -332,15 +342,20 @@ impl Reader {
         if self.has_batch() {
             return Ok(true);
         }
-        self.batch = None;
+        (self.batch, self.behind_undecodable) = (None, None);
         if !self.is_committed()? {
             return Ok(false);
         }
+        let mut behind = None;
         let found = self.find_batch().and_then(|found| {
             let header = batch::verify(&found.bytes).map_err(|why| self.corrupt(&found, why))?;
             let batch = RecordBatch::unpack(&found.bytes, &header, found.first, found.timestamp);
-            batch.map_err(|why| undecodable(found.first, header.count, why))
+            batch.map_err(|why| {
+                behind = Some(found.first.plus(header.count.into()));
+                undecodable(found.first, header.count, why)
+            })
         });
+        self.behind_undecodable = behind;
         let mut batch = self.or_discarded(found)?;
         batch.skip = (self.next.0 - batch.first().0) as u32;
         self.batch = Some(batch);

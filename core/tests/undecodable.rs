@@ -41,7 +41,9 @@ fn undecodable_batches_are_named_and_skipped() {
     log.append_batch(&garbage(2, 1, 20)).unwrap();
     log.append(b"behind").unwrap();
     let mut reader = log.reader(Start::First).unwrap();
+    assert_eq!(reader.skip_batch().unwrap(), Index(1), "a batch that unpacks is not skipped");
     assert_eq!(reader.next_record().unwrap().unwrap().data, b"before");
+    assert_eq!(reader.skip_batch().unwrap(), Index(2), "nor one that was not looked at");
     for (at, records, next) in [(2, "records 2 to 4", 5), (5, "record 5", 6)] {
         for _ in 0..2 {
             let error = reader.next_record().unwrap_err();

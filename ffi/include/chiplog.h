@@ -1619,10 +1619,9 @@ chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
                                      chiplog_error_t **error);
 
 /**
- * Goes on behind the batch that holds the next record, which is not unpacked: past one that is UNDECODABLE. `*next`, unless
- * it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
- * was received already if it was found UNDECODABLE.
- * Ownership: borrowed. One thread at a time. Blocks.
+ * Goes on behind a batch that the last step of the reader found UNDECODABLE. `*next`, unless it is NULL: the record that
+ * comes next then. Where the last step found something else, nothing changes.
+ * Ownership: borrowed. One thread at a time. Never blocks for long.
  * Errors: as chiplog_reader_next_batch, except UNDECODABLE.
  */
 chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,

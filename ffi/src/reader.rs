@@ -180,11 +180,11 @@ impl State {
         self.arm()
     }
 
-    /// The record that comes next behind the batch that holds the next one; the same at the end.
+    /// The record that comes next: behind a batch that was found undecodable, if the last step found one.
     fn skip_batch(&mut self) -> Result<u64> {
         match &mut self.source {
             Source::Local(reader) => _ = reader.skip_batch()?,
-            Source::Remote { kept: kept @ Some(_), .. } => *kept = None,
+            Source::Remote { kept: Some(_), .. } => {}
             Source::Remote { reader, .. } => _ = without_sigpipe(|| reader.skip_batch())?,
         }
         self.arm()?;
@@ -304,10 +304,9 @@ pub unsafe extern "C" fn chiplog_reader_seek(
     unsafe { entry(error, || get(reader)?.lock().seek(self::start(start, value)?)) }
 }
 
-/// Goes on behind the batch that holds the next record, which is not unpacked: past one that is UNDECODABLE. `*next`, unless
-/// it is NULL: the record that comes next then. At the tail nothing changes. Over the network it waits for the batch, which
-/// was received already if it was found UNDECODABLE.
-/// Ownership: borrowed. One thread at a time. Blocks.
+/// Goes on behind a batch that the last step of the reader found UNDECODABLE. `*next`, unless it is NULL: the record that
+/// comes next then. Where the last step found something else, nothing changes.
+/// Ownership: borrowed. One thread at a time. Never blocks for long.
 /// Errors: as chiplog_reader_next_batch, except UNDECODABLE.
 ///
 /// # Safety

@@ -123,7 +123,7 @@ impl Taken {
             Some(address) => (address, self.of.get(&address)?.oldest_to_spare()?),
             None => {
                 // Of equal addresses the one with the oldest connection to spare.
-                let mut most = None;
+                let mut most: Option<(usize, IpAddr, u64)> = None;
                 for (address, of) in &self.of {
                     let count = of.unproven.len();
                     if most.is_none_or(|(most, ..)| count >= most)

@@ -113,7 +113,10 @@ async fn a_reader_that_skips_gets_every_other_record() {
     let batches = vec![zeros_without_a_table(), plain(b"between"), zeros_without_a_table(), plain(b"behind")];
     append(&one, batches).await;
     let mut reader = reader(&one).await;
-    assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(4)), "before anything was received");
+    assert_eq!(reader.skip_batch().await.unwrap(), None, "nothing was found: nothing changes");
+    assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Undecodable);
+    assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(4)));
+    assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(4)), "once");
     assert_eq!(reader.next_record().await.unwrap().unwrap().data, "between");
     assert_eq!(reader.next_batch().await.unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(8)));
@@ -123,6 +126,21 @@ async fn a_reader_that_skips_gets_every_other_record() {
     assert_eq!(reader.next_record().await.unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(8)));
     assert_eq!(reader.next_batch().await.unwrap().unwrap().get(0).unwrap().data, &b"behind"[..]);
+}
+
+/// A reader at the tail waited for the next batch, and dropped it.
+#[tokio::test]
+async fn skipping_at_the_tail_drops_no_record() {
+    let one = One::new();
+    append(&one, vec![plain(b"first"), plain(b"second")]).await;
+    let mut reader = reader(&one).await;
+    assert_eq!(reader.next_record().await.unwrap().unwrap().data, "first");
+    assert_eq!(reader.skip_batch().await.unwrap(), Some(Index(2)));
+    assert_eq!(reader.next_record().await.unwrap().unwrap().data, "second");
+    let skipped = tokio::time::timeout(SOON, reader.skip_batch()).await.expect("it waits");
+    assert_eq!(skipped.unwrap(), Some(Index(3)));
+    append(&one, vec![plain(b"third")]).await;
+    assert_eq!(reader.next_record().await.unwrap().unwrap().data, "third");
 }
 
 /// An event loop hears of it, and goes on.

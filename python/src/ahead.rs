@@ -75,8 +75,8 @@ impl Ahead {
         while self.run.is_empty() && self.reader.is_none() {
             self.take_piece()?;
         }
-        match self.run.pop_front() {
-            Some(batch) => Ok(batch.first().plus(batch.count().into())),
+        match self.run.front() {
+            Some(batch) => Ok(batch.first()), // what was read ahead unpacks
             None => self.here()?.skip_batch(),
         }
     }

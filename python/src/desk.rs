@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// Goes on behind the next batch. The record that comes next then; None at the end, if it does not follow.
+    /// Goes on behind a batch that was found undecodable. The record that comes next; None: it is not known yet.
     async fn skip_batch(&mut self) -> Result<Option<Index>> {
         match self {
             Self::Local(reader, _) => reader.skip_batch().map(Some),
@@ -170,7 +170,7 @@ impl Lease {
         ending.or(source.next()).await
     }
 
-    /// Goes on behind the next batch; `Closed` when the desk is closed meanwhile.
+    /// Goes on behind a batch that was found undecodable; `Closed` when the desk is closed meanwhile.
     pub(crate) async fn skip_batch(&mut self) -> Result<Option<Index>> {
         let ending = &self.desk.ending;
         let source = self.source.as_mut().ok_or_else(|| ending.error())?;

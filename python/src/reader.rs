@@ -287,21 +287,18 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on behind the batch that holds the next record: past an `UndecodableError`.
+    /// Goes on behind a batch for which the last step raised `UndecodableError`.
     ///
-    /// The batch is not unpacked. Returns the index of the record that comes next then; None: the end of a reader that does not
-    /// follow.
+    /// Where the last step did something else, nothing changes. Returns the index of the record that comes next; None: a
+    /// reader over the network that has not begun.
     ///
-    /// Blocks for the disk or the network, without the GIL; Ctrl-C ends the wait.
-    ///
-    /// Raises what a step of the reader does, except `UndecodableError`.
+    /// Raises `ClosedError` when the reader is closed.
     fn skip_batch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let forever = Limit::none();
         let busy = || PyRuntimeError::new_err("another thread reads");
         let mut lease = self.lease(py, &forever)?.ok_or_else(busy)?;
-        let in_hand = self.current().take();
-        if in_hand.is_some() {
-            return Ok(Some(self.next.load(Ordering::Relaxed)));
+        if self.current().is_some() {
+            return Ok(self.position());
         }
         let skipped = wait::block_on(py, &forever, self.desk.runtime.as_ref(), lease.skip_batch())?;
         let next = skipped.unwrap_or(Ok(None)).map_err(raise)?;

@@ -60,6 +60,17 @@ def test_a_reader_goes_elsewhere_and_knows_where_it_is(log: chiplog.Log) -> None
     assert [r.index for r in reader] == [11], "a reader that came to the end goes on when there is more"
 
 
+def test_skipping_drops_no_record(log: chiplog.Log) -> None:
+    """Only a batch that was found undecodable is skipped."""
+    log.append_batch([b"1", b"2"])
+    reader = log.read()
+    assert reader.skip_batch() == 1
+    assert next(reader).copy() == b"1" and reader.skip_batch() == 2
+    assert [r.copy() for r in reader] == [b"2"] and reader.skip_batch() == 3
+    log.append(b"3")
+    assert [r.copy() for r in reader] == [b"3"]
+
+
 def test_tail_waits(log: chiplog.Log) -> None:
     tail = log.tail()
     assert not tail.wait(timeout=0)

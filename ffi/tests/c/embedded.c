@@ -601,8 +601,10 @@ static void a_batch_that_does_not_unpack(void) {
     FINE(chiplog_log_reader(log, CHIPLOG_START_FIRST, 0, &reader, &error));
     chiplog_record_t record;
     FINE(chiplog_reader_next_record(reader, 0, &record, &error));
-    for (int n = 0; n < 2; n++) GIVES(CHIPLOG_UNDECODABLE, chiplog_reader_next_record(reader, 0, &record, &error));
     uint64_t next = 0;
+    FINE(chiplog_reader_skip_batch(reader, &next, &error));
+    CHECK(next == 2);
+    for (int n = 0; n < 2; n++) GIVES(CHIPLOG_UNDECODABLE, chiplog_reader_next_record(reader, 0, &record, &error));
     FINE(chiplog_reader_skip_batch(reader, &next, &error));
     CHECK(next == 5);
     FINE(chiplog_reader_next_record(reader, 0, &record, &error));

@@ -262,7 +262,7 @@ trait Source {
     /// Gives the next record to `take`. False: at the end.
     fn next(&mut self, take: &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<bool>;
 
-    /// Goes on behind the batch that holds the next record.
+    /// Goes on behind a batch that the last step found undecodable.
     fn skip_batch(&mut self) -> Result<()>;
 
     /// Waits at the end for more, at most so long. True: there is more.
