@@ -1,7 +1,7 @@
 """Mutation tests of the consensus state machine: changes the code in one small place at a time, and looks whether a test fails.
 
     python3 tools/mutants.py                 # judges a sample of 300, and goes on where an earlier run stopped
-    python3 tools/mutants.py --survivors     # judges the survivors again, after tests were added
+    python3 tools/mutants.py --survivors     # asks the tests again what they make of survivors, after tests were added
     python3 tools/mutants.py --report        # only prints what is known, as docs/mutants.md has it
 
 `cargo mutants` makes the mutants. Building each of them alone would take most of the time, so this program puts the sample
@@ -431,8 +431,10 @@ def asked(known: Known, mutants: dict[int, Mutant], binaries: dict[str, Path], l
 
 def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
     for mutant in sample:
-        if again and known.of(mutant)["outcome"] == "survived":
-            known.keep(mutant, {"outcome": None, "passed": [], "by": ""})
+        entry = known.of(mutant)
+        if again and entry["outcome"] in (None, "survived"):
+            seeds = [str(judge) for judge in JUDGES if judge.kind == "seeds" and str(judge) in entry["passed"]]
+            known.keep(mutant, {"outcome": None, "passed": seeds, "by": ""})
     due = {number: mutant for number, mutant in enumerate(sample, 1) if known.of(mutant)["outcome"] is None}
     if not due:
         return
@@ -455,7 +457,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the sample (1)")
     parser.add_argument("--count", type=int, default=300, help="size of the sample (300)")
-    parser.add_argument("--survivors", action="store_true", help="judge survivors again")
+    parser.add_argument("--survivors", action="store_true", help="judge survivors again, by the tests")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
     parser.add_argument("--report", action="store_true", help="judge nothing")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object")

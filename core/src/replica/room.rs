@@ -270,14 +270,14 @@ fn is_discard(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
     header.kind == Kind::Command && matches!(command(), Some(Command::Discard { .. }))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sim", not(loom)))]
 impl Admission {
     pub(super) fn set_short(&mut self, is_short: bool) {
         self.is_short = is_short;
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sim", not(loom)))]
 mod tests {
     use super::*;
     use crate::store::block::BLOCK_HEADER_BYTES;

@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod checks;
+mod entries;
+mod introduced;
 mod leading;
 
 use crate::cluster::{Bootstrap, Cluster, Role};

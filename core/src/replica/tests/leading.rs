@@ -6,13 +6,13 @@ use crate::error::Error;
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// Heads of what left, by the kind.
-fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
+pub(super) fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
     let sent = node.replica.take_outgoing();
     let is_wanted = |e: &Envelope| raft_codec::parse_head(&e.head).unwrap().0 == wanted;
     sent.iter().filter(|e| is_wanted(e)).map(|e| e.to).collect()
 }
 
-fn give_from(node: &mut Node, from: NodeId, directory: DirectoryId, head: Bytes) {
+pub(super) fn give_from(node: &mut Node, from: NodeId, directory: DirectoryId, head: Bytes) {
     let envelope = Envelope {
         log: LOG,
         from,
@@ -246,4 +246,28 @@ fn lead_goes_where_a_majority_has_room() {
     assert_eq!(node.replica.raw.raft.lead_transferee, None);
     give_from(&mut node, NodeId(3), DirectoryId(13), room(1000));
     assert!(node.replica.raw.raft.lead_transferee.is_some());
+}
+
+/// What comes of a transfer to node 1 if this node leads instead; none: nothing yet.
+fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    lead(&mut node);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let patience = Duration::from_secs(60);
+    node.replica.ask(Ask::Transfer(LEADER), patience, promise, Moment::START, &mut node.writing).unwrap();
+    if let Some(from) = leads {
+        give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
+    }
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.turn(Moment::START, Work::default()).unwrap();
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+#[test]
+fn transfer_is_answered_by_who_leads_then() {
+    assert_eq!(transferred(None), None);
+    assert_eq!(transferred(Some(1)), Some(Ok(())));
+    assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
 }
