@@ -1,7 +1,7 @@
 """Mutation tests of the consensus state machine: changes the code in one small place at a time, and looks whether a test fails.
 
     python3 tools/mutants.py                 # judges a sample of 300, and goes on where an earlier run stopped
-    python3 tools/mutants.py --survivors     # judges the survivors again, after tests were added
+    python3 tools/mutants.py --survivors     # asks the tests again what they make of survivors, after tests were added
     python3 tools/mutants.py --report        # only prints what is known, as docs/mutants.md has it
 
 `cargo mutants` makes the mutants. Building each of them alone would take most of the time, so this program puts the sample
@@ -40,24 +40,44 @@ CARGO = os.environ.get("CARGO", "cargo")
 
 WHERE = ["core/src/replica.rs", "core/src/replica/*.rs", "core/src/sequence.rs", "core/src/session.rs"]
 WHERE += ["core/src/store/recovery.rs"]
-WITHOUT = ["**/tests.rs"]
+WITHOUT = ["**/tests.rs", "**/tests/**"]
 SEEDS = 300
 BAR = 0.9
 """The share of mutants that must be caught."""
 
 SEED_TEST = "nothing_that_must_not_happen_happens_and_every_fault_does"
 
-Judge = tuple[str, str, list[str]]
-"""What it counts as, its test binary, its arguments. The cheapest stand first."""
-JUDGES: list[Judge] = [
-    ("tests", "chiplog", ["--skip", "store::"]),
-    ("tests", "sessions", []),
-    ("tests", "engine", []),
-    ("tests", "replication", []),
-    ("tests", "chiplog", ["store::"]),
-    ("seeds", "sim", [SEED_TEST, "--nocapture"]),
-    ("tests", "repair", []),
+
+@dataclass(frozen=True)
+class Judge:
+    """Tests that a mutant has to pass."""
+
+    kind: str
+    """What a mutant counts as that they catch."""
+    binary: str
+    arguments: tuple[str, ...] = ()
+    of: str = ""
+    """Only mutants of files whose paths begin so: other files are not in what these tests run."""
+
+    def __str__(self) -> str:
+        return " ".join((self.binary, *self.arguments))
+
+
+STORE = "core/src/store/"
+JUDGES = [
+    Judge("tests", "chiplog", ("--skip", "store::")),
+    Judge("tests", "sessions"),
+    Judge("tests", "replication"),
+    Judge("tests", "engine"),
+    Judge("tests", "full_disks"),
+    Judge("tests", "chiplog", ("store::",), of=STORE),
+    Judge("tests", "repair"),
+    Judge("tests", "slow_syncs"),
+    Judge("tests", "rot", of=STORE),
+    Judge("tests", "crash_faults", of=STORE),
+    Judge("seeds", "sim", (SEED_TEST, "--nocapture")),
 ]
+"""The cheapest first: each is asked of all mutants that are left before the next one is."""
 FAILED = re.compile(r"^test .*\bFAILED$|^VIOLATION: |^test result: FAILED")
 
 CPU_FACTOR, CPU_MORE = 3, 10
@@ -209,7 +229,7 @@ def woven(mutants: dict[int, Mutant]) -> Lines:
 
 def built() -> tuple[dict[str, Path], list[dict[str, Any]]]:
     """The test binaries by their names, or the errors."""
-    tests = sorted({name for _, name, _ in JUDGES} - {"chiplog"})
+    tests = sorted({judge.binary for judge in JUDGES} - {"chiplog"})
     command = [CARGO, "test", "--package", "chiplog", "--features", "sim", "--profile", "mutants", "--no-run", "--lib"]
     command += [part for name in tests for part in ("--test", name)] + ["--message-format", "json"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(BUILD)}
@@ -267,13 +287,13 @@ def asleep(pid: int) -> bool:
     return bool(states) and all(state == "S" for state in states)
 
 
-def run(binary: Path, arguments: list[str], number: int, cpu_seconds: int) -> tuple[str, str]:
+def run(binary: Path, judge: Judge, number: int, cpu_seconds: int) -> tuple[str, str]:
     """What a test binary makes of a mutant: "passed", "failed" or "hung", and by which of its lines that is known."""
     shutil.rmtree(TEMP, ignore_errors=True)
     TEMP.mkdir(parents=True)
     environment = os.environ | {"CHIPLOG_MUTANT": str(number), "CHIPLOG_SIM_SEEDS": str(SEEDS), "RUST_BACKTRACE": "0"}
     child = subprocess.Popen(
-        [binary, "--test-threads", "2", *arguments],
+        [binary, "--test-threads", "2", *judge.arguments],
         cwd=TREE / "core",
         env=environment | {"TMPDIR": str(TEMP)},
         stdout=subprocess.PIPE,
@@ -319,27 +339,16 @@ def run(binary: Path, arguments: list[str], number: int, cpu_seconds: int) -> tu
         child.wait()
 
 
-def limits(binaries: dict[str, Path]) -> list[int]:
-    """How much processor time each judge may take; and all of them pass without a mutant."""
-    found = []
-    for kind, name, arguments in JUDGES:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        verdict, line = run(binaries[name], arguments, 0, resource.RLIM_INFINITY)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if verdict != "passed":
-            raise SystemExit(f"{kind} of {name} fail without any mutant: {line}")
-        took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append(int(CPU_FACTOR * took) + CPU_MORE)
-        print(f"{kind} of {name} {' '.join(arguments)}: {took:.1f} s of processor time", flush=True)
-    return found
-
-
-def judged(binaries: dict[str, Path], number: int, limits: list[int]) -> dict[str, str]:
-    for (kind, name, arguments), limit in zip(JUDGES, limits):
-        verdict, line = run(binaries[name], arguments, number, limit)
-        if verdict != "passed":
-            return {"outcome": "time-out" if verdict == "hung" else kind, "by": f"{name}: {line}"}
-    return {"outcome": "survived", "by": ""}
+def limit(binaries: dict[str, Path], judge: Judge) -> int:
+    """How much processor time a judge may take; and it passes without a mutant."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    verdict, line = run(binaries[judge.binary], judge, 0, resource.RLIM_INFINITY)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if verdict != "passed":
+        raise SystemExit(f"{judge} fails without any mutant: {line}")
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{judge}: {took:.1f} s of processor time without a mutant", flush=True)
+    return int(CPU_FACTOR * took) + CPU_MORE
 
 
 # ---- what is known ----
@@ -353,9 +362,10 @@ class Known:
         if RESULTS.is_file() and not fresh:
             self.entries = json.loads(RESULTS.read_text())
 
-    def of(self, mutant: Mutant) -> dict[str, Any] | None:
+    def of(self, mutant: Mutant) -> dict[str, Any]:
+        """Its outcome, if it is known, and which judges it has passed."""
         entry = self.entries.get(mutant.key)
-        return entry if entry and entry["digest"] == mutant.digest else None
+        return entry if entry and entry["digest"] == mutant.digest else {"outcome": None, "passed": []}
 
     def keep(self, mutant: Mutant, entry: dict[str, Any]) -> None:
         self.entries[mutant.key] = {"digest": mutant.digest, "line": mutant.line} | entry
@@ -365,8 +375,9 @@ class Known:
 
 
 def figures(known: Known, sample: list[Mutant], of: int) -> dict[str, Any]:
-    outcomes = Counter(entry["outcome"] for mutant in sample if (entry := known.of(mutant)))
-    survivors = [mutant.key for mutant in sample if (entry := known.of(mutant)) and entry["outcome"] == "survived"]
+    outcomes = Counter(known.of(mutant)["outcome"] for mutant in sample)
+    del outcomes[None]
+    survivors = [mutant.key for mutant in sample if known.of(mutant)["outcome"] == "survived"]
     caught = outcomes["tests"] + outcomes["seeds"] + outcomes["time-out"]
     page = PAGE.read_text() if PAGE.is_file() else ""
     return {
@@ -396,45 +407,64 @@ def told(told: dict[str, Any]) -> str:
     return text
 
 
-def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
-    def is_due(mutant: Mutant) -> bool:
-        entry = known.of(mutant)
-        return entry is None or (again and entry["outcome"] == "survived")
+def asked(known: Known, mutants: dict[int, Mutant], binaries: dict[str, Path], limits: dict[Judge, int]) -> None:
+    """Has the judges say what they make of mutants in these binaries."""
+    for at, judge in enumerate(JUDGES):
+        left = {number: mutant for number, mutant in mutants.items() if known.of(mutant)["outcome"] is None}
+        for done, (number, mutant) in enumerate(left.items(), 1):
+            passed = known.of(mutant)["passed"]
+            if str(judge) not in passed and mutant.file.startswith(judge.of):
+                if judge not in limits:
+                    limits[judge] = limit(binaries, judge)
+                verdict, line = run(binaries[judge.binary], judge, number, limits[judge])
+                if verdict != "passed":
+                    outcome = "time-out" if verdict == "hung" else judge.kind
+                    known.keep(mutant, {"outcome": outcome, "passed": passed, "by": f"{judge.binary}: {line}"})
+                    print(f"{done}/{len(left)} {outcome}: {mutant.key}  {judge.binary}: {line}", flush=True)
+                    continue
+                passed = [*passed, str(judge)]
+            is_last = at + 1 == len(JUDGES)
+            known.keep(mutant, {"outcome": "survived" if is_last else None, "passed": passed, "by": ""})
+            if is_last:
+                print(f"{done}/{len(left)} survived: {mutant.key}", flush=True)
 
-    due = {number: mutant for number, mutant in enumerate(sample, 1) if is_due(mutant)}
+
+def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
+    for mutant in sample:
+        entry = known.of(mutant)
+        if again and entry["outcome"] in (None, "survived"):
+            seeds = [str(judge) for judge in JUDGES if judge.kind == "seeds" and str(judge) in entry["passed"]]
+            known.keep(mutant, {"outcome": None, "passed": seeds, "by": ""})
+    due = {number: mutant for number, mutant in enumerate(sample, 1) if known.of(mutant)["outcome"] is None}
     if not due:
         return
     copied()
     binaries, apart = built_together(due)
-    bounds = limits(binaries)
-    done = 0
-
-    def judge(number: int, mutant: Mutant, binaries: dict[str, Path]) -> None:
-        nonlocal done
-        began = time.monotonic()
-        entry = judged(binaries, number, bounds) if binaries else {"outcome": "unviable", "by": "the compiler"}
-        known.keep(mutant, entry | {"seconds": round(time.monotonic() - began, 1)})
-        done += 1
-        print(f"{done}/{len(due)} {entry['outcome']}: {mutant.key}  {entry['by']}", flush=True)
-
-    for number, mutant in due.items():
-        if number not in apart:
-            judge(number, mutant, binaries)
+    limits: dict[Judge, int] = {}
+    asked(known, {number: mutant for number, mutant in due.items() if number not in apart}, binaries, limits)
+    for judge in JUDGES if apart else []:
+        if judge not in limits:
+            limits[judge] = limit(binaries, judge)
     for number, mutant in apart.items():
-        judge(number, mutant, built_alone(mutant))
+        if alone := built_alone(mutant):
+            asked(known, {number: mutant}, alone, limits)
+        else:
+            known.keep(mutant, {"outcome": "unviable", "passed": [], "by": "the compiler"})
+            print(f"does not compile: {mutant.key}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the sample (1)")
     parser.add_argument("--count", type=int, default=300, help="size of the sample (300)")
-    parser.add_argument("--survivors", action="store_true", help="judge survivors again")
+    parser.add_argument("--survivors", action="store_true", help="judge survivors again, by the tests")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
     parser.add_argument("--report", action="store_true", help="judge nothing")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object")
     arguments = parser.parse_args()
     if sys.version_info < (3, 11):
         raise SystemExit("Python 3.11 or newer is needed")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the test that runs has to end too
     WORK.mkdir(parents=True, exist_ok=True)
     known = Known(arguments.fresh)
     mutants = listed()

@@ -418,3 +418,88 @@ impl Replica {
         self.process(now, writing)
     }
 }
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::completion::Ticket;
+
+    /// A change that was proposed at this entry.
+    fn proposed(asks: &mut Asks, at: u64) -> Ticket {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        let until = Moment::START.plus(Duration::from_secs(1));
+        let at = Some(RaftIndex(at));
+        asks.changes.push(Pending { changes: Vec::new(), until, promise, at, joint: false });
+        ticket
+    }
+
+    fn is_done(asks: &mut Asks, ticket: &Ticket) -> bool {
+        let mut due = Vec::new();
+        asks.committed(RaftIndex(100), Index(1), &mut due);
+        for (promise, outcome) in due {
+            promise.answer(outcome);
+        }
+        ticket.poll().is_some_and(|outcome| outcome.is_ok())
+    }
+
+    #[test]
+    fn change_is_answered_when_its_own_entry_is_in_force() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        assert!(!asks.has_changes());
+        let ticket = proposed(&mut asks, 5);
+        assert!(asks.has_changes());
+        for another in [4, 6] {
+            asks.applied_change(RaftIndex(another), false);
+            assert!(!is_done(&mut asks, &ticket), "entry {another} is not its own");
+        }
+        asks.applied_change(RaftIndex(5), false);
+        assert!(!asks.has_changes());
+        assert!(is_done(&mut asks, &ticket));
+    }
+
+    #[test]
+    fn joint_change_is_answered_once_the_joint_configuration_is_left() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let ticket = proposed(&mut asks, 5);
+        asks.applied_change(RaftIndex(5), true);
+        assert!(asks.has_changes());
+        asks.applied_others(RaftIndex(5));
+        assert!(asks.has_changes(), "raft has taken it");
+        asks.applied_change(RaftIndex(6), false);
+        assert!(is_done(&mut asks, &ticket));
+    }
+
+    #[test]
+    fn change_that_raft_refused_is_answered_as_refused() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let ticket = proposed(&mut asks, 5);
+        asks.applied_others(RaftIndex(4));
+        assert!(ticket.poll().is_none());
+        asks.applied_others(RaftIndex(5));
+        assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Membership);
+    }
+
+    #[test]
+    fn all_that_wait_hear_why_nothing_comes_of_it() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let until = Moment::START.plus(Duration::from_secs(1));
+        let mut tickets = vec![proposed(&mut asks, 5)];
+        let mut promise = || {
+            let promise = Promise::new();
+            tickets.push(promise.ticket(0, 0, 0));
+            promise
+        };
+        asks.next.push(Barrier { until, promise: promise() });
+        asks.landed.push((RaftIndex(9), Barrier { until, promise: promise() }));
+        let barriers = vec![Barrier { until, promise: promise() }];
+        asks.flying = Some(Flight { attempt: 1, again: until, barriers });
+        asks.transfer = Some((NodeId(3), until, promise()));
+        asks.fail_all(&Error::new(ErrorKind::Closed, "closed"));
+        for ticket in tickets {
+            assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Closed);
+        }
+    }
+}

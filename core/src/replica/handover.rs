@@ -116,5 +116,10 @@ fn may_lead(member: &Member) -> bool {
 
 fn parse(body: &[u8]) -> Result<u64, Malformed> {
     let body: &[u8; 8] = body.try_into().map_err(|_| "question for room has another length")?;
-    Ok(u64::from_le_bytes(*body))
+    let bytes = u64::from_le_bytes(*body);
+    // Headers and padding are added to it.
+    if bytes > u32::MAX.into() {
+        return Err("question for more room than any block takes");
+    }
+    Ok(bytes)
 }

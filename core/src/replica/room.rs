@@ -280,3 +280,63 @@ fn is_discard(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
     let command = || body.first().and_then(|b| parse_command(b).ok());
     header.kind == Kind::Command && matches!(command(), Some(Command::Discard { .. }))
 }
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+impl Admission {
+    pub(super) fn set_short(&mut self, is_short: bool) {
+        self.is_short = is_short;
+    }
+}
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::store::block::BLOCK_HEADER_BYTES;
+    use crate::types::{Index, RaftIndex, Term, Timestamp};
+
+    fn header(kind: Kind, length: usize) -> BlockHeader {
+        BlockHeader {
+            length: (BLOCK_HEADER_BYTES + length) as u32,
+            batch_count: 0,
+            raft_index: RaftIndex(7),
+            term: Term(1),
+            first: Index(1),
+            timestamp: Timestamp(1),
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: 0,
+            kind,
+        }
+    }
+
+    fn message(kind: MessageType, entries: usize) -> Message {
+        let mut message = Message::default();
+        message.set_msg_type(kind);
+        message.set_entries(vec![Entry::default(); entries].into());
+        message
+    }
+
+    #[test]
+    fn held_messages_count_with_entries_and_bodies() {
+        let arrived = [10, 20].map(|n| (header(Kind::Command, n), vec![Bytes::from(vec![0; n])]));
+        assert_eq!(bytes_of(&message(MessageType::MsgAppend, 3), &arrived), 4 * HELD_BYTES + 30);
+        assert_eq!(bytes_of(&message(MessageType::MsgSnapshot, 0), &[]), HELD_BYTES);
+    }
+
+    #[test]
+    fn entries_and_snapshots_are_written() {
+        assert!(is_to_write(&message(MessageType::MsgAppend, 1)));
+        assert!(is_to_write(&message(MessageType::MsgSnapshot, 0)));
+        assert!(!is_to_write(&message(MessageType::MsgAppend, 0)));
+        assert!(!is_to_write(&message(MessageType::MsgHeartbeat, 0)));
+    }
+
+    #[test]
+    fn change_of_membership_has_a_block_of_the_commit_before_it() {
+        let change = Entry { data: vec![0; 100].into(), ..Entry::default() };
+        let mut change = change;
+        change.set_entry_type(raft::eraftpb::EntryType::EntryConfChangeV2);
+        assert_eq!(body_of(&change), 100 + block_bytes(HARD_STATE_BYTES));
+        assert_eq!(purpose_of_entry(&change, false), Purpose::Metadata);
+    }
+}

@@ -1,5 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod checks;
+mod entries;
+mod introduced;
+mod leading;
+
 use super::fixtures::snapshot_of;
 use crate::cluster::{Bootstrap, Cluster, Role};
 use crate::config::Options;
@@ -240,33 +245,53 @@ fn turn(node: &mut Node, message: &Message) {
     }
 }
 
+/// A message of raft's from node 1.
+fn message(kind: MessageType, term: u64) -> Message {
+    let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
+    message.set_msg_type(kind);
+    message
+}
+
+/// Makes node 2 a voter beside node 1, and beside node 3 if there are three voters. All of it is committed.
+fn become_voter(node: &mut Node, voters: usize) {
+    let directory = node.status(Moment::default()).directory;
+    let all = [
+        Member::voter(LEADER, DIRECTORY, ""),
+        Member::voter(NodeId(2), directory, ""),
+        Member::voter(NodeId(3), DirectoryId(13), ""),
+    ];
+    let changed = |index: u64| {
+        let members = &all[..index as usize - 1];
+        let membership = Membership::of(members.iter().cloned());
+        let change =
+            raft_codec::conf_change(&[Change::Promote(members[members.len() - 1].node)], &membership);
+        let mut entry = entry_at(index);
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.data = change.write_to_bytes().unwrap().into();
+        entry
+    };
+    let last = voters as u64 + 1;
+    let mut entries = append(0, std::iter::once(entry_at(1)).chain((2..=last).map(changed)).collect());
+    entries.commit = last;
+    turn(node, &entries);
+    assert_eq!(node.replica.role(), Role::Follower);
+}
+
+/// Has node 2, a voter, lead term 2 by node 1's vote.
+fn lead(node: &mut Node) {
+    turn(node, &message(MessageType::MsgTimeoutNow, 1));
+    turn(node, &message(MessageType::MsgRequestVoteResponse, 2));
+    assert_eq!(node.replica.role(), Role::Leader);
+}
+
 /// An answer to a heartbeat means to raft that all before it came, or is lost: since heartbeats overtake entries, it sent a
 /// large one again with each of them, beside the one that was still on its way.
 #[test]
 fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
     let wire = Arc::new(Wire::default());
     let mut node = joining_over(wire.clone());
-    let directory = node.status(Moment::default()).directory;
-    let changed = |index, node, members: &[Member]| {
-        let membership = Membership::of(members.iter().cloned());
-        let change = raft_codec::conf_change(&[Change::Promote(node)], &membership);
-        let mut entry = entry_at(index);
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
-        entry.data = change.write_to_bytes().unwrap().into();
-        entry
-    };
-    let voters = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(NodeId(2), directory, "")];
-    let entries = vec![entry_at(1), changed(2, LEADER, &voters[..1]), changed(3, NodeId(2), &voters)];
-    let mut entries = append(0, entries);
-    entries.commit = 3;
-    turn(&mut node, &entries);
-    let message = |kind, term| {
-        let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
-        message.set_msg_type(kind);
-        message
-    };
-    turn(&mut node, &message(MessageType::MsgTimeoutNow, 1));
-    turn(&mut node, &message(MessageType::MsgRequestVoteResponse, 2));
+    become_voter(&mut node, 2);
+    lead(&mut node);
     assert_eq!((node.replica.role(), node.replica.term()), (Role::Leader, Term(2)));
     let sent = wire.take();
     assert_eq!(sent.last(), Some(&(MessageType::MsgAppend, false)), "{sent:?}");

@@ -1,0 +1,231 @@
+//! What a replica takes from others, and what it refuses.
+
+use super::super::checking::parse_snapshot;
+use super::*;
+use crate::fetch::{Fetch, encode_blocks};
+
+/// An envelope from node 1 that carries this.
+fn from_leader(head: Bytes) -> Envelope {
+    Envelope {
+        log: LOG,
+        from: LEADER,
+        from_directory: DIRECTORY,
+        to: NodeId(2),
+        to_directory: DirectoryId(0),
+        head,
+        bodies: Vec::new(),
+        urgent: false,
+    }
+}
+
+fn give(node: &mut Node, envelope: Envelope) {
+    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+}
+
+#[test]
+fn each_place_of_a_message_is_bounded() {
+    const MAX: u64 = u64::MAX >> 1;
+    let mut node = joining();
+    let fields: [fn(&mut Message) -> &mut u64; 3] =
+        [|m| &mut m.index, |m| &mut m.commit, |m| &mut m.reject_hint];
+    for field in fields {
+        for (place, is_taken) in [(MAX, true), (MAX + 1, false), (u64::MAX, false)] {
+            let mut answer = message(MessageType::MsgAppendResponse, 1);
+            *field(&mut answer) = place;
+            assert_eq!(node.replica.check_message(&answer).is_ok(), is_taken, "{place}");
+        }
+    }
+}
+
+#[test]
+fn a_question_for_a_barrier_has_one_context() {
+    let mut node = joining();
+    for (contexts, is_taken) in [(0, false), (1, true), (2, false)] {
+        let mut question = message(MessageType::MsgReadIndex, 1);
+        question.set_entries(vec![Entry::default(); contexts].into());
+        assert_eq!(node.replica.check_message(&question).is_ok(), is_taken, "{contexts}");
+    }
+}
+
+/// A leader counts on what was acknowledged to it. One of an earlier term does not lead any more.
+#[test]
+fn replica_whose_leader_knows_more_of_its_log_takes_no_part() {
+    let mut node = joining();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    let mut older = message(MessageType::MsgHeartbeat, 1);
+    older.commit = 5;
+    turn(&mut node, &older);
+    assert_eq!(node.replica.role(), Role::Learner);
+    turn(&mut node, &Message { term: 2, ..older });
+    assert_eq!(node.replica.role(), Role::Removed);
+}
+
+#[test]
+fn snapshot_has_a_whole_head() {
+    let mut snapshot = raft::eraftpb::Snapshot { data: vec![0; 16].into(), ..Default::default() };
+    assert!(parse_snapshot(&snapshot).is_ok());
+    snapshot.data = vec![0; 15].into();
+    assert!(parse_snapshot(&snapshot).is_err());
+}
+
+#[test]
+fn snapshot_has_the_configuration_of_its_opening_block() {
+    let mut node = joining();
+    let mut other = snapshot();
+    other.mut_snapshot().mut_metadata().mut_conf_state().voters.push(9);
+    assert!(node.replica.check_message(&other).is_err());
+    assert!(node.replica.check_message(&snapshot()).is_ok());
+}
+
+/// The entry before the first one of a log is known by its term alone.
+#[test]
+fn what_follows_the_begin_of_a_log_has_to_fit_it() {
+    let mut node = joining();
+    turn(&mut node, &snapshot());
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+    let mut next = append(50, vec![entry_at(51)]);
+    next.log_term = 0;
+    assert!(node.replica.check_message(&next).is_err(), "it follows an older one");
+    next.log_term = 1;
+    assert!(node.replica.check_message(&next).is_ok());
+    assert_eq!(node.replica.role(), Role::Learner);
+    next.log_term = 2;
+    next.term = 2;
+    assert!(node.replica.check_message(&next).is_err(), "the committed entry is another one there");
+    assert_eq!(node.replica.role(), Role::Removed);
+}
+
+#[test]
+fn member_is_heard_from_its_own_directory_alone() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    let heartbeat = raft_codec::encode_message(&message(MessageType::MsgHeartbeat, 5)).unwrap();
+    let impostor = Envelope { from_directory: DirectoryId(12), ..from_leader(heartbeat.clone()) };
+    give(&mut node, impostor);
+    assert_eq!(node.replica.term(), Term(1));
+    give(&mut node, from_leader(heartbeat));
+    assert_eq!(node.replica.term(), Term(5));
+}
+
+#[test]
+fn only_a_leader_says_which_directory_is_known() {
+    let mut node = joining();
+    let own = node.status(Moment::default()).directory;
+    let told = |kind, to_directory| {
+        let head = raft_codec::encode_message(&message(kind, 1)).unwrap();
+        Envelope { to_directory, ..from_leader(head) }
+    };
+    give(&mut node, told(MessageType::MsgRequestVote, DirectoryId(99)));
+    assert_eq!(node.replica.role(), Role::Learner);
+    give(&mut node, told(MessageType::MsgHeartbeat, DirectoryId(99)));
+    assert_eq!(node.replica.role(), Role::Removed);
+    give(&mut node, told(MessageType::MsgRequestVote, own));
+    assert_eq!(node.replica.role(), Role::Removed);
+    give(&mut node, told(MessageType::MsgHeartbeat, own));
+    assert_eq!(node.replica.role(), Role::Learner);
+}
+
+/// The leader of an earlier term may not know that a member came back.
+#[test]
+fn deposed_leader_removes_nobody() {
+    let notice = |committed: u64, term: u64| {
+        raft_codec::head(HeadKind::Removed, &[committed, term].map(u64::to_le_bytes).concat())
+    };
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    for (committed, term, is_believed) in [(3, 2, false), (2, 3, false), (3, 3, true)] {
+        give(&mut node, from_leader(notice(committed, term)));
+        assert_eq!(node.replica.role() == Role::Removed, is_believed, "{committed} in term {term}");
+    }
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    give(&mut node, from_leader(notice(9, 9)));
+    assert_eq!(node.replica.role(), Role::Removed, "a later leader knows more");
+}
+
+/// A removed replica goes on answering candidates, and hears nobody else.
+#[test]
+fn removed_replica_takes_no_entries() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    give(
+        &mut node,
+        from_leader(raft_codec::head(HeadKind::Removed, &[3u64, 1].map(u64::to_le_bytes).concat())),
+    );
+    assert_eq!(node.replica.role(), Role::Removed);
+    node.replica.votes_on = true;
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
+    assert_eq!(node.replica.term(), Term(1));
+    let mut question = message(MessageType::MsgRequestVote, 4);
+    (question.index, question.log_term) = (3, 1);
+    node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it gives no vote
+    turn(&mut node, &question);
+    assert_eq!((node.replica.term(), node.replica.vote()), (Term(4), 1));
+}
+
+fn fetch(bytes_max: u32) -> Fetch {
+    // The anchor is nothing that this replica knows: the entries themselves are committed.
+    Fetch { first: RaftIndex(1), last: RaftIndex(3), anchor: (RaftIndex(3), Term(9)), bytes_max }
+}
+
+/// Entries in what was posted, by message.
+fn posted(node: &mut Node) -> Vec<usize> {
+    let blocks = |e: Envelope| {
+        let (kind, body) = raft_codec::parse_head(&e.head).unwrap();
+        (kind == HeadKind::Blocks).then(|| crate::fetch::parse_blocks(&body, e.bodies).unwrap().len())
+    };
+    node.replica.take_outgoing().into_iter().filter_map(blocks).collect()
+}
+
+#[test]
+fn member_is_lent_what_fits_into_an_answer() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    let archive = node.replica.raw.store().archive();
+    let bytes = |n| raft_codec::body_bytes(&archive.body(RaftIndex(n)).unwrap().unwrap().0) as u32;
+    let (second, third) = (bytes(1) + bytes(2), bytes(1) + bytes(2) + bytes(3));
+    assert!(bytes(2) > 1 && bytes(3) > 1);
+    node.replica.take_outgoing();
+    let mut now = Moment::START;
+    for (bytes_max, entries) in [(second, 2), (second - 1, 1), (third, 3), (third - 1, 2), (0, 1)] {
+        let question = fetch(bytes_max).encode();
+        node.replica.receive(from_leader(question.clone()), now, &mut node.writing).unwrap();
+        assert_eq!(posted(&mut node), [entries], "{bytes_max} bytes");
+        // One answer in an eighth of a heartbeat.
+        let interval = node.replica.cluster.heartbeat / 8;
+        let soon = now.plus(interval - Duration::from_millis(1));
+        node.replica.receive(from_leader(question), soon, &mut node.writing).unwrap();
+        assert_eq!(posted(&mut node), [0; 0]);
+        now = now.plus(interval);
+    }
+}
+
+/// A leader has nothing to ask of others, and lends all the same.
+#[test]
+fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    node.replica.take_outgoing();
+    let stranger = Envelope { from: NodeId(8), ..from_leader(fetch(1 << 20).encode()) };
+    give(&mut node, stranger);
+    assert_eq!(posted(&mut node), [0; 0]);
+    give(&mut node, from_leader(fetch(1 << 20).encode()));
+    assert_eq!(posted(&mut node), [3]);
+}
+
+#[test]
+fn what_is_brought_is_taken_once() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    let found: Vec<_> =
+        (1..=3).map(|n| node.replica.raw.store().archive().body(RaftIndex(n)).unwrap().unwrap()).collect();
+    let head = encode_blocks(found.iter().map(|(header, _)| header));
+    let bodies = found.iter().map(|(_, body)| body.clone()).filter(|b| !b.is_empty()).collect();
+    give(&mut node, Envelope { bodies, ..from_leader(head) });
+    let brought: Vec<_> = node.replica.take_brought().iter().map(|(h, _)| h.raft_index.0).collect();
+    assert_eq!(brought, [1, 2, 3]);
+    assert!(node.replica.take_brought().is_empty());
+}

@@ -1,0 +1,273 @@
+//! Standing for election, leading, and what a leader tells the others.
+
+use super::*;
+use crate::error::Error;
+
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
+/// Heads of what left, by the kind.
+pub(super) fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
+    let sent = node.replica.take_outgoing();
+    let is_wanted = |e: &Envelope| raft_codec::parse_head(&e.head).unwrap().0 == wanted;
+    sent.iter().filter(|e| is_wanted(e)).map(|e| e.to).collect()
+}
+
+pub(super) fn give_from(node: &mut Node, from: NodeId, directory: DirectoryId, head: Bytes) {
+    let envelope = Envelope {
+        log: LOG,
+        from,
+        from_directory: directory,
+        to: NodeId(2),
+        to_directory: DirectoryId(0),
+        head,
+        bodies: Vec::new(),
+        urgent: false,
+    };
+    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+}
+
+fn give_raft(node: &mut Node, from: u64, mut message: Message) {
+    message.from = from;
+    let directory = DirectoryId(if from == 1 { 11 } else { 13 });
+    give_from(node, NodeId(from), directory, raft_codec::encode_message(&message).unwrap());
+}
+
+/// Each voter waits for its own share of the time-out, and the first one is another one each term.
+#[test]
+fn voters_stand_for_election_one_after_the_other() {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    let election = node.replica.ticks.election;
+    let apart = (election * 3 / 5).div_ceil(3);
+    assert!(apart > 1);
+    for term in 2..8 {
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        let place = (1 + term as usize) % 3; // node 2 stands second among 1, 2 and 3
+        let timeout = election + (1 + place * apart).min(election - 1);
+        assert_eq!(node.replica.raw.raft.randomized_election_timeout(), timeout, "term {term}");
+    }
+}
+
+#[test]
+fn replica_without_a_place_waits_by_chance() {
+    let mut node = joining();
+    let election = node.replica.ticks.election;
+    let mut seen = std::collections::BTreeSet::new();
+    for term in 2..40 {
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        seen.insert(node.replica.raw.raft.randomized_election_timeout());
+    }
+    assert!(seen.iter().all(|t| (election..2 * election).contains(t)), "{seen:?}");
+    assert!(seen.len() > 4, "{seen:?}");
+}
+
+/// Lets ticks pass until it asks whether it would be voted for. How many that were.
+fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
+    for ticks in 1..100 {
+        *now = now.plus(HEARTBEAT);
+        node.replica.advance(*now, &mut node.writing).unwrap();
+        let asks = |e: Envelope| {
+            let (kind, body) = raft_codec::parse_head(&e.head).unwrap();
+            let message = || Message::parse_from_bytes(&body).unwrap();
+            kind == HeadKind::Raft && message().get_msg_type() == MessageType::MsgRequestPreVote
+        };
+        if node.replica.take_outgoing().into_iter().any(asks) {
+            return ticks;
+        }
+    }
+    panic!("it never stands for election");
+}
+
+/// The others may have waited for a leader that they had heard a little later.
+#[test]
+fn candidate_that_nobody_answers_asks_again_soon() {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    let election = node.replica.ticks.election;
+    let mut now = Moment::START;
+    let turn = (1 + 3) % 3;
+    let apart = (election * 3 / 5).div_ceil(3);
+    assert_eq!(ticks_until_it_asks(&mut node, &mut now), election + 1 + turn * apart);
+    let again = (election / 3).max(2) + turn;
+    let asked = [(); 3].map(|()| ticks_until_it_asks(&mut node, &mut now));
+    assert_eq!(asked, [again - 1, again, again], "the tick in which it stood counts");
+}
+
+/// Two that ask at the same moment would each get half of the votes.
+#[test]
+fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
+    let stands = |term: u64, from: u64, index: u64, asked_in: u64| {
+        let mut node = joining();
+        become_voter(&mut node, 3);
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        ticks_until_it_asks(&mut node, &mut Moment::START.plus(Duration::ZERO));
+        assert_eq!(node.replica.role(), Role::Candidate);
+        let mut question = message(MessageType::MsgRequestPreVote, asked_in);
+        (question.index, question.log_term) = (index, 1);
+        give_raft(&mut node, from, question);
+        node.replica.role() == Role::Candidate
+    };
+    // In term 3 the order is 1, 2, 3; in term 4 it is 3, 1, 2; in term 5 it is 2, 3, 1.
+    assert!(!stands(3, 1, 4, 4));
+    assert!(stands(3, 3, 4, 4));
+    assert!(!stands(4, 3, 4, 5));
+    assert!(!stands(4, 1, 4, 5));
+    assert!(stands(5, 1, 4, 6));
+    assert!(stands(5, 3, 4, 6));
+    assert!(stands(3, 1, 3, 4), "that one lacks an entry");
+    assert!(stands(3, 1, 4, 3), "it asks for a term that has begun");
+}
+
+/// A process that slept knows nothing of the time in between; one that is only late makes up for its ticks.
+#[test]
+fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
+    let elapsed = |intervals: u32| {
+        let mut node = joining();
+        become_voter(&mut node, 3);
+        node.replica.raw.raft.election_elapsed = 0;
+        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writing).unwrap();
+        node.replica.raw.raft.election_elapsed
+    };
+    assert_eq!([0, 1, 4, 8, 9, 30].map(elapsed), [0, 1, 4, 8, 1, 1]);
+}
+
+/// A close waits for what can still be committed, and for nothing else.
+#[test]
+fn leader_that_hears_no_majority_can_commit_nothing() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    assert!(!node.replica.can_commit(Moment::START), "it does not lead");
+    lead(&mut node);
+    assert!(node.replica.can_commit(Moment::START.plus(HEARTBEAT * 3)));
+    assert!(!node.replica.can_commit(Moment::START.plus(HEARTBEAT * 3 + Duration::from_millis(1))));
+}
+
+#[test]
+fn leader_tells_how_far_the_others_are() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    assert!(node.replica.peer_statuses(Moment::START).is_empty());
+    lead(&mut node);
+    let mut answer = message(MessageType::MsgAppendResponse, 2);
+    answer.index = 3;
+    turn(&mut node, &answer);
+    let peers = node.replica.peer_statuses(Moment::START);
+    let told: Vec<_> = peers.iter().map(|p| (p.node, p.matched.0, p.lag, p.active)).collect();
+    assert_eq!(told, [(LEADER, 3, 1, true)]);
+    assert_eq!((node.replica.term(), node.replica.leader()), (Term(2), Some(NodeId(2))));
+}
+
+/// Only a leader knows who was removed, and only who is no member is told.
+#[test]
+fn strangers_that_stand_for_election_hear_of_their_removal() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    let question = || message(MessageType::MsgRequestPreVote, 3);
+    give_raft(&mut node, 3, question());
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+    lead(&mut node);
+    give_raft(&mut node, 1, question());
+    give_raft(&mut node, 3, message(MessageType::MsgHeartbeatResponse, 2));
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+    give_raft(&mut node, 3, question());
+    assert_eq!(heads(&mut node, HeadKind::Removed), [NodeId(3)]);
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::Full, "no room")
+}
+
+#[test]
+fn leader_without_room_asks_once_in_an_election_timeout() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    let timeout = node.replica.cluster.election_timeout;
+    node.replica.has_refused(1000, &full(), Moment::START);
+    assert_eq!(heads(&mut node, HeadKind::Room), [], "it does not lead");
+    lead(&mut node);
+    node.replica.take_outgoing();
+    let soon = timeout - Duration::from_millis(1);
+    let busy = Error::new(ErrorKind::Busy, "much to do");
+    let io = Error::new(ErrorKind::Io, "no file");
+    for (error, after, asks) in [
+        (&busy, Duration::ZERO, false),
+        (&full(), Duration::ZERO, true),
+        (&full(), soon, false),
+        (&full(), timeout, true),
+        (&io, timeout * 2, true),
+        (&busy, timeout * 4, false),
+    ] {
+        node.replica.has_refused(1000, error, Moment::START.plus(after));
+        let asked = heads(&mut node, HeadKind::Room);
+        assert_eq!(asked, if asks { vec![LEADER] } else { vec![] }, "{error} after {after:?}");
+    }
+}
+
+/// One that may not lead, or lacks room itself, says nothing.
+#[test]
+fn voter_with_room_answers_the_leader() {
+    let ask = |node: &mut Node, bytes: u64| {
+        give_from(node, LEADER, DIRECTORY, raft_codec::head(HeadKind::Room, &bytes.to_le_bytes()));
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        heads(node, HeadKind::HasRoom)
+    };
+    let mut node = joining();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 1));
+    assert_eq!(ask(&mut node, 100), [], "a learner");
+    become_voter(&mut node, 2);
+    assert_eq!(ask(&mut node, 100), [LEADER]);
+    assert_eq!(ask(&mut node, u32::MAX.into()), []);
+    assert_eq!(ask(&mut node, u64::MAX), [], "no block is so large");
+    node.replica.admission.set_short(true);
+    assert_eq!(ask(&mut node, 100), [], "it has no room for what the leader sends");
+    node.replica.admission.set_short(false);
+    node.replica.misplaced = Some(full());
+    node.replica.answer_room(&mut node.writing);
+    assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
+}
+
+/// With room on one of three nothing could be committed without the leader's disk.
+#[test]
+fn lead_goes_where_a_majority_has_room() {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    lead(&mut node);
+    for from in [1, 3] {
+        let mut answer = message(MessageType::MsgAppendResponse, 2);
+        answer.index = 5;
+        give_raft(&mut node, from, answer);
+    }
+    node.replica.has_refused(1000, &full(), Moment::START);
+    assert_eq!(heads(&mut node, HeadKind::Room), [LEADER, NodeId(3)]);
+    let room = |bytes: u64| raft_codec::head(HeadKind::HasRoom, &bytes.to_le_bytes());
+    give_from(&mut node, LEADER, DIRECTORY, room(999));
+    give_from(&mut node, LEADER, DIRECTORY, room(1000));
+    assert_eq!(node.replica.raw.raft.lead_transferee, None);
+    give_from(&mut node, NodeId(3), DirectoryId(13), room(1000));
+    assert!(node.replica.raw.raft.lead_transferee.is_some());
+}
+
+/// What comes of a transfer to node 1 if this node leads instead; none: nothing yet.
+fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    lead(&mut node);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let patience = Duration::from_secs(60);
+    node.replica.ask(Ask::Transfer(LEADER), patience, promise, Moment::START, &mut node.writing).unwrap();
+    if let Some(from) = leads {
+        give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
+    }
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.turn(Moment::START, Work::default()).unwrap();
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+#[test]
+fn transfer_is_answered_by_who_leads_then() {
+    assert_eq!(transferred(None), None);
+    assert_eq!(transferred(Some(1)), Some(Ok(())));
+    assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
+}
