@@ -31,6 +31,7 @@ const ORDER: &[&str] = &[
     "limping",
     "log_clock",
     // What is done once only; and the bytes of the files.
+    "session::encoding",
     "session",
     "store::block",
     "store::layout",
