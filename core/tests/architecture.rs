@@ -150,7 +150,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// Modules whose own files extend its type, and so name it: one state machine in several files.
-const PARTS_OF_ONE: &[&str] = &["replica", "sim", "sim::world"];
+const PARTS_OF_ONE: &[&str] = &["replica", "session", "sim", "sim::world"];
 
 /// What may be named in a few files only, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
