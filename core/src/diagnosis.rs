@@ -293,38 +293,41 @@ impl Learn for Until<'_> {
     }
 }
 
-/// The last membership that any sound block tells of; empty when none does.
-pub(crate) fn last_membership(damaged: &Damaged) -> Result<Membership> {
+/// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
+pub(crate) fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
     let mut later = Vec::new();
     for file in numbers(damaged)?.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
         let mut scanner = file.scanner();
         let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
-            Found::Block(h, body) if h.kind == Kind::Opening => Opening::parse(body).ok(),
+            Found::Block(h, body) if h.kind == Kind::Opening => {
+                Opening::parse(body).ok().map(|opening| (opening, h.raft_index))
+            }
             _ => None,
         };
         later.push(file);
-        let Some(opening) = opening else { continue };
-        let mut membership = Membership::decode(&opening.configuration).unwrap_or_default();
+        let Some((opening, at)) = opening else { continue };
+        let mut last = (Membership::decode(&opening.configuration).unwrap_or_default(), at);
         for file in later.iter().rev() {
-            configurations(&mut file.scanner(), file.header.id, &mut membership)?;
+            configurations(&mut file.scanner(), file.header.id, &mut last)?;
         }
-        return Ok(membership);
+        return Ok(last);
     }
-    Ok(Membership::default())
+    Ok((Membership::default(), RaftIndex(0)))
 }
 
 /// Follows the sound configuration blocks of a segment.
-fn configurations(scanner: &mut Scanner, id: SegmentId, membership: &mut Membership) -> Result<()> {
+fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, RaftIndex)) -> Result<()> {
     let mut at = SEGMENT_HEADER_BYTES;
     while at + BLOCK_HEADER_BYTES <= scanner.limit() {
         let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
         if header.is_ok_and(|h| h.kind == Kind::Configuration)
-            && let Found::Block(_, body) = scanner.block(at)?
+            && let Found::Block(header, body) = scanner.block(at)?
         {
-            *membership = match body.is_empty() {
-                true => membership.left(),
-                false => raft_codec::membership_of_change(body).unwrap_or_else(|_| membership.clone()),
+            let membership = match body.is_empty() {
+                true => last.0.left(),
+                false => raft_codec::membership_of_change(body).unwrap_or_else(|_| last.0.clone()),
             };
+            *last = (membership, header.raft_index);
         }
         at += BLOCK_HEADER_BYTES;
     }

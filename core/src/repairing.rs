@@ -19,6 +19,11 @@
 //! hole, with a vote for its leader if that is the leader's term, else for this replica itself: which refuses
 //! everybody else in that term, and is nowhere counted.
 //!
+//! Of two voters none can lead while the other repairs its log, so no leader is heard. The other one is then the only
+//! candidate that can have got this replica's vote, and it got it in a term that it has on its disk. So its own term, which
+//! its questions before an election tell, is enough, if it too knows these two voters alone ([`Repairing::other_of_two`]).
+//! A vote that this replica gave itself in a later term elected nobody: the other one would know that term.
+//!
 //! What remains: a candidate that got this replica's vote in a still higher term, and of whom nothing is heard in all
 //! that time, can come to lead that term by it, and another one be elected in it with a second vote of this replica.
 //! That needs a lost hard state block *and* a candidate that is cut off from this replica and from all who answer it,
@@ -53,7 +58,7 @@ use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind, header_of};
 use crate::replica::Extent;
 use crate::store::PROOF_BYTES_MAX;
-use crate::store::block::BlockHeader;
+use crate::store::block::{BlockHeader, Kind};
 use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes};
 use crate::store::restore::begin_segment;
 use crate::store::wound::{Spare, Wound};
@@ -61,13 +66,14 @@ use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A replica that waits for what it has lost.
 pub(crate) struct Repairing {
     damaged: Damaged,
+    /// The last one that any sound block tells of, and the entry that it is of.
     membership: Membership,
+    membership_at: RaftIndex,
     /// Who was heard, where the membership is not known.
     talkers: BTreeSet<NodeId>,
     treatment: Box<Treatment>,
@@ -151,6 +157,15 @@ enum Settled {
 struct Heard {
     term: Term,
     leader: Option<(Term, NodeId)>,
+    /// The term that each of the others is in itself.
+    own: BTreeMap<NodeId, Term>,
+    /// The voters that each of the others knows.
+    voters: BTreeMap<NodeId, BTreeSet<u64>>,
+}
+
+/// All whose votes count.
+fn voters_of(membership: &Membership) -> BTreeSet<u64> {
+    membership.voters().into_iter().chain(membership.voters_outgoing()).collect()
 }
 
 /// What became of a damaged log.
@@ -166,7 +181,7 @@ impl Repairing {
     /// # Errors
     /// What recovery said, when it cannot be repaired: nobody to ask, or it is not known what is missing.
     pub(crate) fn begin(mut damaged: Damaged) -> Result<Begun> {
-        let membership = last_membership(&damaged)?;
+        let (membership, membership_at) = last_membership(&damaged)?;
         if membership.is_alone(damaged.cluster.node) {
             return Err(damaged.why);
         }
@@ -182,6 +197,7 @@ impl Repairing {
         Ok(Begun::Repairing(Box::new(Self {
             damaged,
             membership,
+            membership_at,
             talkers: BTreeSet::new(),
             treatment,
             heard: Heard::default(),
@@ -335,6 +351,7 @@ impl Repairing {
         if let Some(opened) = self.damaged.open_again()? {
             return Ok(Some(opened));
         }
+        (self.membership, self.membership_at) = last_membership(&self.damaged)?;
         match diagnose(&mut self.damaged)? {
             Diagnosis::Opened(opened) => return Ok(Some(*opened)),
             Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
@@ -404,10 +421,36 @@ impl Repairing {
 
     /// The term and vote to go on with, once enough was heard.
     fn learnt_state(&self, now: Moment) -> Option<HardState> {
-        let (term, leader) =
-            self.heard.leader.filter(|_| self.listen_until.is_some_and(|until| now >= until))?;
-        let vote = if term == self.heard.term { leader } else { self.damaged.cluster.node };
-        Some(HardState { term: self.heard.term, vote: vote.0, commit: RaftIndex(0) })
+        if self.listen_until.is_none_or(|until| now < until) {
+            return None;
+        }
+        let node = self.damaged.cluster.node;
+        let (term, vote) = match self.heard.leader {
+            Some((term, leader)) if term == self.heard.term => (term, leader),
+            Some(_) => (self.heard.term, node),
+            None => {
+                let own = self.heard.own.get(&self.other_of_two()?)?;
+                (self.heard.term.max(*own), node)
+            }
+        };
+        Some(HardState { term, vote: vote.0, commit: RaftIndex(0) })
+    }
+
+    /// The other one of two voters, if it knows no others either, nor does the last change of membership in the hole.
+    fn other_of_two(&self) -> Option<NodeId> {
+        let voters = voters_of(&self.membership);
+        let node = self.damaged.cluster.node;
+        let other = voters.iter().map(|n| NodeId(*n)).find(|n| *n != node)?;
+        let mut changes = self.treatment.mender.spares().iter().rev().filter(|(header, body)| {
+            let is_later = header.raft_index > self.membership_at;
+            header.kind == Kind::Configuration && is_later && !body.is_empty()
+        });
+        let last = changes.next().map(|(_, body)| raft_codec::membership_of_change(&body.concat()));
+        let agrees = voters.len() == 2
+            && voters.contains(&node.0)
+            && self.heard.voters.get(&other) == Some(&voters)
+            && last.is_none_or(|last| last.is_ok_and(|last| voters_of(&last) == voters));
+        agrees.then_some(other)
     }
 
     /// Asks the others what they remember of this replica.
@@ -498,8 +541,11 @@ impl Repairing {
                 let known = self.gone.entry(from).or_default();
                 *known = upto.max(*known);
             }
-            HeadKind::Known if body.len() >= 16 => {
+            HeadKind::Known if body.len() >= Extent::BYTES => {
                 self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
+                if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode) {
+                    self.heard.voters.insert(from, voters_of(&membership));
+                }
             }
             HeadKind::Raft => {
                 let (message, _) = raft_codec::decode_message(&body, bodies)?;
@@ -514,8 +560,13 @@ impl Repairing {
 
     fn hear(&mut self, from: NodeId, kind: MessageType, term: Term) {
         match kind {
-            // In the name of a term that has not begun.
-            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse => return,
+            // In the name of the term behind its own, which has not begun.
+            MessageType::MsgRequestPreVote => {
+                let own = self.heard.own.entry(from).or_default();
+                *own = (*own).max(Term(term.0.saturating_sub(1)));
+                return;
+            }
+            MessageType::MsgRequestPreVoteResponse => return,
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
                 if self.heard.leader.is_none_or(|(t, _)| t < term) =>
             {

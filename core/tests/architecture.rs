@@ -31,6 +31,7 @@ const ORDER: &[&str] = &[
     "limping",
     "log_clock",
     // What is done once only; and the bytes of the files.
+    "session::encoding",
     "session",
     "store::block",
     "store::layout",
@@ -151,7 +152,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// Modules whose own files extend its type, and so name it: one state machine in several files.
-const PARTS_OF_ONE: &[&str] = &["replica", "sim", "sim::world"];
+const PARTS_OF_ONE: &[&str] = &["replica", "session", "sim", "sim::world"];
 
 /// What may be named in a few files only, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[

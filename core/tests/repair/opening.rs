@@ -6,7 +6,7 @@ use super::trio::{
 };
 use chiplog::disk::sim::SimDisk;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, ErrorKind, Index, Log, NodeId, Role, Start};
+use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Role, Start};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,6 +139,31 @@ fn a_lost_hard_state_is_learnt(others_start_again: bool) {
     trio.start(victim, NO_SCRUB);
     assert!(trio.log(victim).status().term >= term);
     trio.converge();
+}
+
+/// It waited for a leader, and the other one of two voters could not be elected without it: both waited for ever.
+#[test]
+fn lost_hard_state_of_one_of_two_voters_is_learnt_from_the_other() {
+    let mut trio = Trio::new();
+    trio.append(30, 1000);
+    let leader = trio.leader();
+    let victim = trio.follower();
+    let third = (1..=NODES).find(|n| *n != leader && *n != victim).unwrap();
+    trio.log(leader).change_members(&[Change::Remove(NodeId(third))], PATIENCE).unwrap();
+    trio.stop(third);
+    trio.append(3, 1000);
+    trio.stop(victim);
+    trio.hurt(victim, -1, |blocks| {
+        blocks.iter().filter(|b| b.2 == HARD_STATE).map(|b| flip(b.0 + 70)).collect()
+    });
+    let term = trio.log(leader).status().term;
+    wait("the leader to step down", || trio.log(leader).status().role != Role::Leader);
+    trio.recovers(victim, "the repair");
+    trio.append(3, 1000);
+    assert!(trio.log(victim).status().term > term);
+    for node in [leader, victim] {
+        assert_eq!(trio.read(node), Ok(()));
+    }
 }
 
 #[test]
