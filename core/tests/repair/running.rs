@@ -5,7 +5,7 @@ use super::trio::{
 };
 use chiplog::disk::sim::Damage;
 use chiplog::transport::MemoryNetwork;
-use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Options, ReadMode, Start};
+use chiplog::{Bootstrap, Change, ErrorKind, Index, Log, NodeId, Options, ReadMode, Role, Start};
 use std::time::Duration;
 
 #[test]
