@@ -35,7 +35,7 @@ const LEADER: NodeId = NodeId(1);
 const DIRECTORY: DirectoryId = DirectoryId(11);
 
 /// Node 2, which is to join.
-fn joining() -> Node {
+pub(super) fn joining() -> Node {
     joining_over(MemoryNetwork::new().transport())
 }
 

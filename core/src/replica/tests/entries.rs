@@ -120,3 +120,14 @@ fn log_that_discarded_nothing_gives_no_snapshot() {
     let given = node.replica.raw.store().snapshot(0, 0).unwrap();
     assert_eq!((given.get_metadata().index, given.data.len()), (50, snapshot().get_snapshot().data.len()));
 }
+
+/// Others may ask for it. A log on its own keeps no bodies.
+#[test]
+fn member_keeps_bodies_in_memory() {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    let (header, body) = node.replica.in_memory(RaftIndex(2)).unwrap();
+    assert_eq!((header.raft_index, header.kind), (RaftIndex(2), Kind::Configuration));
+    assert!(body.is_some());
+    assert_eq!(node.replica.changes_not_in_force(), 0);
+}

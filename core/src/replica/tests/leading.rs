@@ -271,3 +271,40 @@ fn transfer_is_answered_by_who_leads_then() {
     assert_eq!(transferred(Some(1)), Some(Ok(())));
     assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
 }
+
+/// A learner of which nothing is heard may lack all, however short the log is.
+#[test]
+fn learner_is_promoted_once_it_has_answered() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    let acknowledged = |from, index| {
+        let mut answer = message(MessageType::MsgAppendResponse, 2);
+        (answer.from, answer.index, answer.commit) = (from, index, index);
+        answer
+    };
+    let change = |node: &mut Node, change| {
+        let patience = Duration::from_secs(60);
+        let ask = Ask::Change(vec![change]);
+        node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
+        node.turn(Moment::START, Work::default()).unwrap();
+        while let Some(job) = node.begin_sync(Moment::START) {
+            job.run().unwrap();
+            node.end_sync(Moment::START, &job).unwrap();
+        }
+        node.replica.raw.raft.raft_log.last_index()
+    };
+    turn(&mut node, &acknowledged(1, 4));
+    let (learner, directory) = (NodeId(3), DirectoryId(13));
+    let address = String::new();
+    assert_eq!(change(&mut node, Change::AddLearner { node: learner, directory, address }), 5);
+    assert_eq!(node.replica.changes_not_in_force(), 0);
+    assert!(node.replica.membership().get(learner).is_none(), "node 1 has not acknowledged it");
+    turn(&mut node, &acknowledged(1, 5));
+    turn(&mut node, &acknowledged(1, 5));
+    assert!(node.replica.membership().get(learner).is_some());
+    assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all");
+    give_raft(&mut node, 3, acknowledged(3, 5));
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
+}
