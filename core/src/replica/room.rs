@@ -332,6 +332,14 @@ mod tests {
     }
 
     #[test]
+    fn records_are_data_unless_they_discard() {
+        let records = raft_codec::entry(&header(Kind::Data, 30), Bytes::new);
+        assert_eq!(purpose_of_entry(&records, false), Purpose::Data);
+        assert_eq!(purpose_of_entry(&records, true), Purpose::Metadata);
+        assert_eq!(body_of(&records), 30);
+    }
+
+    #[test]
     fn change_of_membership_has_a_block_of_the_commit_before_it() {
         let change = Entry { data: vec![0; 100].into(), ..Entry::default() };
         let mut change = change;

@@ -308,3 +308,23 @@ fn learner_is_promoted_once_it_has_answered() {
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
     assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
 }
+
+/// Raft waits for ever for a snapshot of which it hears nothing.
+#[test]
+fn snapshot_of_which_nothing_is_heard_is_given_up() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    let state = |node: &Node| node.replica.raw.raft.prs().get(1).unwrap().state;
+    let until = node.replica.ticks.next.plus(node.replica.cluster.election_timeout);
+    let sent = Message { from: 2, to: 1, ..message(MessageType::MsgSnapshot, 2) };
+    node.replica.send(vec![sent.clone()]);
+    node.replica.report_snapshots(until);
+    assert_ne!(state(&node), raft::ProgressState::Snapshot, "it has arrived long since");
+    node.replica.send(vec![sent]);
+    node.replica.raw.raft.mut_prs().get_mut(1).unwrap().become_snapshot(4);
+    node.replica.report_snapshots(Moment::START);
+    assert_eq!(state(&node), raft::ProgressState::Snapshot);
+    node.replica.report_snapshots(until);
+    assert_eq!(state(&node), raft::ProgressState::Probe);
+}
