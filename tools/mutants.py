@@ -80,7 +80,7 @@ JUDGES = [
 """The cheapest first: each is asked of all mutants that are left before the next one is."""
 FAILED = re.compile(r"^test .*\bFAILED$|^VIOLATION: |^test result: FAILED")
 
-CPU_FACTOR, CPU_MORE = 3, 10
+CPU_FACTOR, CPU_MORE = 3, 5
 """A judge may take so many times the processor time that it takes without a mutant, and so many seconds more."""
 ASLEEP_SECONDS = 40
 """All threads of a test asleep for so long: nothing will wake them."""
@@ -140,6 +140,8 @@ def listed() -> list[Mutant]:
     seen: Counter[str] = Counter()
     found = []
     for mutant in told:
+        if "tests::" in mutant["name"]:
+            continue  # cargo-mutants knows no module that is for tests under a further condition
         file = mutant["file"]
         text = texts.setdefault(file, (ROOT / file).read_text())
         starts = [0]
@@ -244,7 +246,7 @@ def built() -> tuple[dict[str, Path], list[dict[str, Any]]]:
 
 def built_together(mutants: dict[int, Mutant]) -> tuple[dict[str, Path], dict[int, Mutant]]:
     """One build with all that compile together; those that do not, and have to be built alone."""
-    together = {number: mutant for number, mutant in mutants.items() if not mutant.constant}
+    together = mutants
     while True:
         lines = woven(together)
         binaries, errors = built()
@@ -368,7 +370,8 @@ class Known:
         return entry if entry and entry["digest"] == mutant.digest else {"outcome": None, "passed": []}
 
     def keep(self, mutant: Mutant, entry: dict[str, Any]) -> None:
-        self.entries[mutant.key] = {"digest": mutant.digest, "line": mutant.line} | entry
+        kept = {"digest": mutant.digest, "line": mutant.line, "alone": self.of(mutant).get("alone", mutant.constant)}
+        self.entries[mutant.key] = kept | entry
         part = RESULTS.with_suffix(".tmp")
         part.write_text(json.dumps(self.entries, indent=1, sort_keys=True))
         part.replace(RESULTS)
@@ -435,13 +438,19 @@ def judge_all(known: Known, sample: list[Mutant], again: bool) -> None:
         if again and entry["outcome"] in (None, "survived"):
             seeds = [str(judge) for judge in JUDGES if judge.kind == "seeds" and str(judge) in entry["passed"]]
             known.keep(mutant, {"outcome": None, "passed": seeds, "by": ""})
-    due = {number: mutant for number, mutant in enumerate(sample, 1) if known.of(mutant)["outcome"] is None}
+    numbered = dict(enumerate(sample, 1))
+    due = {number: mutant for number, mutant in numbered.items() if known.of(mutant)["outcome"] is None}
     if not due:
         return
     copied()
-    binaries, apart = built_together(due)
+    # All of the sample, judged or not: a run that goes on finds its build there.
+    together = {n: mutant for n, mutant in numbered.items() if not known.of(mutant).get("alone", mutant.constant)}
+    binaries, guilty = built_together(together)
+    for number, mutant in guilty.items():
+        known.keep(mutant, known.of(mutant) | {"alone": True})
     limits: dict[Judge, int] = {}
-    asked(known, {number: mutant for number, mutant in due.items() if number not in apart}, binaries, limits)
+    asked(known, {n: mutant for n, mutant in due.items() if n in together and n not in guilty}, binaries, limits)
+    apart = {n: mutant for n, mutant in due.items() if n not in together or n in guilty}
     for judge in JUDGES if apart else []:
         if judge not in limits:
             limits[judge] = limit(binaries, judge)

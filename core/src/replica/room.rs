@@ -324,11 +324,30 @@ mod tests {
     }
 
     #[test]
+    fn held_messages_are_bounded() {
+        let mut node = super::super::tests::joining();
+        node.replica.cluster.inbox_bytes_max = 2 * HELD_BYTES + HELD_BYTES / 2;
+        for held in [1, 2, 2, 2] {
+            node.replica.hold((message(MessageType::MsgAppend, 0), Vec::new()));
+            assert_eq!(node.replica.admission.held.len(), held);
+            assert_eq!(node.replica.admission.held_bytes, held * HELD_BYTES);
+        }
+    }
+
+    #[test]
     fn entries_and_snapshots_are_written() {
         assert!(is_to_write(&message(MessageType::MsgAppend, 1)));
         assert!(is_to_write(&message(MessageType::MsgSnapshot, 0)));
         assert!(!is_to_write(&message(MessageType::MsgAppend, 0)));
         assert!(!is_to_write(&message(MessageType::MsgHeartbeat, 0)));
+    }
+
+    #[test]
+    fn records_are_data_unless_they_discard() {
+        let records = raft_codec::entry(&header(Kind::Data, 30), Bytes::new);
+        assert_eq!(purpose_of_entry(&records, false), Purpose::Data);
+        assert_eq!(purpose_of_entry(&records, true), Purpose::Metadata);
+        assert_eq!(body_of(&records), 30);
     }
 
     #[test]

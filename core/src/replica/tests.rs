@@ -33,7 +33,7 @@ const LEADER: NodeId = NodeId(1);
 const DIRECTORY: DirectoryId = DirectoryId(11);
 
 /// Node 2, which is to join.
-fn joining() -> Node {
+pub(super) fn joining() -> Node {
     joining_over(MemoryNetwork::new().transport())
 }
 
@@ -164,6 +164,10 @@ fn joining_node_believes_no_notice_of_removal() {
     assert_ne!(node.replica.role(), Role::Removed);
 }
 
+fn snapshot() -> Message {
+    snapshot_of(LEADER, DIRECTORY, NodeId(2))
+}
+
 /// The segments that a replica jumps over left before its first index moved. Who looked in between for a record of theirs
 /// heard that the log is damaged, and the scrub went there.
 #[test]
@@ -174,7 +178,7 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     let oldest = |node: &Node| node.writing.store.segments.snapshot().first().map(|s| s.base.next);
     assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
 
-    deliver(&mut node, raft_codec::encode_message(&snapshot_of(LEADER, DIRECTORY, NodeId(2))).unwrap());
+    deliver(&mut node, raft_codec::encode_message(&snapshot()).unwrap());
     assert_eq!(oldest(&node), Some(Index(1)), "not written yet");
     node.write(Moment::START).unwrap();
     assert_eq!(oldest(&node), Some(Index(100)));

@@ -196,3 +196,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn hard_state_speaks_of_entries_that_are_there() {
+    let mut three = Three::new();
+    let block = three.leader.raft_entry(Kind::NoOp, Term(1), Bytes::new()).unwrap();
+    three.spread(&block);
+    let header = raft_codec::header_of(&three.leader.hard_state_block(Term(1), 0));
+    for (commit, is_taken) in [(0, true), (1, true), (2, false)] {
+        let state = HardState { term: Term(1), vote: 0, commit: RaftIndex(commit) };
+        let learnt = three.restarted.replay(&header, &state.encode(), &three.options);
+        assert_eq!(learnt.is_ok(), is_taken, "entry {commit}");
+    }
+}

@@ -129,16 +129,20 @@ fn last_begun(files: &mut Files<'_>, leftovers: &mut Vec<Leftover>) -> Result<(u
 /// Prepared files follow the last segment without a gap, but for a crash (or a look from outside) while the
 /// lowest of them is being made of an old file. So a gap proves nothing: it cannot be refused.
 fn warn_of_gap(disk: &dyn Disk, last: u64, leftovers: &[Leftover]) {
-    let prepared: BTreeSet<u64> =
-        leftovers.iter().filter(|l| l.bytes > 0).filter_map(|l| file_number(&l.name)).collect();
-    let missing = prepared.iter().zip(0..).map(|(number, n)| (*number, last + 1 + n)).find(|(a, b)| a != b);
-    if let Some((_, missing)) = missing {
+    if let Some(missing) = first_missing(last, leftovers) {
         tracing::warn!(
             path = %disk.path().display(), missing, last,
             "a segment file is missing above the last one in use; harmless after a crash while it was prepared, \
              but if it was removed by hand, the records in it are gone"
         );
     }
+}
+
+/// The lowest number above `last` that has no file, while a higher one has.
+fn first_missing(last: u64, leftovers: &[Leftover]) -> Option<u64> {
+    let prepared: BTreeSet<u64> =
+        leftovers.iter().filter(|l| l.bytes > 0).filter_map(|l| file_number(&l.name)).collect();
+    (last + 1..).zip(prepared).find(|(expected, number)| expected != number).map(|(expected, _)| expected)
 }
 
 /// The last segment that has begun must really be the last one.
@@ -452,4 +456,84 @@ fn write_again(file: &dyn DiskFile, scanner: &mut Scanner, from: usize, to: usiz
         at += header.stride();
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::store::block::BLOCK_HEADER_BYTES;
+    use crate::types::{Term, Timestamp};
+
+    fn block(raft: u64, term: u64, first: u64, records: u32, kind: Kind) -> BlockHeader {
+        BlockHeader {
+            length: BLOCK_HEADER_BYTES as u32,
+            batch_count: 0,
+            raft_index: RaftIndex(raft),
+            term: Term(term),
+            first: Index(first),
+            timestamp: Timestamp(1),
+            record_count: records,
+            durable_upto: 0,
+            body_digest: 0,
+            kind,
+        }
+    }
+
+    fn base(raft: u64, term: u64, next: u64) -> Base {
+        Base { raft: RaftIndex(raft), term: Term(term), next: Index(next) }
+    }
+
+    #[test]
+    fn chain_takes_what_follows_and_nothing_else() {
+        let at = Chain { end: base(5, 2, 30), to: base(7, 3, 90) };
+        for (raft, term, first, kind, end) in [
+            (6, 2, 30, Kind::Data, Some(base(6, 2, 33))),
+            (6, 3, 31, Kind::Data, Some(base(6, 3, 34))),
+            (5, 2, 30, Kind::HardState, Some(base(5, 2, 33))),
+            (7, 2, 30, Kind::Data, None),
+            (5, 2, 30, Kind::Data, None),
+            (6, 2, 30, Kind::HardState, None),
+            (6, 2, 29, Kind::Data, None),
+            (6, 1, 30, Kind::Data, None),
+            (7, 3, 30, Kind::Opening, Some(base(7, 3, 33))),
+            (8, 3, 30, Kind::Opening, None),
+        ] {
+            let mut chain = at;
+            let learnt = chain.learn(&block(raft, term, first, 3, kind), &[]).ok();
+            assert_eq!(learnt, end, "{kind:?} {raft} of term {term} at {first}");
+        }
+    }
+
+    /// A discard beyond the end moves the next index further than its block's records do.
+    #[test]
+    fn chain_ends_where_the_next_segment_begins() {
+        for (term, kind, next) in [(3, Kind::Command, 90), (2, Kind::Command, 30), (3, Kind::NoOp, 30)] {
+            let mut chain = Chain { end: base(6, 2, 30), to: base(7, 3, 90) };
+            let end = chain.learn(&block(7, term, 30, 0, kind), &[]);
+            assert_eq!(end, Ok(base(7, term, next)), "{kind:?} of term {term}");
+        }
+    }
+
+    #[test]
+    fn past_learns_up_to_its_entry() {
+        let chain = Chain { end: base(5, 2, 30), to: base(9, 3, 90) };
+        let mut past = Past { learner: Box::new(chain), to: RaftIndex(7) };
+        for (raft, is_taken) in [(6, true), (7, true), (8, false)] {
+            let learnt = past.learn(&block(raft, 2, 30, 0, Kind::NoOp), &[]);
+            assert_eq!(learnt.is_ok(), is_taken, "entry {raft}");
+        }
+    }
+
+    #[test]
+    fn gap_among_prepared_files_is_found() {
+        let missing = |last: u64, files: &[(u64, u64)]| {
+            let one = |(number, bytes): &(u64, u64)| Leftover { name: file_name(*number), bytes: *bytes };
+            first_missing(last, &files.iter().map(one).collect::<Vec<_>>())
+        };
+        assert_eq!(missing(4, &[]), None);
+        assert_eq!(missing(4, &[(6, 9), (5, 9)]), None);
+        assert_eq!(missing(4, &[(6, 9)]), Some(5));
+        assert_eq!(missing(4, &[(5, 9), (7, 9)]), Some(6));
+        assert_eq!(missing(4, &[(5, 0), (6, 9)]), Some(5), "an empty file holds nothing");
+    }
 }

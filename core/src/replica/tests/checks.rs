@@ -144,7 +144,7 @@ fn deposed_leader_removes_nobody() {
     assert_eq!(node.replica.role(), Role::Removed, "a later leader knows more");
 }
 
-/// A removed replica goes on answering candidates, and hears nobody else.
+/// A removed replica answers those who ask before an election with what is committed. It votes no more, and hears of no term.
 #[test]
 fn removed_replica_takes_no_entries() {
     let mut node = joining();
@@ -154,14 +154,15 @@ fn removed_replica_takes_no_entries() {
         from_leader(raft_codec::head(HeadKind::Removed, &[3u64, 1].map(u64::to_le_bytes).concat())),
     );
     assert_eq!(node.replica.role(), Role::Removed);
-    node.replica.votes_on = true;
+    node.replica.answers_on = true;
     turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
-    assert_eq!(node.replica.term(), Term(1));
-    let mut question = message(MessageType::MsgRequestVote, 4);
-    (question.index, question.log_term) = (3, 1);
-    node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it gives no vote
-    turn(&mut node, &question);
-    assert_eq!((node.replica.term(), node.replica.vote()), (Term(4), 1));
+    for kind in [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote] {
+        let mut question = message(kind, 4);
+        (question.index, question.log_term) = (3, 1);
+        node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it gives no vote
+        turn(&mut node, &question);
+        assert_eq!((node.replica.term(), node.replica.vote()), (Term(1), 0));
+    }
 }
 
 fn fetch(bytes_max: u32) -> Fetch {

@@ -2,7 +2,10 @@
 
 use super::super::storage::Entries;
 use super::*;
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::layout::HardState;
 use crate::store::segment::Base;
+use crate::types::Timestamp;
 use raft::storage::{GetEntriesContext, Storage as _};
 use raft::{Error, StorageError};
 
@@ -119,4 +122,15 @@ fn log_that_discarded_nothing_gives_no_snapshot() {
     turn(&mut node, &snapshot());
     let given = node.replica.raw.store().snapshot(0, 0).unwrap();
     assert_eq!((given.get_metadata().index, given.data.len()), (50, snapshot().get_snapshot().data.len()));
+}
+
+/// Others may ask for it. A log on its own keeps no bodies.
+#[test]
+fn member_keeps_bodies_in_memory() {
+    let mut node = joining();
+    become_voter(&mut node, 3);
+    let (header, body) = node.replica.in_memory(RaftIndex(2)).unwrap();
+    assert_eq!((header.raft_index, header.kind), (RaftIndex(2), Kind::Configuration));
+    assert!(body.is_some());
+    assert_eq!(node.replica.changes_not_in_force(), 0);
 }

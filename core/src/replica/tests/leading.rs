@@ -271,3 +271,60 @@ fn transfer_is_answered_by_who_leads_then() {
     assert_eq!(transferred(Some(1)), Some(Ok(())));
     assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
 }
+
+/// A learner of which nothing is heard may lack all, however short the log is.
+#[test]
+fn learner_is_promoted_once_it_has_answered() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    let acknowledged = |from, index| {
+        let mut answer = message(MessageType::MsgAppendResponse, 2);
+        (answer.from, answer.index, answer.commit) = (from, index, index);
+        answer
+    };
+    let change = |node: &mut Node, change| {
+        let patience = Duration::from_secs(60);
+        let ask = Ask::Change(vec![change]);
+        node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
+        node.turn(Moment::START, Work::default()).unwrap();
+        while let Some(job) = node.begin_sync(Moment::START) {
+            job.run().unwrap();
+            node.end_sync(Moment::START, &job).unwrap();
+        }
+        node.replica.raw.raft.raft_log.last_index()
+    };
+    turn(&mut node, &acknowledged(1, 4));
+    let (learner, directory) = (NodeId(3), DirectoryId(13));
+    let address = String::new();
+    assert_eq!(change(&mut node, Change::AddLearner { node: learner, directory, address }), 5);
+    assert_eq!(node.replica.changes_not_in_force(), 0);
+    assert!(node.replica.membership().get(learner).is_none(), "node 1 has not acknowledged it");
+    turn(&mut node, &acknowledged(1, 5));
+    turn(&mut node, &acknowledged(1, 5));
+    assert!(node.replica.membership().get(learner).is_some());
+    assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all");
+    give_raft(&mut node, 3, acknowledged(3, 5));
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
+}
+
+/// Raft waits for ever for a snapshot of which it hears nothing.
+#[test]
+fn snapshot_of_which_nothing_is_heard_is_given_up() {
+    let mut node = joining();
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    let state = |node: &Node| node.replica.raw.raft.prs().get(1).unwrap().state;
+    let until = node.replica.ticks.next.plus(node.replica.cluster.election_timeout);
+    let sent = Message { from: 2, to: 1, ..message(MessageType::MsgSnapshot, 2) };
+    node.replica.send(vec![sent.clone()]);
+    node.replica.report_snapshots(until);
+    assert_ne!(state(&node), raft::ProgressState::Snapshot, "it has arrived long since");
+    node.replica.send(vec![sent]);
+    node.replica.raw.raft.mut_prs().get_mut(1).unwrap().become_snapshot(4);
+    node.replica.report_snapshots(Moment::START);
+    assert_eq!(state(&node), raft::ProgressState::Snapshot);
+    node.replica.report_snapshots(until);
+    assert_eq!(state(&node), raft::ProgressState::Probe);
+}
