@@ -118,7 +118,6 @@ const ORDER: &[&str] = &[
     "fuzzing",
     // The cluster simulated.
     "sim::clock",
-    "sim::pending",
     "sim::fault",
     "sim::failover",
     "sim::story",
@@ -128,6 +127,7 @@ const ORDER: &[&str] = &[
     "sim::plan",
     "sim::kept",
     "sim::threads",
+    "sim::outbox",
     "sim::machine",
     "sim::copy",
     "sim::patient",
@@ -141,6 +141,7 @@ const ORDER: &[&str] = &[
     "sim::world::followers",
     "sim::world::nemesis",
     "sim::world::watch",
+    "sim::world::leaving",
     "sim::world::process",
     "sim::run",
     "sim::directed",
