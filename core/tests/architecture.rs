@@ -121,7 +121,6 @@ const ORDER: &[&str] = &[
     "fuzzing",
     // The cluster simulated.
     "sim::clock",
-    "sim::pending",
     "sim::fault",
     "sim::failover",
     "sim::story",
@@ -131,6 +130,7 @@ const ORDER: &[&str] = &[
     "sim::plan",
     "sim::kept",
     "sim::threads",
+    "sim::outbox",
     "sim::machine",
     "sim::copy",
     "sim::patient",
@@ -144,6 +144,7 @@ const ORDER: &[&str] = &[
     "sim::world::followers",
     "sim::world::nemesis",
     "sim::world::watch",
+    "sim::world::leaving",
     "sim::world::process",
     "sim::run",
     "sim::directed",

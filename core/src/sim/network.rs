@@ -110,6 +110,7 @@ impl Network {
         self.slow.clear();
         for link in self.links.values_mut() {
             (link.busy_until, link.latest) = (Moment::START, Moment::START);
+            link.under_way.clear();
         }
     }
 

@@ -5,7 +5,6 @@
 //!
 //! Must not know: when a message leaves.
 
-use super::oracle::Check;
 use crate::moment::Moment;
 use crate::transport::{Envelope, Inbox, PeerQueue, Transport};
 use crate::types::NodeId;
@@ -96,7 +95,7 @@ impl Outbox {
     }
 
     /// The next message of a lane.
-    pub(super) fn next(&self, to: NodeId, urgent: bool) -> Check<Option<Envelope>> {
+    pub(super) fn next(&self, to: NodeId, urgent: bool) -> Result<Option<Envelope>, String> {
         let mut inner = self.lock();
         let Some(way) = inner.ways.get_mut(&to) else { return Ok(None) };
         let Some(taken) = way.queue.take(urgent, !urgent) else { return Ok(None) };

@@ -144,7 +144,7 @@ impl Preparer {
             disk,
             log,
             segment_bytes,
-            now: AtomicU64::new(Moment::START.0),
+            now: AtomicU64::new(Moment::default().0),
             own_from: next,
             state: Mutex::new(state),
             work: Condvar::new(),
