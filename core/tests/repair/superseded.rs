@@ -2,13 +2,13 @@
 
 use super::trio::{Block, DATA, NO_SCRUB, NODES, Trio, blocks, flip, record, wait};
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
-use chiplog::{NodeId, Role};
+use chiplog::{NodeId, Role, Ticket};
 
 /// A leader was cut off, and then stopped, with entries of its own, of which one that others follow is damaged,
 /// `hurt_from` the last; the other two have committed others in their place.
 fn superseded_and_damaged(hurt_from: usize) -> (Trio, u64) {
-    let own = (0..6).map(|n| record(700 + n, 900)).collect();
-    let (mut trio, victim) = superseded(own);
+    let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
+    let (mut trio, victim) = superseded(&own);
     trio.append(12, 3000);
     trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
     trio.network.connect(NodeId(victim));
@@ -22,20 +22,8 @@ fn from_last(blocks: &[Block], n: usize) -> Block {
 
 /// A leader was cut off, and then stopped, with these entries of its own. The other two have elected another one, which
 /// has committed nothing but the entry that begins its term.
-fn superseded(own: Vec<Vec<u8>>) -> (Trio, u64) {
-    let mut trio = Trio::new();
-    trio.append(20, 500);
-    let victim = trio.leader();
-    trio.network.disconnect(NodeId(victim));
-    let own: Vec<_> = own
-        .iter()
-        .map(|record| {
-            let before = trio.log(victim).status().last_raft;
-            let ticket = trio.log(victim).submit(record).unwrap();
-            wait("its own entry", || trio.log(victim).status().last_raft > before);
-            ticket
-        })
-        .collect();
+fn superseded(own: &[Vec<u8>]) -> (Trio, u64) {
+    let (mut trio, victim, own) = (0..20).find_map(|_| cut_off_with(own)).unwrap();
     wait("its syncs", || trio.log(victim).stats().syncing.is_zero());
     let image = trio.disk(victim).visible();
     let others: Vec<u64> = (1..=NODES).filter(|n| *n != victim).collect();
@@ -44,6 +32,25 @@ fn superseded(own: Vec<Vec<u8>>) -> (Trio, u64) {
     drop(own);
     trio.disks[victim as usize - 1] = SimDisk::new(image);
     (trio, victim)
+}
+
+/// A leader that is cut off and has these entries of its own, each in a block. None: it was slow, and leads no more.
+fn cut_off_with(own: &[Vec<u8>]) -> Option<(Trio, u64, Vec<Ticket>)> {
+    let mut trio = Trio::new();
+    trio.append(20, 500);
+    let victim = trio.leader();
+    trio.network.disconnect(NodeId(victim));
+    let mut tickets = Vec::new();
+    for record in own {
+        let log = trio.log(victim);
+        let before = log.status().last_raft;
+        tickets.push(log.submit(record).ok()?);
+        wait("its own entry", || log.status().last_raft > before || log.status().role != Role::Leader);
+        if log.status().last_raft <= before {
+            return None;
+        }
+    }
+    Some((trio, victim, tickets))
 }
 
 /// A replica that did not open for damage ended when what was damaged had never been committed: nobody had it, and what
@@ -65,8 +72,9 @@ fn damage_in_superseded_entries_is_replaced_by_what_is_committed() {
 /// many. In an idle cluster it waited for ever.
 #[test]
 fn superseded_damage_is_replaced_while_the_cluster_is_idle() {
+    let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
     for hurt_from in [1, 3, 5] {
-        let (mut trio, victim) = superseded((0..6).map(|n| record(700 + n, 900)).collect());
+        let (mut trio, victim) = superseded(&own);
         trio.hurt(victim, -1, |blocks| vec![flip(from_last(blocks, hurt_from).0 + 70)]);
         trio.network.connect(NodeId(victim));
         trio.recovers(victim, "the repair");
@@ -89,9 +97,10 @@ fn superseded_damage_is_replaced_in_any_segment() {
         ("the file is gone", |image, name| assert!(image.remove(name))),
         ("the file is short", |image, name| assert!(image.damage(name, &Damage::Shorten { len: 20_000 }))),
     ];
+    let own: Vec<_> = (0..24).map(|n| vec![n; 8000]).collect();
     for (n, (what, harm)) in cases.into_iter().enumerate() {
         for commits_more in [false, true] {
-            let (mut trio, victim) = superseded((0..24).map(|n| vec![n; 8000]).collect());
+            let (mut trio, victim) = superseded(&own);
             if commits_more {
                 trio.append(40, 8000);
             }
