@@ -146,10 +146,10 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
         Bounds { learners: 1, ..base(2, 1, &[Kind::Swap], 1) },
         Bounds { fresh: 1, ..base(2, 2, &[Kind::Add, Kind::Promote], 1) },
         Bounds { late: 1, ..base(3, 1, &remove, 0) },
-        Bounds { set_backs: 1, terms: 3, ..base(3, 0, &[], 0) },
+        Bounds { set_backs: 1, ..base(3, 0, &[], 0) },
         base(4, 1, &remove, 0),
         Bounds { terms: 1, ..base(4, 1, &remove, 1) },
-        base(5, 0, &[], 0),
+        base(5, 0, &[], 1),
         Bounds { terms: 1, ..base(5, 1, &remove, 1) },
     ];
     Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
