@@ -149,7 +149,7 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
         Bounds { set_backs: 1, ..base(3, 0, &[], 0) },
         base(4, 1, &remove, 0),
         Bounds { terms: 1, ..base(4, 1, &remove, 1) },
-        base(5, 0, &[], 1),
+        base(5, 0, &[], 0),
         Bounds { terms: 1, ..base(5, 1, &remove, 1) },
     ];
     Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
