@@ -12,7 +12,7 @@ use std::time::Instant;
 pub(crate) struct Outcome {
     pub(crate) rules: Rules,
     pub(crate) bounds: Bounds,
-    /// Different states, those that differ only in the numbers of nodes taken for one.
+    /// Different states, most of those that differ only in the numbers of nodes taken for one.
     pub(crate) states: usize,
     /// The longest of the shortest ways to a state, in steps.
     pub(crate) depth: usize,
