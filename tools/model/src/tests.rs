@@ -101,24 +101,6 @@ fn removed_replica_that_is_silent_leaves_no_leader() {
     breaks(Old::AnswerOn, &small(&[Kind::Remove]), LEADER);
 }
 
-/// The limit of the check, which the shipped rules have.
-#[test]
-fn set_back_disk_of_a_leader_is_not_noticed() {
-    let bounds = Bounds { changes: 1, leaders_set_back: true, ..set_back() };
-    let bounds = Bounds { kinds: vec![Kind::Remove], ..bounds };
-    let outcome = run::check(Rules::SHIPPED, &bounds, 2);
-    assert_eq!(outcome.broken.as_ref().map(|(found, _)| *found), Some(ONE_LOG), "{}", outcome.text());
-}
-
-/// Another limit: a deposed leader that still leads answers first, and is acknowledged what it has.
-#[test]
-fn set_back_disk_beside_a_deposed_leader_is_not_noticed_in_time() {
-    let bounds = Bounds { changes: 1, set_back_beside: true, ..set_back() };
-    let bounds = Bounds { kinds: vec![Kind::Remove], ..bounds };
-    let outcome = run::check(Rules::SHIPPED, &bounds, 2);
-    assert_eq!(outcome.broken.as_ref().map(|(found, _)| *found), Some(ONE_LOG), "{}", outcome.text());
-}
-
 #[test]
 fn set_back_disk_that_nobody_checks_makes_two_leaders() {
     breaks(Old::SetBack, &set_back(), ONE_LEADER);
