@@ -121,9 +121,9 @@ impl Limits {
     /// Where one address or token has less than twice what the largest message takes: one client that sends it slowly keeps
     /// the others of its address or token waiting. None: there is enough.
     pub(super) fn small_share(&self, message_bytes_max: u64) -> Option<String> {
-        let share = self.inflight_bytes_max.0 / 100 * self.share_percent;
+        let share = self.inflight_bytes_max.0.saturating_mul(self.share_percent) / 100;
         (share < 2 * message_bytes_max).then(|| {
-            let enough = (2 * message_bytes_max).div_ceil(self.share_percent) * 100;
+            let enough = (200 * message_bytes_max).div_ceil(self.share_percent);
             format!(
                 "limits.share_percent of limits.inflight_bytes_max is {share} bytes, less than two of the largest messages \
                  ({message_bytes_max} bytes each): one client can keep the appends of its address and token waiting. Set \
