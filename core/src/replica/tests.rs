@@ -20,7 +20,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
 use crate::transport::{Envelope, Inbox, MemoryNetwork, Transport};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};

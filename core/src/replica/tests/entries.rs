@@ -5,7 +5,6 @@ use super::*;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::layout::HardState;
 use crate::store::segment::Base;
-use crate::types::Timestamp;
 use raft::storage::{GetEntriesContext, Storage as _};
 use raft::{Error, StorageError};
 
