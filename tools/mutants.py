@@ -404,7 +404,9 @@ def told(told: dict[str, Any]) -> str:
     rows += [("caught by a seed of the simulator", "caught_by_seeds"), ("caught: the tests hang", "caught_by_time_out")]
     rows += [("survived", "survived")]
     text = "\n".join(f"| {name} | {told[field]} |" for name, field in rows)
-    text = f"| | |\n|---|---|\n{text}\n| caught, of those that compile | {told['caught_share']:.1%} |\n"
+    left = told["sample"] - told["judged"]
+    share = f"{told['caught_share']:.1%}" if left == 0 else f"not known: {left} are not judged"
+    text = f"| | |\n|---|---|\n{text}\n| caught, of those that compile | {share} |\n"
     for key in told["survivors"]:
         text += f"{'no explanation' if key in told['unexplained'] else 'explained'}: {key.removeprefix('core/src/')}\n"
     return text
