@@ -84,6 +84,8 @@ pub(crate) struct Wound {
     next: Index,
     /// Where the block index says that blocks begin inside.
     indexed: Vec<IndexEntry>,
+    /// Where headers of entries inside are still sound.
+    seen: Vec<IndexEntry>,
     pub(crate) why: Malformed,
 }
 
@@ -261,10 +263,29 @@ impl Probe {
             // Only the opening block is gone, as far as can be told from here.
             self.before = Point { raft: upto, ..self.before };
         }
+        let seen = self.headers(from..to.unwrap_or(upper), upto)?;
         let (place, before, indexed) = (self.place.clone(), self.before, Vec::new());
-        let mut wound = Wound { place, from, to, before, upto, anchor, next, indexed, why };
+        let mut wound = Wound { place, from, to, before, upto, anchor, next, indexed, seen, why };
         wound.keep_index(self.index()?);
         Ok(Some(wound))
+    }
+
+    /// The sound headers of entries in a hole that ends with entry `upto`.
+    fn headers(&mut self, hole: Range<usize>, upto: RaftIndex) -> Result<Vec<IndexEntry>> {
+        let mut seen: Vec<IndexEntry> = Vec::new();
+        let mut at = hole.start;
+        while at + BLOCK_HEADER_BYTES <= hole.end {
+            if let Ok(h) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, self.place.id)
+                && h.kind.is_entry()
+                && h.raft_index <= upto
+                && h.raft_index > seen.last().map_or(self.before.raft, |e| e.raft_index)
+            {
+                let (first, raft_index, timestamp) = (h.first, h.raft_index, h.timestamp);
+                seen.push(IndexEntry { first, raft_index, timestamp, offset: at as u32 });
+            }
+            at += BLOCK_HEADER_BYTES;
+        }
+        Ok(seen)
     }
 
     /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
@@ -437,6 +458,26 @@ impl Wound {
         spares: &[Spare],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
+        if state.is_some() {
+            // The log is not open, so nobody reads it, and the state needs the room between the entries.
+            return self.fill_at(&self.indexed, opening, spares, state);
+        }
+        // Readers may hold these entries, through mappings: each goes back to its own place where that can be told. Sectors
+        // that were swapped hold headers that are sound and out of place.
+        let mut places: Vec<IndexEntry> = self.indexed.iter().chain(&self.seen).copied().collect();
+        places.sort_by_key(|e| e.offset);
+        places.dedup_by_key(|e| e.offset);
+        let filled = self.fill_at(&places, opening, spares, state);
+        filled.or_else(|_| self.fill_at(&self.indexed, opening, spares, state))
+    }
+
+    fn fill_at(
+        &self,
+        places: &[IndexEntry],
+        opening: Option<&Spare>,
+        spares: &[Spare],
+        state: Option<HardState>,
+    ) -> Result<Vec<u8>, Malformed> {
         let mut out = Filling { wound: self, bytes: Vec::new(), here: self.before };
         if self.is_opening() {
             let (header, body) = opening.ok_or("the opening block is missing")?;
@@ -446,7 +487,7 @@ impl Wound {
             out.here.durable_upto = 0;
             out.block(header, body);
         }
-        let mut indexed = self.indexed.iter().peekable();
+        let mut indexed = places.iter().peekable();
         for (header, body) in spares {
             if header.raft_index != out.here.raft.next() || !header.kind.is_entry() {
                 return Err("the entries do not follow each other");
