@@ -24,7 +24,7 @@
 mod applying;
 mod asks;
 mod checking;
-#[cfg(all(any(test, feature = "planted-bugs"), feature = "sim", not(loom)))]
+#[cfg(any(test, feature = "planted-bugs"))]
 mod fixtures;
 mod handover;
 mod introduction;
@@ -53,7 +53,7 @@ use crate::types::{NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::Writing;
 use asks::Asks;
 use bytes::Bytes;
-#[cfg(all(any(test, feature = "planted-bugs"), feature = "sim", not(loom)))]
+#[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) use fixtures::snapshot_of;
 use handover::Handover;
 pub(crate) use introduction::Extent;

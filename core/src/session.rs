@@ -25,7 +25,9 @@ use crate::types::{Index, Sequence, SessionId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 
 #[cfg(any(test, feature = "sim"))]
-pub(crate) use encoding::{REMEMBERED_BYTES, SESSION_BYTES, TABLE_HEADER_BYTES};
+pub(crate) use encoding::TABLE_HEADER_BYTES;
+#[cfg(feature = "sim")]
+pub(crate) use encoding::{REMEMBERED_BYTES, SESSION_BYTES};
 pub(crate) use encoding::{REMEMBERED_MAX, encoded_bytes_max};
 
 /// One client's session.
