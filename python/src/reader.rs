@@ -292,7 +292,7 @@ impl Reader {
     /// Where the last step did something else, nothing changes. Returns the index of the record that comes next; None: a
     /// reader over the network that has not begun.
     ///
-    /// Raises `ClosedError` when the reader is closed.
+    /// Does not block. Raises `ClosedError` when the reader is closed.
     fn skip_batch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let forever = Limit::none();
         let busy = || PyRuntimeError::new_err("another thread reads");
