@@ -483,10 +483,14 @@ impl Node {
     }
 
     /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
-    /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now.
+    /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now, or a
+    /// file is being made; this thread waits for none.
     fn keep_commit(&mut self, raft: RaftIndex) -> bool {
         if self.options.cluster.is_none() {
             return true;
+        }
+        if self.writing.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
+            return false;
         }
         let state = self.replica.sequencer.hard_state();
         let block = self.replica.sequencer.hard_state_block(state.term, state.vote);

@@ -350,7 +350,7 @@ impl Replica {
         }
         self.report_snapshots(now);
         self.ask_again(now);
-        self.change_when_caught_up(now);
+        self.change_when_caught_up(now, writing);
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
             self.give_up_waiting();
         }

@@ -81,14 +81,9 @@ impl Replica {
         }
         if was_member && self.membership.get(self.node()).is_none() {
             self.leave("it was removed from the cluster");
-            self.answer_on();
+            self.answers_on = true; // those who ask for votes: [`Self::tell_commit`]
         }
         Ok(())
-    }
-
-    /// A removed replica goes on answering those who ask for votes ([`Self::tell_commit`]).
-    fn answer_on(&mut self) {
-        self.answers_on = true;
     }
 
     /// A removed replica tells a voter that asks for its vote what is committed, its own removal included.

@@ -11,13 +11,16 @@
 //! Invariant: who hears that something came about finds it in the status.
 
 use super::Replica;
+use super::room::body_of;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mail::Ask;
-use crate::membership::{Change, Member};
+use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::promise::Promise;
 use crate::raft_codec;
+use crate::store::layout::HARD_STATE_BYTES;
+use crate::store::prepared::Purpose;
 use crate::types::{Index, NodeId, RaftIndex};
 use crate::writing::Writing;
 use protobuf::Message as _;
@@ -216,7 +219,7 @@ impl Replica {
                 Ok(_) => {
                     self.asks.changes.push(Pending { changes, until, promise, at: None, joint: false });
                     self.lockstep(now, writing)?;
-                    self.change_when_caught_up(now);
+                    self.change_when_caught_up(now, writing);
                 }
                 Err(refusal) => promise.answer(Outcome::Failed(refusal)),
             },
@@ -303,7 +306,8 @@ impl Replica {
                 barrier.promise.answer(late("no majority answered in time"));
             }
         }
-        if self.asks.flying.is_some() || self.asks.next.is_empty() {
+        // While a ready waits for room, raft would keep the question in memory.
+        if self.asks.flying.is_some() || self.asks.next.is_empty() || self.is_held().is_some() {
             return;
         }
         if planted!(12) {
@@ -320,8 +324,8 @@ impl Replica {
         self.asks.flying = Some(Flight { attempt, again, barriers: std::mem::take(&mut self.asks.next) });
     }
 
-    /// Proposes the first change whose learners have caught up.
-    pub(super) fn change_when_caught_up(&mut self, now: Moment) {
+    /// Proposes the first change whose learners have caught up, once there is room for it.
+    pub(super) fn change_when_caught_up(&mut self, now: Moment, writing: &mut Writing) {
         let mut n = 0;
         while n < self.asks.changes.len() {
             if self.asks.changes[n].until <= now {
@@ -356,10 +360,11 @@ impl Replica {
             return;
         }
         let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
-        let Some(pending) = ready.map(|n| self.asks.changes.remove(n)) else { return };
-        match self.propose_change(&pending.changes) {
-            Ok(at) => self.asks.changes.push(Pending { at: Some(at), ..pending }),
-            Err(error) => pending.promise.answer(Outcome::Failed(error)),
+        let Some(n) = ready else { return };
+        match self.propose_change(n, writing) {
+            Ok(None) => {} // its file is being made
+            Ok(at) => self.asks.changes[n].at = at,
+            Err(error) => self.asks.changes.remove(n).promise.answer(Outcome::Failed(error)),
         }
     }
 
@@ -374,16 +379,38 @@ impl Replica {
         })
     }
 
-    fn propose_change(&mut self, changes: &[Change]) -> Result<RaftIndex> {
+    /// Proposes the pending change `n`. None: a file for it is being made.
+    fn propose_change(&mut self, n: usize, writing: &mut Writing) -> Result<Option<RaftIndex>> {
+        let changes = &self.asks.changes[n].changes;
         let result = self.membership.after(changes)?;
-        let change = raft_codec::conf_change(changes, &result);
-        let bytes = change
-            .write_to_bytes()
-            .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
-        let mut entry = Entry { data: bytes.into(), ..Entry::default() };
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        let entry = entry_of_change(changes, &result)?;
+        if !self.has_room_for_change(&entry, writing)? {
+            return Ok(None);
+        }
         self.propose_entry(entry)?;
-        Ok(RaftIndex(self.raw.raft.raft_log.last_index()))
+        Ok(Some(RaftIndex(self.raw.raft.raft_log.last_index())))
+    }
+
+    /// Whether there is room for a change of membership and all that it brings: the entry that leaves a joint
+    /// configuration, and for each of the two a word of commit. Raft cannot give the change back. False: a file is being
+    /// made.
+    ///
+    /// # Errors
+    /// `Full`: no file is to be had; or what hinders it.
+    fn has_room_for_change(&self, change: &Entry, writing: &mut Writing) -> Result<bool> {
+        let mut leave = Entry::default();
+        leave.set_entry_type(EntryType::EntryConfChangeV2);
+        let bodies = [body_of(change), HARD_STATE_BYTES, body_of(&leave), HARD_STATE_BYTES];
+        let opening = self.sequencer.opening_bytes_max() + change.data.len();
+        let fit =
+            writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
+        match fit.why {
+            Some(why) => {
+                let what = format!("no room for a change of membership, which was not made: {why}");
+                Err(Error::new(why.kind(), what))
+            }
+            None => Ok(!fit.is_coming),
+        }
     }
 
     /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
@@ -408,15 +435,24 @@ impl Replica {
         let node = self.node();
         let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
         let change = Change::SetAddress { node, address: self.cluster.address.clone() };
-        let change = raft_codec::conf_change(&[change], &result);
-        let bytes = change
-            .write_to_bytes()
-            .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
-        let mut entry = Entry { data: bytes.into(), ..Entry::default() };
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        let entry = entry_of_change(&[change], &result)?;
+        if !self.has_room_for_change(&entry, writing).unwrap_or(false) {
+            return Ok(()); // later
+        }
         self.propose_entry(entry)?;
         self.process(now, writing)
     }
+}
+
+/// The entry that changes the membership so that `result` comes of it.
+fn entry_of_change(changes: &[Change], result: &Membership) -> Result<Entry> {
+    let change = raft_codec::conf_change(changes, result);
+    let bytes = change
+        .write_to_bytes()
+        .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
+    let mut entry = Entry { data: bytes.into(), ..Entry::default() };
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    Ok(entry)
 }
 
 #[cfg(all(test, feature = "sim", not(loom)))]

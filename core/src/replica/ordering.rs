@@ -128,7 +128,8 @@ impl Replica {
         self.clock.look(now, self.options.clock.now())
     }
 
-    /// Why this replica orders nothing now.
+    /// Why this replica orders nothing now. A leader whose ready waits for room refuses discards as well: what raft has already
+    /// taken comes before them.
     pub(crate) fn refusal(&self) -> Option<Error> {
         if let Some(why) = self.exclusion() {
             return Some(why.clone());

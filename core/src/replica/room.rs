@@ -5,7 +5,8 @@
 //! acknowledge it, votes and answers heartbeats as before, and the leader sends it again with the next heartbeat.
 //!
 //! While a file is being made, what needs it is held back, and what else the leader wants written, in order. Heartbeats
-//! and votes pass: nobody has to think that this replica is gone.
+//! and votes pass, unless a ready of raft's waits for room itself: then all messages are dropped, and the others see a
+//! replica that is away ([`super::readies`]). So raft is given entries only with room for all that their ready writes.
 //!
 //! Invariant: records, and what else is not worth it, leave the last prepared file alone: the discard that makes room
 //! again has to find a place, and all that leads to it.
@@ -14,6 +15,7 @@ use super::Replica;
 use crate::error::{Error, Result};
 use crate::gather::Command;
 use crate::moment::Moment;
+use crate::plan::Fit;
 use crate::raft_codec::{self, Arrived, EntryKind, body_bytes};
 use crate::sequence::parse_command;
 use crate::store::block::{BlockHeader, Kind};
@@ -195,11 +197,19 @@ impl Replica {
             arrived.iter().filter(|(h, b)| is_discard(h, b)).map(|(h, _)| h.raft_index.0).collect();
         let opening = self.sequencer.opening_bytes_max();
         let of = |e: &Entry| (purpose_of_entry(e, discards.contains(&e.index)), body_of(e));
-        let fit = writing.plan.make_room_ahead(fresh.iter().map(of), opening, turns);
+        // As their ready wants it: the term that comes with them, unless an opening says it, and a word of commit behind.
+        let state = (Purpose::Metadata, HARD_STATE_BYTES);
+        let term = (message.term > self.raw.raft.term && !turns).then_some(state);
+        let terms = usize::from(term.is_some());
+        let mut room = |entries: &mut dyn Iterator<Item = (Purpose, usize)>| {
+            let blocks = term.into_iter().chain(entries).chain([state]);
+            writing.plan.make_room_ahead(blocks, opening, turns)
+        };
+        let fit = room(&mut fresh.iter().map(of));
         if fit.is_coming {
             return Ok(Admitted::Later);
         }
-        let mut blocks = fit.blocks;
+        let mut blocks = fit.blocks.saturating_sub(terms).min(fresh.len());
         if let Some(why) = &fit.why {
             // With the discard, what is before it may have the reserve.
             let upto = fresh
@@ -207,9 +217,13 @@ impl Replica {
                 .skip(blocks)
                 .position(|e| discards.contains(&e.index))
                 .map_or(0, |n| blocks + n + 1);
-            let each = fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)));
-            if upto > 0 && writing.plan.make_room_ahead(each, opening, turns).blocks == upto {
+            let is_whole = |fit: Fit| fit.why.is_none() && !fit.is_coming;
+            if upto > 0 && is_whole(room(&mut fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)))))
+            {
                 blocks = upto;
+            }
+            while blocks > 0 && blocks != upto && !is_whole(room(&mut fresh[..blocks].iter().map(of))) {
+                blocks -= 1;
             }
             self.is_short_of_room(Some(why));
         } else {
@@ -348,6 +362,57 @@ mod tests {
         assert_eq!(purpose_of_entry(&records, false), Purpose::Data);
         assert_eq!(purpose_of_entry(&records, true), Purpose::Metadata);
         assert_eq!(body_of(&records), 30);
+    }
+
+    /// What there was room for was taken, but not for the word of commit behind it: the replica was held, and took no discard
+    /// any more.
+    #[test]
+    fn entries_are_admitted_with_room_for_the_word_behind_them() {
+        let disk = crate::disk::sim::SimDisk::default();
+        let mut node =
+            super::super::tests::node_with(&disk, crate::cluster::Bootstrap::Join(crate::LogId(7)));
+        let term_1 = |entries: Vec<Entry>, index: u64| {
+            let mut message = Message { from: 1, to: 2, term: 1, index, ..Message::default() };
+            message.set_msg_type(MessageType::MsgAppend);
+            message.log_term = 1;
+            message.set_entries(entries.into());
+            message
+        };
+        let now = Moment::START;
+        let last = |node: &crate::node::Node| node.replica.raw.raft.raft_log.last_index();
+        let command = |raft: u64, op: u64, operand: u64| {
+            let body = [op, operand].map(u64::to_le_bytes).concat();
+            let header = BlockHeader { raft_index: RaftIndex(raft), ..header(Kind::Command, body.len()) };
+            let digest = crate::store::layout::digest_of_bytes(&[&body]);
+            (BlockHeader { body_digest: digest, ..header }, vec![Bytes::from(body)])
+        };
+        let word = block_bytes(HARD_STATE_BYTES);
+        let both = 2 * block_bytes(16);
+        let entry = |index| Entry { index, term: 1, ..Entry::default() };
+        disk.limit_space(Some(0));
+        while node.writing.plan.has_space(both + word) {
+            let message = term_1(vec![entry(last(&node) + 1)], last(&node));
+            let before = last(&node);
+            node.replica.step((message, Vec::new()), now, &mut node.writing).unwrap();
+            node.replica.advance(now, &mut node.writing).unwrap();
+            assert_eq!(last(&node), before + 1);
+        }
+        assert!(node.writing.plan.has_space(both));
+        // A session is opened, for which there is no room, and a discard follows.
+        let before = last(&node);
+        let arrived = vec![command(before + 1, 2, 1000), command(before + 2, 1, 1)];
+        let entries = arrived.iter().map(|(h, _)| raft_codec::entry(h, Bytes::new)).collect();
+        node.replica.step((term_1(entries, before), arrived), now, &mut node.writing).unwrap();
+        node.replica.advance(now, &mut node.writing).unwrap();
+        assert!(node.replica.is_held().is_none());
+        assert_eq!((last(&node), node.replica.is_short()), (before, true));
+        // As many entries as there is room for, and no more.
+        let many = (1..=20).map(|n| entry(before + n)).collect();
+        node.replica.step((term_1(many, before), Vec::new()), now, &mut node.writing).unwrap();
+        node.replica.advance(now, &mut node.writing).unwrap();
+        assert!(node.replica.is_held().is_none());
+        assert!(last(&node) > before);
+        assert!(!node.writing.plan.has_space(word + block_bytes(body_of(&entry(1)))), "for one more");
     }
 
     #[test]

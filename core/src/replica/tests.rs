@@ -4,6 +4,7 @@ mod checks;
 mod entries;
 mod introduced;
 mod leading;
+mod without_room;
 
 use super::fixtures::snapshot_of;
 use crate::cluster::{Bootstrap, Cluster, Role};
@@ -43,8 +44,17 @@ fn joining_over(transport: Arc<dyn Transport>) -> Node {
 
 fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
     let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
-    let options = Options { cluster: Some(cluster), ..options };
-    let opened = open(Arc::new(SimDisk::default()), &options).unwrap();
+    node_on(&SimDisk::default(), Options { cluster: Some(cluster), ..options })
+}
+
+/// Node 2 on this disk. `bootstrap`: how it begins.
+pub(super) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
+    let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
+    node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
+}
+
+fn node_on(disk: &SimDisk, options: Options) -> Node {
+    let opened = open(Arc::new(disk.clone()), &options).unwrap();
     opened.store.preparer.go_unaided();
     let limits = QueueLimits {
         block_bytes: 1 << 10,

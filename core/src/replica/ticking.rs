@@ -68,8 +68,10 @@ impl Replica {
         self.await_answers();
         self.ask_whether_removed();
         let log = &self.raw.raft.raft_log;
-        // A leader whose ready waits for room steps down by itself: it hears nobody.
-        if self.out.is_some() || (self.is_held().is_some() && !self.is_leader()) {
+        // While its ready waits for room, a leader of several voters steps down by itself: it hears nobody. A sole voter is
+        // its own majority and leads on; its heartbeats would stay in memory.
+        let steps_down = self.is_leader() && !self.raw.raft.prs().is_singleton();
+        if self.out.is_some() || (self.is_held().is_some() && !steps_down) {
             return;
         }
         // Who has not got its log on the disk, or may not know what it once had, does not stand for election.
