@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -180,8 +180,7 @@ impl Gate {
             }
             Err(tier) => {
                 let wait = (*wait).min(FAR);
-                let growing = async move { timeout(wait, share.grow(want, total)).await.ok() };
-                self.waiting = Some((Box::pin(growing), tier));
+                self.waiting = Some((Box::pin(share.grow_within(wait, want, total)), tier));
                 false
             }
         }
