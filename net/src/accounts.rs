@@ -13,7 +13,7 @@
 //! line of the first account that lacks it; callers with other accounts pass. A share can grow as bytes arrive. The last
 //! `reserve` of each account is given only to a caller that takes all it will ever need, so that it waits for nothing more.
 //!
-//! Grants are fair. The next one goes to the caller whose accounts hold least besides its own share: the fullest of its
+//! Grants are fair. The next one goes to the caller whose accounts hold least, its own share not counted: the fullest of its
 //! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
 //! the connections of its address that hold something. Equal callers are served by age.
 //!
@@ -133,11 +133,11 @@ type Slots = [Option<usize>; TIERS];
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     resource: Resource,
-    /// What it is.
+    /// So much it is.
     held: usize,
-    /// What it has to be now.
+    /// So much it has to be now.
     want: usize,
-    /// What it will be in the end.
+    /// So much it will be in the end.
     total: usize,
 }
 
@@ -191,7 +191,7 @@ impl Accounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is held of it in all.
+    /// The amount of it that is held in all.
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.state().accounts.get(ALL).map_or(0, |all| all.meters[resource as usize].used)
     }
@@ -224,7 +224,8 @@ impl Accounts {
         (cap, self.reserves[resource as usize].load(Ordering::Relaxed).min(cap))
     }
 
-    /// What a share becomes: what is wanted, or all of it; else the account that lacks room. Takes nothing then.
+    /// The amount that a share becomes: the one that is wanted, or all of it; else the account that lacks room. Takes
+    /// nothing then.
     fn attempt(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
         let (mut is_ample, mut lacks) = (true, None);
         for (tier, slot) in present(slots) {

@@ -402,7 +402,7 @@ impl Handed {
         lies
     }
 
-    /// What comes next of it.
+    /// The next frame of it.
     fn poll_frame(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = source.why.take() {

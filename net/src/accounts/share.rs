@@ -87,7 +87,7 @@ impl Payer {
     /// So much of it now.
     ///
     /// # Errors
-    /// Whose limit has no room.
+    /// The account whose limit has no room.
     pub(crate) fn try_take(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Share, Tier> {
         let mut share = self.nothing(resource);
         share.try_grow(amount, amount)?;
@@ -192,7 +192,7 @@ impl Share {
     /// Makes it at least `want` now; it will be `total` in the end.
     ///
     /// # Errors
-    /// Whose limit has no room; nothing changed.
+    /// The account whose limit has no room; nothing changed.
     pub(crate) fn try_grow(&mut self, want: usize, total: usize) -> Result<(), Tier> {
         if want <= self.amount {
             return Ok(());
