@@ -39,6 +39,8 @@ struct State {
     is_armed: bool,
     /// The callback of the moment.
     gate: Option<Gate>,
+    /// The last step gave UNDECODABLE to the caller. An error that a run left for the next call does not count.
+    may_skip: bool,
     /// What the last run came to: room for the next one.
     room: (usize, usize),
 }
@@ -74,6 +76,7 @@ impl Reading {
             is_watched: false,
             is_armed: false,
             gate,
+            may_skip: false,
             room: (1, 1),
         }))
     }
@@ -114,6 +117,7 @@ impl State {
                 Some(limit) => reader.next_batch_within(limit),
             }),
         };
+        self.may_skip = is_undecodable(&next);
         self.after(next)
     }
 
@@ -121,7 +125,9 @@ impl State {
     fn next_record(&mut self, timeout_ms: u64) -> Result<Option<chiplog_record_t>> {
         if let Source::Local(reader) = &mut self.source {
             let next = next_local(reader, timeout_ms, |reader| Ok(reader.next_record()?.map(view)));
-            return self.after(next.map(Some));
+            let next = next.map(Some);
+            self.may_skip = is_undecodable(&next);
+            return self.after(next);
         }
         let Some(batch) = self.next_batch(timeout_ms)? else { return Ok(None) };
         let record = batch.get_owned(0);
@@ -177,15 +183,17 @@ impl State {
                 without_sigpipe(|| reader.seek(start));
             }
         }
+        self.may_skip = false;
         self.arm()
     }
 
     /// The record that comes next: behind a batch that was found undecodable, if the last step found one.
     fn skip_batch(&mut self) -> Result<u64> {
-        match &mut self.source {
-            Source::Local(reader) => _ = reader.skip_batch()?,
-            Source::Remote { kept: Some(_), .. } => {}
-            Source::Remote { reader, .. } => _ = without_sigpipe(|| reader.skip_batch())?,
+        if std::mem::take(&mut self.may_skip) {
+            match &mut self.source {
+                Source::Local(reader) => _ = reader.skip_batch()?,
+                Source::Remote { reader, .. } => _ = without_sigpipe(|| reader.skip_batch())?,
+            }
         }
         self.arm()?;
         Ok(self.position())
@@ -260,6 +268,10 @@ fn next_local<T>(
             return Err(nothing());
         }
     }
+}
+
+fn is_undecodable<T>(next: &Result<T>) -> bool {
+    next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Undecodable)
 }
 
 fn get(reader: *const chiplog_reader_t) -> Result<handle::Pinned<Reading>> {

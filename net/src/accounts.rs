@@ -13,15 +13,20 @@
 //! line of the first account that lacks it; callers with other accounts pass. A share can grow as bytes arrive. The last
 //! `reserve` of each account is given only to a caller that takes all it will ever need, so that it waits for nothing more.
 //!
-//! Grants are fair. The next one goes to the caller whose accounts hold least besides its own share: the fullest of its
+//! Grants are fair. The next one goes to the caller whose accounts hold least, its own share not counted: the fullest of its
 //! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
 //! the connections of its address that hold something. Equal callers are served by age.
+//!
+//! Newcomers that hold less do not pass for ever. A caller whose wait has an end and whose share holds something already
+//! comes first once half of its time is over; such callers are served by age. So a message of which a part has come stands
+//! behind newcomers for at most half of `inflight_wait`.
 //!
 //! Invariants:
 //! - no account ever holds more than its cap; a need beyond the cap counts as the cap, and is met when the account is empty;
 //! - what is not held, with what is held by those who wait for nothing more, is at least the reserve: one of those who
 //!   wait can always be served once these are done. Shares that grow cannot block each other for ever;
-//! - in a line, the caller whose accounts hold least comes first, and a new caller passes only those that come after it;
+//! - in a line, the oldest caller that waited for half of its time with something in its hands comes first, then the one
+//!   whose accounts hold least; a new caller passes only those that come after it;
 //! - an account of an address or a token exists while somebody pays from it.
 //!
 //! Must not know: what is counted; sockets.
@@ -30,7 +35,7 @@ mod line;
 mod share;
 
 use futures_util::task::AtomicWaker;
-use line::Line;
+use line::{Group, Line};
 use share::Tally;
 pub(crate) use share::{Payer, Pressure, Share, Spare};
 use slab::Slab;
@@ -38,8 +43,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
 
-/// What is counted.
+/// The things that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Pieces of messages that came.
@@ -82,7 +88,7 @@ impl Tier {
 /// How much of one thing the accounts may hold, by tier.
 pub(crate) type Caps = [usize; TIERS];
 
-/// Who shares an account, besides a connection.
+/// An address or a token, all connections of which share an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Name {
     Address(IpAddr),
@@ -93,7 +99,7 @@ enum Name {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     caps: [Caps; RESOURCES],
-    /// What is given to those only who wait for nothing more. Grows only.
+    /// So much is given only to those that wait for nothing more. Grows only.
     reserves: [AtomicUsize; RESOURCES],
     state: Mutex<State>,
 }
@@ -123,15 +129,15 @@ struct Meter {
 
 type Slots = [Option<usize>; TIERS];
 
-/// What a share is to become.
+/// The amounts that a share is to become.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     resource: Resource,
-    /// What it is.
+    /// So much it is.
     held: usize,
-    /// What it has to be now.
+    /// So much it has to be now.
     want: usize,
-    /// What it will be in the end.
+    /// So much it will be in the end.
     total: usize,
 }
 
@@ -139,20 +145,28 @@ struct Ask {
 struct Waiter {
     slots: Slots,
     ask: Ask,
+    /// From then on it comes before all that hold less.
+    first_at: Option<Instant>,
     granted: Arc<Granted>,
     tally: Arc<Tally>,
 }
 
-/// What a waiter was given; 0: nothing yet.
+impl Waiter {
+    fn group(&self) -> Group {
+        (self.slots, self.first_at.is_some())
+    }
+}
+
+/// The amount that a waiter was given; 0: nothing yet.
 #[derive(Debug, Default)]
 struct Granted {
     amount: AtomicUsize,
     waker: AtomicWaker,
 }
 
-/// What a caller's accounts hold, as parts of their caps in 1/2^64; the largest first.
-type Standing = [u128; TIERS - 1];
-/// Who comes first: the smaller. The number tells the age.
+/// The parts of their caps that a caller's accounts hold, in 1/2^64; the largest first. None: it comes before the others.
+type Standing = Option<[u128; TIERS - 1]>;
+/// The smaller comes first. The number tells the age.
 type Rank = (Standing, u64);
 
 const ALL: usize = 0;
@@ -177,7 +191,7 @@ impl Accounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is held of it in all.
+    /// The amount of it that is held in all.
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.state().accounts.get(ALL).map_or(0, |all| all.meters[resource as usize].used)
     }
@@ -210,7 +224,8 @@ impl Accounts {
         (cap, self.reserves[resource as usize].load(Ordering::Relaxed).min(cap))
     }
 
-    /// What a share becomes: what is wanted, or all of it; else the account that lacks room. Takes nothing then.
+    /// The amount that a share becomes: the one that is wanted, or all of it; else the account that lacks room. Takes
+    /// nothing then.
     fn attempt(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
         let (mut is_ample, mut lacks) = (true, None);
         for (tier, slot) in present(slots) {
@@ -236,8 +251,14 @@ impl Accounts {
         Ok(amount)
     }
 
-    /// The same for a caller that comes now: those in line that come before it keep their place.
-    fn arrive(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
+    /// The same for a caller that comes now: those in line that come before it keep their place. With what it got, its
+    /// accounts hold more, and another caller may be the next one there: those that are served then, to be woken.
+    fn arrive(
+        &self,
+        state: &mut State,
+        slots: &Slots,
+        ask: Ask,
+    ) -> Result<(usize, Vec<Arc<Granted>>), usize> {
         if !state.waiting.is_empty() {
             let rank = (self.standing(state, slots, ask), u64::MAX);
             for (_, slot) in present(slots) {
@@ -246,31 +267,35 @@ impl Accounts {
                 }
             }
         }
-        self.attempt(state, slots, ask)
+        let amount = self.attempt(state, slots, ask)?;
+        Ok((amount, self.serve(state, slots, ask.resource)))
     }
 
-    /// What the accounts of a caller hold besides its own share, as a part of their caps; the fullest first.
+    /// The parts of their caps that the accounts of a caller hold, except its own share; the fullest first.
     fn standing(&self, state: &State, slots: &Slots, ask: Ask) -> Standing {
-        let mut parts = Standing::default();
+        let mut parts = [0; TIERS - 1];
         for (tier, slot) in present(slots).filter(|(tier, _)| *tier != Tier::All as usize) {
             let (cap, _) = self.cap(ask.resource, tier);
             let used = state.accounts[slot].meters[ask.resource as usize].used - ask.held.min(cap);
             parts[tier] = ((used as u128) << 64).checked_div(cap as u128).unwrap_or(0);
         }
         parts.sort_unstable_by(|a, b| b.cmp(a));
-        parts
+        Some(parts)
     }
 
     /// Where the caller stands whose turn is next in a line.
     fn first_in_line(&self, state: &State, slot: usize, resource: Resource) -> Option<Rank> {
+        let mut now = None;
         let rank = |number: u64| {
             let waiter = state.waiting.get(&number)?;
-            Some((self.standing(state, &waiter.slots, waiter.ask), number))
+            let is_first = waiter.first_at.is_some_and(|at| at <= *now.get_or_insert_with(Instant::now));
+            let standing = if is_first { None } else { self.standing(state, &waiter.slots, waiter.ask) };
+            Some((standing, number))
         };
         state.accounts[slot].meters[resource as usize].line.oldest().filter_map(rank).min()
     }
 
-    /// What these accounts hold of a share shrinks: that of its connection, and those that others share. Serves those in
+    /// These accounts hold less of a share: that of its connection, and those that others share. Serves those in
     /// line there.
     fn release(&self, slots: &Slots, resource: Resource, from: (usize, usize), to: (usize, usize)) {
         let mut state = self.state();
@@ -295,10 +320,12 @@ impl Accounts {
             let (cap, _) = self.cap(resource, tier);
             while state.meter(slot, resource).used < cap {
                 let Some((_, number)) = self.first_in_line(state, slot, resource) else { break };
-                let Some((at, ask)) = state.waiting.get(&number).map(|w| (w.slots, w.ask)) else { break };
-                match self.attempt(state, &at, ask) {
+                let Some((group, ask)) = state.waiting.get(&number).map(|w| (w.group(), w.ask)) else {
+                    break;
+                };
+                match self.attempt(state, &group.0, ask) {
                     Ok(amount) => {
-                        state.meter(slot, resource).line.remove(&at, number);
+                        state.meter(slot, resource).line.remove(&group, number);
                         if let Some(waiter) = state.waiting.remove(&number) {
                             waiter.tally.waits_no_more(resource);
                             waiter.tally.holds_more(resource, amount - ask.held);
@@ -308,8 +335,8 @@ impl Accounts {
                     }
                     Err(lacks) if lacks == slot => break,
                     Err(lacks) => {
-                        state.meter(slot, resource).line.remove(&at, number);
-                        state.meter(lacks, resource).line.insert(at, number);
+                        state.meter(slot, resource).line.remove(&group, number);
+                        state.meter(lacks, resource).line.insert(group, number);
                     }
                 }
             }
@@ -349,6 +376,7 @@ mod tests {
     use super::*;
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
     const UNBOUND: usize = usize::MAX >> 1;
 
@@ -554,6 +582,52 @@ mod tests {
         assert!(poll(&mut large).is_none());
         assert!(other.try_take(R, 1).is_ok());
         assert!(greedy.try_take(R, 1).is_err(), "it would pass its own");
+        drop(held);
+    }
+
+    /// Half of a message had come; each newcomer held less, and the rest of it waited until its time was over.
+    #[tokio::test(start_paused = true)]
+    async fn message_that_has_begun_is_not_passed_for_ever() {
+        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
+        let (busy, patience) = (from(&accounts, 1), Duration::from_secs(4));
+        let _other = busy.try_take(R, 1).unwrap();
+        let begun = busy.try_take(R, 3).unwrap();
+        let mut newcomers = vec![from(&accounts, 9).try_take(R, 4).unwrap()];
+        let mut rest = Box::pin(begun.grow_within(patience, 4, 4));
+        assert!(poll(&mut rest).is_none());
+        let mut waits: Vec<_> = Vec::new();
+        for host in 10..20 {
+            let payer = from(&accounts, host);
+            waits.push(Box::pin(async move { payer.take(R, 4).await }));
+            assert!(waits.iter_mut().filter_map(poll).next().is_none());
+            if host == 15 {
+                tokio::time::advance(patience / 2).await;
+            }
+            drop(newcomers.pop());
+            if host >= 15 {
+                break;
+            }
+            let served = waits.iter_mut().position(|wait| poll(wait).map(|s| newcomers.push(s)).is_some());
+            drop(waits.remove(served.expect("it holds less")));
+            assert!(poll(&mut rest).is_none());
+        }
+        let whole = poll(&mut rest).expect("half of its time is over").expect("in time");
+        assert_eq!(whole.amount(), 4);
+    }
+
+    /// A newcomer passed a large caller, which then stood behind a small one: that one was not served until somebody gave
+    /// something back.
+    #[test]
+    fn grant_to_a_newcomer_serves_the_one_that_is_next_then() {
+        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 10], 0);
+        let (first, second) = (from(&accounts, 1), from(&accounts, 2));
+        let held = (first.try_take(R, 3).unwrap(), second.try_take(R, 4).unwrap());
+        let mut large = Box::pin(first.take(R, 6));
+        let mut small = Box::pin(second.take(R, 1));
+        assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
+        // Of the address of the first one: another connection that holds nothing.
+        let _newcomer = from(&accounts, 1).try_take(R, 2).unwrap();
+        assert!(poll(&mut small).is_some(), "its address holds less now");
         drop(held);
     }
 

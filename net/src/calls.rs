@@ -10,9 +10,11 @@
 //! it read on, finds a status that says why. HTTP/2 still holds the last pieces; if they lie for as long again, the
 //! connection has to end.
 //!
-//! The limit is shorter for an answer whose call holds memory that other calls wait for: a part of the limit for the next
-//! piece, and a larger part to give back as much as the call held. So a client that takes a little now and then keeps
-//! nothing from the others. Each call is judged by what it holds itself.
+//! The limit is shorter for an answer whose call holds memory that other calls wait for: its client has a part of the limit
+//! to take the next piece. Memory of answers has a second bound: while the answer lies there without a break, the call gives
+//! back as much as it held within a larger part of the limit. So a client that takes a little now and then keeps nothing
+//! from the others. Memory of requests has no such bound: the log decides how fast an append gives it back.
+//! Each call is judged by what it holds itself.
 //!
 //! Invariants:
 //! - A piece is small, so that "nothing was taken" can be told from "it takes long".
@@ -45,7 +47,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const FREE_BYTES: usize = 4 << 10;
 /// While others wait for what a call holds, its answer may lie for this part of the limit,
 const PRESSED_PART: u32 = 30;
-/// and the call has to give back what it held within this part of it.
+/// and the call has to give back the memory of answers that it held within this part of it.
 const TURNOVER_PART: u32 = 6;
 /// A look is due at least so many times within the shortest limit.
 const LOOKS: u32 = 4;
@@ -159,9 +161,9 @@ impl Calls {
             if payer.is_some() {
                 next = next.min(now + (slow / PRESSED_PART / 2).max(Duration::from_millis(1)));
             }
-            let pressure =
-                payer.and_then(|p| p.pressure(Resource::Answers).or_else(|| p.pressure(Resource::Requests)));
-            let Some(lies) = answer.lying().look(now, slow, pressure) else { continue };
+            let [requests, answers] = [Resource::Requests, Resource::Answers]
+                .map(|resource| payer.and_then(|p| p.pressure(resource)));
+            let Some(lies) = answer.lying().look(now, slow, answers, requests.is_some()) else { continue };
             match answer.cut(&lies, slow) {
                 Cut::Now => cut += 1,
                 Cut::Before => stuck |= lies.parts >= 2.0,
@@ -292,7 +294,9 @@ struct Lying {
     is_asked: bool,
     /// Since when the client could take something, and took nothing: pieces lie there, or no more is asked for.
     since: Option<Instant>,
-    /// Since when others wait for what the call held then.
+    /// The same, whatever the client takes of it: since when there was always something to take.
+    unbroken: Option<Instant>,
+    /// Since when others wait for the memory of answers that the call held then.
     pressed: Option<(Instant, Pressure)>,
     /// Waits until there are no pieces.
     waker: Option<Waker>,
@@ -306,29 +310,47 @@ struct Lies {
 }
 
 impl Lying {
-    /// Something moved.
-    fn moved(&mut self) {
-        self.since = (self.pieces > 0 || !self.is_asked).then(Instant::now);
+    /// Whether the client could take something.
+    fn is_there(&self) -> bool {
+        self.pieces > 0 || !self.is_asked
     }
 
-    /// How the client stands. None: nothing is waited for that it should do.
-    fn look(&mut self, now: Instant, slow: Duration, pressure: Option<Pressure>) -> Option<Lies> {
-        self.pressed = match (self.pressed, pressure) {
+    /// A piece was taken.
+    fn taken(&mut self) {
+        self.since = self.is_there().then(Instant::now);
+        self.unbroken = self.since.map(|now| self.unbroken.unwrap_or(now));
+    }
+
+    /// HTTP/2 asked for more.
+    fn asked(&mut self) {
+        self.since = self.is_there().then(|| self.since.unwrap_or_else(Instant::now));
+        self.unbroken = self.since.map(|since| self.unbroken.unwrap_or(since));
+    }
+
+    /// How the client stands. None: nothing is waited for that it should do. `answers`: others wait for the memory of
+    /// answers that the call holds; `requests`: for its memory of requests.
+    fn look(
+        &mut self,
+        now: Instant,
+        slow: Duration,
+        answers: Option<Pressure>,
+        requests: bool,
+    ) -> Option<Lies> {
+        self.pressed = match (self.pressed, answers) {
             (_, None) => None,
             (Some((since, then)), Some(now)) if now.given_back.wrapping_sub(then.given_back) < then.held => {
                 Some((since, then))
             }
             (_, Some(pressure)) => Some((now, pressure)),
         };
-        let lies = now.saturating_duration_since(self.since?);
-        let parts = |time: Duration, of: Duration| time.as_secs_f64() / of.as_secs_f64().max(1e-9);
-        Some(match self.pressed {
-            None => Lies { parts: parts(lies, slow), is_pressed: false },
-            Some((since, _)) => {
-                let held = parts(now.saturating_duration_since(since), slow / TURNOVER_PART);
-                Lies { parts: parts(lies, slow / PRESSED_PART).max(held), is_pressed: true }
-            }
-        })
+        let (lies, unbroken) = (self.since?, self.unbroken?);
+        let parts = |since: Instant, of: Duration| {
+            now.saturating_duration_since(since).as_secs_f64() / of.as_secs_f64().max(1e-9)
+        };
+        let is_pressed = requests || self.pressed.is_some();
+        let nothing_taken = parts(lies, if is_pressed { slow / PRESSED_PART } else { slow });
+        let kept = self.pressed.map_or(0.0, |(since, _)| parts(since.max(unbroken), slow / TURNOVER_PART));
+        Some(Lies { parts: nothing_taken.max(kept), is_pressed })
     }
 }
 
@@ -369,10 +391,7 @@ impl Handed {
     fn gave(&self, is_asked: bool) {
         let mut lying = self.lying();
         lying.is_asked = is_asked;
-        match lying.pieces > 0 || !is_asked {
-            true => _ = lying.since.get_or_insert_with(Instant::now),
-            false => lying.since = None,
-        }
+        lying.asked();
     }
 
     /// Whether a piece lies there; if so, the task is woken when none does any more.
@@ -383,7 +402,7 @@ impl Handed {
         lies
     }
 
-    /// What comes next of it.
+    /// The next frame of it.
     fn poll_frame(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = source.why.take() {
@@ -465,7 +484,7 @@ impl Drop for Piece {
     fn drop(&mut self) {
         let mut lying = self.handed.lying();
         lying.pieces -= 1;
-        lying.moved();
+        lying.taken();
         let waker = if lying.pieces == 0 { lying.waker.take() } else { None };
         drop(lying);
         if let Some(waker) = waker {
@@ -661,14 +680,18 @@ mod tests {
     impl Crowd {
         /// One call holds `own` of 16 pieces, a second one the others; a third one waits.
         fn new(own: usize) -> (Self, Option<Share>) {
+            Self::of(Resource::Answers, own)
+        }
+
+        fn of(resource: Resource, own: usize) -> (Self, Option<Share>) {
             let accounts = crate::accounts::Accounts::new([[16; 4]; crate::accounts::RESOURCES]);
             let connection = accounts.connection([127, 0, 0, 1].into());
             let payer = connection.for_call(None);
-            let held = (own > 0).then(|| payer.try_take(Resource::Answers, own).unwrap());
-            let others = connection.for_call(None).try_take(Resource::Answers, 16 - own).unwrap();
+            let held = (own > 0).then(|| payer.try_take(resource, own).unwrap());
+            let others = connection.for_call(None).try_take(resource, 16 - own).unwrap();
             let waiting = connection.for_call(None);
             let mut waits: Pin<Box<dyn Future<Output = Share>>> =
-                Box::pin(async move { waiting.take(Resource::Answers, 16).await });
+                Box::pin(async move { waiting.take(resource, 16).await });
             assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             (Self { calls: Calls::new(), own: payer, _others: others, _waits: waits }, held)
         }
@@ -715,6 +738,48 @@ mod tests {
             held = held.grow(8, 8).await;
         }
         drop(last);
+    }
+
+    /// A producer that takes each acknowledgement was ended while the log was slow to commit what it had sent.
+    #[tokio::test(start_paused = true)]
+    async fn producer_is_not_judged_by_how_fast_the_log_commits() {
+        let (crowd, held) = Crowd::of(Resource::Requests, 8);
+        let mut body = crowd.answer(1000);
+        let mut last = piece(poll(&mut body));
+        for _ in 0..60 {
+            tokio::time::advance(SLOW / PRESSED_PART / 2).await;
+            assert_eq!(crowd.cut(), 0);
+            last = piece(poll(&mut body));
+        }
+        tokio::time::advance(SLOW / PRESSED_PART).await;
+        assert_eq!(crowd.cut(), 1, "it took nothing");
+        drop((last, held));
+    }
+
+    /// A reader that took all that there was lost its call, since the next piece had just come when it was looked at.
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_took_all_has_its_time_from_the_next_piece_on() {
+        let (crowd, held) = Crowd::new(8);
+        let mut comes = false;
+        let stream = futures_util::stream::poll_fn(move |_| {
+            comes = !comes;
+            if comes {
+                Poll::Ready(Some(Ok::<_, Status>(Frame::data(Bytes::from_static(b"x")))))
+            } else {
+                Poll::Pending
+            }
+        });
+        let body = Body::new(http_body_util::StreamBody::new(stream));
+        let mut body = crowd.calls.begin(Bill::of(&crowd.own), Weight::Full).watched(body, true);
+        for _ in 0..60 {
+            let lies = piece(poll(&mut body));
+            assert_eq!(crowd.cut(), 0);
+            tokio::time::advance(SLOW / PRESSED_PART / 2).await;
+            assert_eq!(crowd.cut(), 0);
+            drop(lies);
+            assert!(poll(&mut body).is_pending());
+        }
+        drop(held);
     }
 
     /// A reader was ended for what another call of its connection held.

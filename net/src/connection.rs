@@ -54,7 +54,7 @@ pub struct ConnectionLimits {
     /// The most calls open on one connection, default 1,024. One more waits at the client; of a client that does not
     /// wait it is refused (REFUSED_STREAM).
     pub streams: u32,
-    /// What a client may send on one stream before it is read, default 128 KiB; sixteen times as much on a connection.
+    /// A client may send so much on one stream before it is read, default 128 KiB; sixteen times as much on a connection.
     pub window_bytes: u32,
     /// The most bytes of one request's headers, each counted with 32 more, default 16 KiB. Beyond it: status 431.
     pub header_bytes: u32,

@@ -59,6 +59,7 @@ impl OfAddress {
 /// Tells a connection that its place is taken away.
 #[derive(Debug, Default)]
 struct Signal {
+    /// Its place is counted no more: it was taken away or given back. Changes under the lock of the places.
     is_taken: AtomicBool,
     waker: AtomicWaker,
     /// What is asked on it; not yet known during a handshake.
@@ -189,10 +190,11 @@ impl Seat {
         let _ = self.signal.calls.set(calls.clone());
     }
 
-    /// What the connection proved counts no more: another one may have its place.
+    /// The connection counts as one that proved nothing: another one may have its place. One without a place changes nothing.
     pub(crate) fn disprove(&self) {
+        let mut taken = locked(&self.taken);
         if !self.signal.is_taken.load(Ordering::Acquire)
-            && let Some(of) = locked(&self.taken).of.get_mut(&self.address)
+            && let Some(of) = taken.of.get_mut(&self.address)
         {
             of.unproven.insert(self.number, self.signal.clone());
         }
@@ -209,8 +211,7 @@ impl Seat {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = locked(&self.seat.taken);
-        // Told under the lock: a place that was taken away is counted no more.
-        if !self.seat.signal.is_taken.load(Ordering::Acquire) {
+        if !self.seat.signal.is_taken.swap(true, Ordering::AcqRel) {
             taken.leave(self.seat.address, self.seat.number);
         }
     }
@@ -282,6 +283,29 @@ mod tests {
         drop((open, more, first, second, kept));
         let taken = locked(&places.taken);
         assert_eq!((taken.all, taken.of.len()), (0, 0), "a place that was taken away is given back once");
+    }
+
+    /// A role that was taken back after the connection had ended left a place behind that was given away again.
+    #[test]
+    fn place_of_an_ended_connection_is_not_given_away() {
+        let places = Places::new(2, 2);
+        let from = ip("10.0.0.1");
+        let kept = proven(&places, from).unwrap();
+        let ended = proven(&places, from).unwrap();
+        let seat = ended.seat();
+        drop(ended);
+        seat.disprove();
+        let other = proven(&places, from).unwrap();
+        assert_eq!(proven(&places, from).unwrap_err(), Refusal::Connections);
+        // A place that was taken away is not given away again either.
+        kept.seat().disprove();
+        let next = proven(&places, from).unwrap();
+        assert!(is_taken_away(&kept));
+        kept.seat().disprove();
+        assert_eq!(proven(&places, from).unwrap_err(), Refusal::Connections);
+        drop((kept, other, next));
+        let taken = locked(&places.taken);
+        assert_eq!((taken.all, taken.of.len()), (0, 0));
     }
 
     /// The address with most had only busy ones: nobody got in, although another address had one to spare.

@@ -45,7 +45,7 @@ pub(crate) trait Verbatim: Send + 'static {
 /// positions reach a client while what is large waits for memory.
 pub(crate) const SPARE_BYTES: usize = 4 << 10;
 
-/// What the bytes of an answer hold until HTTP/2 has dropped them.
+/// The memory that the bytes of an answer hold until HTTP/2 has dropped them.
 #[derive(Debug)]
 pub(crate) enum Hold {
     /// Their share of what answers may take.

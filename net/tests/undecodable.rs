@@ -155,6 +155,9 @@ fn threads_skip_as_well() {
     let (told, heard) = std::sync::mpsc::channel();
     reader.on_more(move || told.send(()).unwrap()).unwrap();
     heard.recv_timeout(SOON).unwrap();
+    // Nobody was told yet.
+    assert_ne!(reader.skip_batch().unwrap(), Some(Index(4)));
+    assert_eq!(reader.next_record().unwrap_err().kind(), ErrorKind::Undecodable);
     assert_eq!(reader.skip_batch().unwrap(), Some(Index(4)));
     assert_eq!(reader.next_record().unwrap().unwrap().data, "behind");
 }

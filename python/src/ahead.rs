@@ -42,13 +42,15 @@ pub(crate) struct Ahead {
     run: Run,
     /// Bytes that were read here without a pause.
     straight: usize,
+    /// The last step gave `Undecodable` to the caller. An error that the thread met does not count: it is met again here.
+    may_skip: bool,
     /// Whom the reader is lent to.
     thread: Option<Thread>,
 }
 
 impl Ahead {
     pub(crate) fn new(reader: Reader) -> Self {
-        Self { reader: Some(Box::new(reader)), run: Run::new(), straight: 0, thread: None }
+        Self { reader: Some(Box::new(reader)), run: Run::new(), straight: 0, may_skip: false, thread: None }
     }
 
     /// As [`Reader::position`], of what is here. None: it is lent.
@@ -66,7 +68,7 @@ impl Ahead {
         }
         self.here()?.seek(index)?;
         self.run.clear();
-        self.straight = 0;
+        (self.straight, self.may_skip) = (0, false);
         Ok(())
     }
 
@@ -77,12 +79,14 @@ impl Ahead {
         }
         match self.run.front() {
             Some(batch) => Ok(batch.first()), // what was read ahead unpacks
-            None => self.here()?.skip_batch(),
+            None if std::mem::take(&mut self.may_skip) => self.here()?.skip_batch(),
+            None => Ok(self.here()?.position()),
         }
     }
 
     /// As [`Reader::next_batch`]; what was read ahead is given also if it is discarded by now.
     pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.may_skip = false;
         while self.run.is_empty() && self.reader.is_none() {
             self.take_piece()?;
         }
@@ -90,6 +94,7 @@ impl Ahead {
             return Ok(Some(batch));
         }
         let next = self.here()?.next_batch();
+        self.may_skip = next.as_ref().is_err_and(|error| error.kind() == ErrorKind::Undecodable);
         match &next {
             Ok(Some(batch)) if !is_large(batch) => self.straight += batch.payload().len(),
             _ => self.straight = 0,

@@ -1,4 +1,5 @@
-//! Line: the callers that wait for room in one account, grouped by the accounts that they take from.
+//! Line: the callers that wait for room in one account, grouped by the accounts that they take from, and by whether their
+//! turn comes in the end.
 //!
 //! Callers of one group compare alike except for their age, so a look at a line costs one step per group, however many
 //! callers wait.
@@ -8,23 +9,26 @@
 use super::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The accounts that callers take from; whether their turn comes in the end.
+pub(super) type Group = (Slots, bool);
+
 /// The callers in line, by number: the smaller is the older.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    groups: BTreeMap<Slots, BTreeSet<u64>>,
+    groups: BTreeMap<Group, BTreeSet<u64>>,
     count: usize,
 }
 
 impl Line {
-    pub(super) fn insert(&mut self, slots: Slots, number: u64) {
-        self.count += usize::from(self.groups.entry(slots).or_default().insert(number));
+    pub(super) fn insert(&mut self, group: Group, number: u64) {
+        self.count += usize::from(self.groups.entry(group).or_default().insert(number));
     }
 
-    pub(super) fn remove(&mut self, slots: &Slots, number: u64) {
-        let Some(group) = self.groups.get_mut(slots) else { return };
-        self.count -= usize::from(group.remove(&number));
-        if group.is_empty() {
-            self.groups.remove(slots);
+    pub(super) fn remove(&mut self, group: &Group, number: u64) {
+        let Some(callers) = self.groups.get_mut(group) else { return };
+        self.count -= usize::from(callers.remove(&number));
+        if callers.is_empty() {
+            self.groups.remove(group);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Share: what one call holds, and from which accounts; how it waits for more.
+//! Share: the amount that one call holds, and its accounts; how it waits for more.
 //!
 //! Invariant: a share gives back what it holds when it is dropped, also while its caller waits for more.
 
@@ -7,7 +7,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 /// Those accounts that one call takes from, and what it holds of them.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(crate) struct Payer {
     spare: Semaphore,
 }
 
-/// What a call holds and waits for. Counted when it is granted, not when its caller hears of it: a client that takes
+/// The amounts that a call holds and waits for. Counted when it is granted, not when its caller hears of it: a client that takes
 /// nothing keeps the caller from hearing.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -48,7 +50,7 @@ impl Tally {
     }
 }
 
-/// What a call holds while others wait for it.
+/// The amount that a call holds while others wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pressure {
     pub(crate) held: usize,
@@ -85,7 +87,7 @@ impl Payer {
     /// So much of it now.
     ///
     /// # Errors
-    /// Whose limit has no room.
+    /// The account whose limit has no room.
     pub(crate) fn try_take(self: &Arc<Self>, resource: Resource, amount: usize) -> Result<Share, Tier> {
         let mut share = self.nothing(resource);
         share.try_grow(amount, amount)?;
@@ -97,7 +99,7 @@ impl Payer {
         self.nothing(resource).grow(amount, amount).await
     }
 
-    /// What the call holds, if callers of other calls wait for what its accounts hold.
+    /// The amount that the call holds, if callers of other calls wait for what its accounts hold.
     pub(crate) fn pressure(&self, resource: Resource) -> Option<Pressure> {
         let read = |of: &[AtomicUsize; RESOURCES]| of[resource as usize].load(Ordering::Relaxed);
         let held = read(&self.tally.held);
@@ -158,14 +160,14 @@ impl Drop for Spare {
     }
 }
 
-/// What somebody holds. Given back when dropped.
+/// An amount that somebody holds. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     payer: Arc<Payer>,
     resource: Resource,
-    /// What the account of its connection holds.
+    /// The account of its connection holds so much.
     amount: usize,
-    /// What the accounts that it has in common with other connections hold.
+    /// The accounts that it has in common with other connections hold so much.
     wide: usize,
 }
 
@@ -190,20 +192,32 @@ impl Share {
     /// Makes it at least `want` now; it will be `total` in the end.
     ///
     /// # Errors
-    /// Whose limit has no room; nothing changed.
+    /// The account whose limit has no room; nothing changed.
     pub(crate) fn try_grow(&mut self, want: usize, total: usize) -> Result<(), Tier> {
         if want <= self.amount {
             return Ok(());
         }
         let (accounts, slots) = (&self.payer.accounts, &self.payer.slots);
         let arrived = accounts.arrive(&mut accounts.state(), slots, self.ask(want, total));
-        let amount = arrived.map_err(|slot| self.payer.tier_of(slot))?;
+        let (amount, served) = arrived.map_err(|slot| self.payer.tier_of(slot))?;
         self.granted(amount);
+        served.iter().for_each(|granted| granted.waker.wake());
         Ok(())
     }
 
     /// Makes it at least `want`, once that can be had; it will be `total` in the end. Given up, it is given back.
-    pub(crate) async fn grow(mut self, want: usize, total: usize) -> Self {
+    pub(crate) async fn grow(self, want: usize, total: usize) -> Self {
+        self.grow_first_at(None, want, total).await
+    }
+
+    /// The same for at most so long; the share is given back then. Once half of that is over, one that holds something
+    /// comes before those that hold less.
+    pub(crate) async fn grow_within(self, patience: Duration, want: usize, total: usize) -> Option<Self> {
+        let first_at = if self.amount > 0 { Instant::now().checked_add(patience / 2) } else { None };
+        timeout(patience, self.grow_first_at(first_at, want, total)).await.ok()
+    }
+
+    async fn grow_first_at(mut self, first_at: Option<Instant>, want: usize, total: usize) -> Self {
         if want <= self.amount {
             return self;
         }
@@ -215,16 +229,18 @@ impl Share {
                 state.next += 1;
                 let (number, granted) = (state.next, Arc::<Granted>::default());
                 let (slots, tally) = (self.payer.slots, self.payer.tally.clone());
-                let waiter = Waiter { slots, ask, granted: granted.clone(), tally };
+                let waiter = Waiter { slots, ask, first_at, granted: granted.clone(), tally };
+                let group = waiter.group();
                 state.waiting.insert(number, waiter);
-                state.meter(slot, ask.resource).line.insert(self.payer.slots, number);
+                state.meter(slot, ask.resource).line.insert(group, number);
                 self.payer.tally.waits(ask.resource);
                 (number, granted)
             })
         };
         let mut wait = match arrived {
-            Ok(amount) => {
+            Ok((amount, served)) => {
                 self.granted(amount);
+                served.iter().for_each(|granted| granted.waker.wake());
                 return self;
             }
             Err((number, granted)) => Wait { number, granted, share: Some(self) },
@@ -287,14 +303,15 @@ impl Drop for Wait {
         let Some(mut share) = self.share.take() else { return };
         let (accounts, slots) = (share.payer.accounts.clone(), share.payer.slots);
         let mut state = accounts.state();
-        if state.waiting.remove(&self.number).is_none() {
+        let Some(waiter) = state.waiting.remove(&self.number) else {
             drop(state);
             let amount = self.granted.amount.load(Ordering::Acquire);
             (share.amount, share.wide) = (amount, amount); // given back when dropped
             return;
-        }
+        };
+        let group = waiter.group();
         for (_, slot) in present(&slots) {
-            state.meter(slot, share.resource).line.remove(&slots, self.number);
+            state.meter(slot, share.resource).line.remove(&group, self.number);
         }
         share.payer.tally.waits_no_more(share.resource);
         // Those behind it may find room at once.

@@ -26,17 +26,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// A message that is coming in may pause for so long, all in all.
 const STALL: Duration = Duration::from_secs(30);
-/// But for its pauses it comes in no slower than this.
+/// It comes in no slower than this, its pauses not counted.
 const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
 
-/// What stands before each message.
+/// The bytes that stand before each message.
 const HEAD_BYTES: usize = 5;
 
 /// The share, or that there was no room in time.
@@ -46,7 +46,7 @@ type Waiting = Pin<Box<dyn Future<Output = Option<Share>> + Send>>;
 pub(super) struct Gate {
     inner: Body,
     refusals: Arc<Refusals>,
-    /// Who pays for what comes, and how long it may wait for room. None: it needs no share.
+    /// The payer of the bytes that come, and how long they may wait for room. None: it needs no share.
     paying: Option<(Arc<Payer>, Duration)>,
     pub(super) message_bytes_max: usize,
     /// The first message may have so many bytes.
@@ -61,9 +61,9 @@ pub(super) struct Gate {
     /// Bytes still to be let through of the message that is coming in, and all that it has.
     left: usize,
     length: usize,
-    /// What it holds so far; None: nothing, or its share waits.
+    /// Its share so far; None: nothing, or its share waits.
     share: Option<Share>,
-    /// What came in and was not let through.
+    /// Bytes that came in and were not let through.
     rest: Bytes,
     /// The message at the start of `rest` waits for its share, which lacked room there.
     waiting: Option<(Waiting, Tier)>,
@@ -180,8 +180,7 @@ impl Gate {
             }
             Err(tier) => {
                 let wait = (*wait).min(FAR);
-                let growing = async move { timeout(wait, share.grow(want, total)).await.ok() };
-                self.waiting = Some((Box::pin(growing), tier));
+                self.waiting = Some((Box::pin(share.grow_within(wait, want, total)), tier));
                 false
             }
         }

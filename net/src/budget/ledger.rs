@@ -17,14 +17,14 @@ impl Held {
         Self(share)
     }
 
-    /// What is left of it once the message is in the log's queue: its connection holds all of it, the accounts that it
+    /// The rest of it once the message is in the log's queue: its connection holds all of it, the accounts that it
     /// shares with others one piece.
     pub(crate) fn queued(mut self) -> Self {
         self.0.iter_mut().for_each(Share::keep_to_connection);
         self
     }
 
-    /// What is left of it once only the answer is kept: one piece.
+    /// The rest of it once only the answer is kept: one piece.
     pub(crate) fn answered(mut self) -> Self {
         self.0.iter_mut().for_each(|share| share.shrink(1));
         self

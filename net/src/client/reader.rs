@@ -294,7 +294,7 @@ impl RemoteReader {
         Ok(Some(batch))
     }
 
-    /// What was received is done with. Between two steps, only a batch that did not unpack is there.
+    /// The batch that was received is done with. Between two steps, only a batch that did not unpack is there.
     fn go_behind_received(&mut self) {
         if let Some(stored) = self.received.take() {
             self.place = Place::Next(stored.last().next());

@@ -476,7 +476,7 @@ fn room_for_connections(connections: u64) -> u64 {
             open_files = may,
             needed,
             connections_max = room,
-            "too few open files are allowed for limits.connections_max, which is lowered: raise the limit (ulimit -n), or lower the option"
+            "too few open files are allowed for limits.connections_max, which is lowered, and with it the connections per address and per token: raise the limit (ulimit -n), or lower the option"
         );
     }
     room

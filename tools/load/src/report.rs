@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
 
-/// What every command has.
+/// The options of every command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
     /// Where to put the servers' files; each run has a directory of its own there, and removes it if all is well

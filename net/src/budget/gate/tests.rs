@@ -124,7 +124,7 @@ async fn at_the_limit_a_message_waits_and_is_then_refused() {
         let elsewhere = connection(&budget);
         let mut third = gate([Bytes::from(message(1))], &budget, Some(&elsewhere));
         assert_eq!(pull(&mut third).0.len() == 6, own.is_some());
-        // What is answered makes room.
+        // An answer makes room.
         drop((first.ledger.claim(), second));
         let mut fourth = gate([Bytes::from(message(1))], &budget, own.as_ref());
         assert_eq!(pull(&mut fourth).0.len(), 6);
@@ -256,7 +256,7 @@ async fn time_has_to_be_earned() {
     assert!(took >= STALL && took < STALL * 2, "{took:?}");
     assert_eq!(status.code(), Code::ResourceExhausted);
     drop(gate);
-    // Who sends something has more.
+    // A client that sends something has more.
     let mut gate = Gate {
         message_bytes_max: 64 << 20,
         first_bytes_max: 64 << 20,

@@ -30,6 +30,8 @@ pub struct Reader {
     held: Held,
     /// What the task was told last, if that is not a batch: for the next call.
     told: Option<Told>,
+    /// The last step gave `Undecodable` to the caller. Errors that the task met do not count before they are given.
+    may_skip: bool,
     /// Where it goes on once it is here.
     moved: Option<Start>,
     runtime: Arc<Runtime>,
@@ -56,7 +58,7 @@ struct Away {
 
 impl Reader {
     pub(super) fn new(reader: RemoteReader, runtime: Arc<Runtime>) -> Self {
-        Self { held: Held::Here(Box::new(reader)), told: None, moved: None, runtime }
+        Self { held: Held::Here(Box::new(reader)), told: None, may_skip: false, moved: None, runtime }
     }
 
     /// See [`RemoteReader::position`].
@@ -76,7 +78,7 @@ impl Reader {
             Ok(reader) => reader.seek(start),
             Err(_) => self.moved = Some(start),
         }
-        self.told = None;
+        (self.told, self.may_skip) = (None, false);
     }
 
     /// See [`RemoteReader::server`].
@@ -95,6 +97,7 @@ impl Reader {
     pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
         // Not with something told: behind what is received there is nothing to be told yet.
         if let Some(record) = self.here()?.buffered_record() {
+            self.may_skip = false;
             return Ok(Some(record));
         }
         self.ask(async |reader| reader.next_record().await)
@@ -114,10 +117,12 @@ impl Reader {
     /// As there.
     pub fn skip_batch(&mut self) -> Result<Option<Index>> {
         self.here()?;
-        let is_answer =
-            |told: &mut Told| matches!(told, Err(error) if error.kind() == ErrorKind::Undecodable);
-        self.told.take_if(is_answer);
-        self.ask(async |reader| reader.skip_batch().await)
+        if std::mem::take(&mut self.may_skip) {
+            self.told = None; // the same batch, which the task met again
+            let runtime = self.runtime.clone();
+            return runtime.wait(self.here()?.skip_batch());
+        }
+        Ok(self.position())
     }
 
     /// As [`next_batch`](Self::next_batch), for at most so long. Zero takes what was received.
@@ -199,10 +204,12 @@ impl Reader {
     fn ask<T>(&mut self, ask: impl AsyncFnOnce(&mut RemoteReader) -> Result<Option<T>>) -> Result<Option<T>> {
         let runtime = self.runtime.clone();
         self.here()?;
-        match self.told.take() {
+        let given = match self.told.take() {
             Some(told) => told.map(|_| None),
             None => runtime.wait(ask(self.here()?)),
-        }
+        };
+        self.may_skip = is_undecodable(&given);
+        given
     }
 }
 
@@ -218,6 +225,10 @@ impl Drop for Reader {
 async fn within<T>(timeout: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     let nothing = |_| Error::new(ErrorKind::Timeout, format!("no record came within {timeout:?}"));
     tokio::time::timeout(timeout, work).await.map_err(nothing)?
+}
+
+fn is_undecodable<T>(given: &Result<T>) -> bool {
+    given.as_ref().is_err_and(|error| error.kind() == ErrorKind::Undecodable)
 }
 
 fn lost() -> Error {
