@@ -39,7 +39,9 @@
 //! an entry of its own term first: an idle cluster has such an entry as well.
 //!
 //! The log then goes on in a new segment, as at a conflict: its opening stands where the hole begins, and all behind that
-//! place in older segments is dead. The committed entries that the hole may have held come with it: this replica can have
+//! place in older segments is dead. So no segment behind the hole may hold what was acknowledged. A hole that spans an
+//! earlier cut ends where the next live segment begins, not at a dead block behind it (`Probe`). And
+//! nothing is replaced while a segment behind it need not go with its end ([`Wound::goes_with`]). The committed entries that the hole may have held come with it: this replica can have
 //! acknowledged them. The others remember how far this replica was in the old term, so it goes on in a newer one, which is
 //! learnt as above.
 //!
@@ -48,7 +50,9 @@
 use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
 use crate::config::SEGMENT_BYTES_MAX;
-use crate::diagnosis::{Diagnosis, Finding, diagnose, last_membership, newest_state, numbers, state_before};
+use crate::diagnosis::{
+    Diagnosis, Finding, all_behind_goes, diagnose, last_membership, newest_state, numbers, state_before,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{parse_blocks, parse_gone};
 use crate::membership::{MEMBERS_MAX, Membership};
@@ -113,7 +117,8 @@ impl Treatment {
         let is_contradicted = blocks.iter().any(|(header, _)| wound.is_contradicted_by(header));
         match &mut self.doubt {
             Some(doubt) if doubt.rivals.has_asked() => {
-                doubt.is_confirmed |= is_contradicted;
+                let contradiction = blocks.iter().map(|(h, _)| h).find(|h| wound.is_contradicted_by(h));
+                doubt.contradiction = doubt.contradiction.or(contradiction.copied());
                 doubt.rivals.take(blocks);
             }
             Some(_) => {}
@@ -133,13 +138,13 @@ struct Doubt {
     /// Why what came does not fit, if all of it came.
     why: Option<Malformed>,
     /// A committed entry says that what stood in the hole was superseded.
-    is_confirmed: bool,
+    contradiction: Option<BlockHeader>,
 }
 
 impl Doubt {
     /// Whether the answer is known.
     fn is_settled(&self) -> bool {
-        self.is_confirmed || self.rivals.missing().is_none()
+        self.contradiction.is_some() || self.rivals.missing().is_none()
     }
 }
 
@@ -369,13 +374,13 @@ impl Repairing {
         let rivals = self.treatment.mender.wound.rivals();
         let rivals = Mender::new(rivals, cluster.heartbeat * 4, cluster.message_bytes_max);
         let ask_at = now.plus(cluster.election_timeout);
-        self.treatment.doubt = Some(Doubt { rivals, ask_at, why, is_confirmed: false });
+        self.treatment.doubt = Some(Doubt { rivals, ask_at, why, contradiction: None });
     }
 
     /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
     ///
     /// # Errors
-    /// It was not superseded, so what came should fit; or `Io`.
+    /// It was not superseded, so what came should fit; `Corrupt`: a segment behind it can hold what was acknowledged; `Io`.
     fn settle_doubt(&mut self, now: Moment) -> Result<Settled> {
         let others = self.others();
         let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
@@ -393,15 +398,17 @@ impl Repairing {
             };
         }
         let wound = &self.treatment.mender.wound;
-        if !doubt.is_confirmed {
+        let Some(contradiction) = doubt.contradiction else {
             if let Some(why) = doubt.why {
                 return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, why));
             }
             self.treatment.doubt = None;
             return Ok(Settled::Unfounded);
-        }
+        };
         let Some(doubt) = &self.treatment.doubt else { return Ok(Settled::Unfounded) };
-        let committed_in = doubt.rivals.spares().last().map_or(Term(0), |(header, _)| header.term);
+        let committed: Vec<_> =
+            doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
+        let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
         let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
         let Some(learnt) = self.learnt_state(now).filter(is_later) else {
             self.greet(now);
@@ -410,6 +417,11 @@ impl Repairing {
         // The one of the newer term; of the same one, its own vote.
         let own = newest_state(&self.damaged, wound.place.number)?;
         let state = own.filter(|own| own.term >= learnt.term).unwrap_or(learnt);
+        if !all_behind_goes(&self.damaged, wound, &committed)? {
+            let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
+                        remove this node from the cluster, and add a new one with an empty directory";
+            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, what));
+        }
         go_on_before(&self.damaged, wound, wound.following(doubt.rivals.spares()), state)?;
         self.repaired += 1;
         tracing::warn!(

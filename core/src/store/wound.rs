@@ -289,13 +289,18 @@ impl Probe {
     }
 
     /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
-    /// before, and something sound follows it, or nothing at all. (Sectors that were swapped hold sound blocks, too.)
+    /// before, no later than where the next segment begins, and something sound follows it, or nothing at all. (Sectors
+    /// that were swapped hold sound blocks, too.)
     fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
         let id = self.place.id;
         let head = self.scanner.bytes(at, BLOCK_HEADER_BYTES)?;
         let Ok(header) = BlockHeader::parse(head, id) else { return Ok(None) };
         let raft = if header.kind.is_entry() { self.before.raft.next() } else { self.before.raft };
         if header.kind == Kind::Opening || header.raft_index < raft || header.term < self.before.term {
+            return Ok(None);
+        }
+        // Blocks that a conflict cut off stay in the file, behind the place where the next segment begins.
+        if self.place.end.is_some_and(|(_, base)| header.raft_index > base.raft || header.term > base.term) {
             return Ok(None);
         }
         // Believed for its own place only.
@@ -416,9 +421,18 @@ impl Wound {
     /// Whether this entry, which is committed, says that the one at the end of the hole never was and never will be: it
     /// stands at the same index in another term, or before it in a later one.
     pub(crate) fn is_contradicted_by(&self, committed: &BlockHeader) -> bool {
+        contradicts(committed, self.anchor)
+    }
+
+    /// Whether a segment that begins behind entry `base` holds nothing that is committed, by these committed entries. They
+    /// contradict the end of the hole. The segment goes with it if they contradict its own beginning, or if it begins
+    /// behind that end, and in no later term than they know: terms never decrease along a log.
+    pub(crate) fn goes_with(&self, base: Base, committed: &[BlockHeader]) -> bool {
         let (end, term) = self.anchor;
-        let is_other = committed.raft_index == end && committed.term != term;
-        is_other || committed.raft_index <= end && committed.term > term
+        let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
+        let is_behind =
+            base.raft >= end && base.term >= term && (committed_in <= term || base.term < committed_in);
+        is_behind || committed.iter().any(|header| contradicts(header, (base.raft, base.term)))
     }
 
     /// Of committed entries, in order, those that follow the one before the hole. None of them do if that one is not
@@ -541,6 +555,12 @@ impl Wound {
     pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
         write_differing(disk, self.place.number, self.from, bytes)
     }
+}
+
+/// Whether this committed entry says that the one of this index and term never was committed and never will be.
+fn contradicts(committed: &BlockHeader, (at, term): (RaftIndex, Term)) -> bool {
+    let is_other = committed.raft_index == at && committed.term != term;
+    is_other || committed.raft_index <= at && committed.term > term
 }
 
 /// Bytes of a hole as they come together.
