@@ -381,6 +381,24 @@ impl Point {
 }
 
 impl Wound {
+    /// A hole behind entry `before`, just before the entry `anchor`.
+    #[cfg(test)]
+    pub(crate) fn of_entries(before: (RaftIndex, Term), anchor: (RaftIndex, Term)) -> Self {
+        let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
+        let next = Index(7);
+        let before = Point {
+            raft: before.0,
+            term: before.1,
+            next,
+            exact: false,
+            timestamp: Timestamp(0),
+            durable_upto: 0,
+        };
+        let (from, to, upto) = (8192, Some(12288), RaftIndex(anchor.0.0 - 1));
+        let (indexed, seen) = (Vec::new(), Vec::new());
+        Self { place, from, to, before, upto, anchor, next, indexed, seen, why: "test" }
+    }
+
     /// The path of the file, for messages.
     pub(crate) fn path(&self, disk: &dyn Disk) -> PathBuf {
         disk.path().join(file_name(self.place.number))
@@ -409,8 +427,8 @@ impl Wound {
         self.before.raft.next()
     }
 
-    /// The question what is committed from the entry before the hole through the one at its end. No entry has its anchor,
-    /// so a replica answers only with entries that it knows committed.
+    /// The question what is committed from the entry before the hole through the one at its end. It is asked for committed
+    /// entries alone, so no entry has its anchor.
     pub(crate) fn rivals(&self) -> Self {
         let raft = RaftIndex(self.before.raft.0.saturating_sub(1));
         let before = Point { raft, ..self.before };
