@@ -15,7 +15,7 @@ use crate::raft_codec::{self, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
-use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES};
+use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::store::restore::{make_whole, mend_header};
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Base, file_name, file_number};
@@ -112,9 +112,9 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
         );
         Err(Error::caused(ErrorKind::Corrupt, what, why))
     };
-    let begun = |n: u64| open_file(damaged, n).and_then(|file| Some((n, file.header.bytes, base_of(&file)?)));
     let all = numbers(damaged)?;
-    let Some((next, next_bytes, _)) = all.iter().filter(|n| **n > number).find_map(|n| begun(*n)) else {
+    let begun = alive_behind(damaged, number)?.into_iter().find(|(_, base)| base.is_some());
+    let Some((next, next_bytes)) = begun.map(|(file, _)| (file.header.number, file.header.bytes)) else {
         return refuse(
             "no segment follows it, so nothing tells what this replica acknowledged and voted there",
         );
@@ -180,8 +180,45 @@ pub(crate) fn numbers(damaged: &Damaged) -> Result<BTreeSet<u64>> {
 
 /// Where the segment behind `number` begins, if its opening is sound. Files that do not open are passed over.
 fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
-    let behind = numbers(damaged)?.into_iter().filter(|n| *n > number);
-    Ok(behind.filter_map(|n| open_file(damaged, n)).next().and_then(|next| base_of(&next)))
+    Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
+}
+
+/// The files behind `number` that open, in order, and where they begin, if their opening is sound. Without those that are
+/// dead: a conflict cut them off, so a later one begins where they do, or before.
+fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Option<Base>)>> {
+    let mut alive = Vec::new();
+    let mut next: Option<Base> = None;
+    for file in
+        numbers(damaged)?.into_iter().rev().filter(|n| *n > number).filter_map(|n| open_file(damaged, n))
+    {
+        let base = base_of(&file);
+        if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
+            continue;
+        }
+        next = base.or(next);
+        alive.push((file, base));
+    }
+    alive.reverse();
+    Ok(alive)
+}
+
+/// Whether all segments behind a hole go with its end, which these committed entries contradict. A file without a sound
+/// opening does if it holds no sound blocks.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[BlockHeader]) -> Result<bool> {
+    for (file, base) in alive_behind(damaged, wound.place.number)? {
+        let SegmentHeader { number, id, bytes, .. } = file.header;
+        let goes = match base {
+            Some(base) => wound.goes_with(base, committed),
+            None => examine(damaged, &Place { number, id, bytes, base: None, end: None })?.is_none(),
+        };
+        if !goes {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The nearest file before `number` that opens and has begun. One that begins where the segment behind `number` does, or

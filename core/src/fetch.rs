@@ -49,14 +49,24 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
+    /// Asks for entries of the anchor's log.
     pub(crate) fn encode(&self) -> Bytes {
+        self.encode_as(HeadKind::Fetch)
+    }
+
+    /// Asks for committed entries alone.
+    pub(crate) fn encode_committed(&self) -> Bytes {
+        self.encode_as(HeadKind::FetchCommitted)
+    }
+
+    fn encode_as(&self, kind: HeadKind) -> Bytes {
         let mut b = [0; FETCH_BYTES];
         b[0..8].copy_from_slice(&self.first.0.to_le_bytes());
         b[8..16].copy_from_slice(&self.last.0.to_le_bytes());
         b[16..24].copy_from_slice(&self.anchor.0.0.to_le_bytes());
         b[24..32].copy_from_slice(&self.anchor.1.0.to_le_bytes());
         b[32..36].copy_from_slice(&self.bytes_max.to_le_bytes());
-        head(HeadKind::Fetch, &b)
+        head(kind, &b)
     }
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
@@ -75,15 +85,18 @@ impl Fetch {
     }
 }
 
-/// The head of an answer; the entries' bodies go beside it.
-pub(crate) fn encode_blocks<'a>(headers: impl ExactSizeIterator<Item = &'a BlockHeader>) -> Bytes {
+/// The head of an answer, of kind `Blocks` or `Committed`; the entries' bodies go beside it.
+pub(crate) fn encode_blocks<'a>(
+    kind: HeadKind,
+    headers: impl ExactSizeIterator<Item = &'a BlockHeader>,
+) -> Bytes {
     let mut b = Vec::with_capacity(COUNT_BYTES + headers.len() * BLOCK_HEADER_BYTES);
     b.extend_from_slice(&(headers.len() as u32).to_le_bytes());
     b.extend_from_slice(&[0; 4]);
     for header in headers {
         b.extend_from_slice(&BlockHeader { durable_upto: 0, ..*header }.encode(NO_SEGMENT));
     }
-    head(HeadKind::Blocks, &b)
+    head(kind, &b)
 }
 
 /// The answer that all entries up to `base` were discarded.
@@ -156,7 +169,7 @@ mod tests {
     }
 
     fn answer(spares: &[Spare]) -> (Bytes, Vec<Bytes>) {
-        let head = encode_blocks(spares.iter().map(|(h, _)| h));
+        let head = encode_blocks(HeadKind::Blocks, spares.iter().map(|(h, _)| h));
         (head, spares.iter().flat_map(|(_, b)| b.clone()).collect())
     }
 

@@ -41,11 +41,6 @@ impl Mender {
         &self.spares
     }
 
-    /// Whether anybody was asked yet.
-    pub(crate) fn has_asked(&self) -> bool {
-        self.until.is_some() || !self.spares.is_empty()
-    }
-
     /// When [`Self::ask`] wants to be called again.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
         self.until.unwrap_or(now)

@@ -62,10 +62,14 @@ pub(crate) enum HeadKind {
     HasRoom = 8,
     /// Of the entries that were asked for, those up to here were discarded. Older versions drop it.
     Gone = 9,
+    /// Asks for committed entries alone. Older versions drop it.
+    FetchCommitted = 10,
+    /// Committed entries that were asked for. Older versions drop it.
+    Committed = 11,
 }
 
 impl HeadKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -75,6 +79,8 @@ impl HeadKind {
         Self::Room,
         Self::HasRoom,
         Self::Gone,
+        Self::FetchCommitted,
+        Self::Committed,
     ];
 }
 

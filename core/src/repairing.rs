@@ -34,12 +34,15 @@
 //! The damaged entries need never have been committed: another leader followed the one that sent them, and its entries are
 //! the committed ones. Then nobody has the lost entries, and those of the others do not fit. So they are asked for the
 //! committed entries from the one before the hole through the one at its end ([`Wound::rivals`]), as far as the cluster has
-//! committed any. Terms never decrease along a log. So a committed entry of a later term, at the end of the hole or before
+//! committed any. Question and answer are of kinds of their own: an answer to another question can hold entries that are not
+//! committed, and only raises the doubt. Terms never decrease along a log. So a committed entry of a later term, at the end of the hole or before
 //! it, says that the entry at the end was superseded, and all behind it ([`Wound::is_contradicted_by`]). Each leader commits
 //! an entry of its own term first: an idle cluster has such an entry as well.
 //!
 //! The log then goes on in a new segment, as at a conflict: its opening stands where the hole begins, and all behind that
-//! place in older segments is dead. The committed entries that the hole may have held come with it: this replica can have
+//! place in older segments is dead. So no segment behind the hole may hold what was acknowledged. A hole that spans an
+//! earlier cut ends where the next live segment begins, not at a dead block behind it (`Probe`). And
+//! nothing is replaced while a segment behind it need not go with its end ([`Wound::goes_with`]). The committed entries that the hole may have held come with it: this replica can have
 //! acknowledged them. The others remember how far this replica was in the old term, so it goes on in a newer one, which is
 //! learnt as above.
 //!
@@ -48,7 +51,9 @@
 use crate::batch::{Malformed, u64_at};
 use crate::cluster::{Role, Status};
 use crate::config::SEGMENT_BYTES_MAX;
-use crate::diagnosis::{Diagnosis, Finding, diagnose, last_membership, newest_state, numbers, state_before};
+use crate::diagnosis::{
+    Diagnosis, Finding, all_behind_goes, diagnose, last_membership, newest_state, numbers, state_before,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{parse_blocks, parse_gone};
 use crate::membership::{MEMBERS_MAX, Membership};
@@ -94,7 +99,7 @@ struct Treatment {
     opening: Option<Spare>,
     /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
     state_lost: bool,
-    /// An answer, perhaps to an earlier question, holds an entry that contradicts what stood here.
+    /// An answer, perhaps to an earlier question, holds an entry that contradicts what stood here. It need not be committed.
     is_suspected: bool,
     /// Perhaps other entries were committed here.
     doubt: Option<Doubt>,
@@ -107,39 +112,42 @@ impl Treatment {
         Box::new(Self { mender, opening, state_lost, is_suspected: false, doubt: None })
     }
 
-    /// Takes what came.
+    /// Takes entries that came for the hole. They need not be committed.
     fn take(&mut self, blocks: Vec<Spare>) {
-        let wound = &self.mender.wound;
-        let is_contradicted = blocks.iter().any(|(header, _)| wound.is_contradicted_by(header));
-        match &mut self.doubt {
-            Some(doubt) if doubt.rivals.has_asked() => {
-                doubt.is_confirmed |= is_contradicted;
-                doubt.rivals.take(blocks);
-            }
-            Some(_) => {}
-            None => {
-                self.is_suspected |= is_contradicted;
-                self.mender.take(blocks);
-            }
+        if self.doubt.is_none() {
+            self.is_suspected |=
+                blocks.iter().any(|(header, _)| self.mender.wound.is_contradicted_by(header));
+            self.mender.take(blocks);
         }
+    }
+
+    /// Takes committed entries, until one contradicts what stood here. All before that one are there then: they can have
+    /// stood in the hole.
+    fn take_committed(&mut self, blocks: Vec<Spare>) {
+        let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.contradiction.is_none()) else { return };
+        let headers: Vec<BlockHeader> = blocks.iter().map(|(header, _)| *header).collect();
+        doubt.rivals.take(blocks);
+        let lacks = doubt.rivals.missing();
+        let is_taken = |header: &BlockHeader| lacks.is_none_or(|lacks| header.raft_index < lacks);
+        let wound = &self.mender.wound;
+        doubt.contradiction = headers.into_iter().find(|h| is_taken(h) && wound.is_contradicted_by(h));
     }
 }
 
 /// The question whether what stood in a hole was superseded.
 struct Doubt {
+    /// Gathers committed entries alone.
     rivals: Mender,
-    /// Answers to earlier questions are let pass before it is asked.
-    ask_at: Moment,
     /// Why what came does not fit, if all of it came.
     why: Option<Malformed>,
     /// A committed entry says that what stood in the hole was superseded.
-    is_confirmed: bool,
+    contradiction: Option<BlockHeader>,
 }
 
 impl Doubt {
     /// Whether the answer is known.
     fn is_settled(&self) -> bool {
-        self.is_confirmed || self.rivals.missing().is_none()
+        self.contradiction.is_some() || self.rivals.missing().is_none()
     }
 }
 
@@ -258,7 +266,7 @@ impl Repairing {
     /// When [`Self::turn`] has to be called at the latest.
     pub(crate) fn deadline(&self, now: Moment) -> Moment {
         match &self.treatment.doubt {
-            Some(doubt) if !doubt.is_settled() => return doubt.ask_at.max(doubt.rivals.deadline(now)),
+            Some(doubt) if !doubt.is_settled() => return doubt.rivals.deadline(now),
             None if self.treatment.mender.missing().is_some() => {
                 return self.treatment.mender.deadline(now);
             }
@@ -297,7 +305,7 @@ impl Repairing {
                 continue;
             }
             if std::mem::take(&mut self.treatment.is_suspected) {
-                self.doubt(now, None);
+                self.doubt(None);
                 continue;
             }
             let others = self.others();
@@ -324,7 +332,7 @@ impl Repairing {
             let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
                 Ok(bytes) => bytes,
                 Err(why) => {
-                    self.doubt(now, Some(why));
+                    self.doubt(Some(why));
                     continue;
                 }
             };
@@ -363,29 +371,25 @@ impl Repairing {
         Ok(None)
     }
 
-    /// Asks, from soon on, whether other entries were committed where the hole is.
-    fn doubt(&mut self, now: Moment, why: Option<Malformed>) {
+    /// Asks whether other entries were committed where the hole is.
+    fn doubt(&mut self, why: Option<Malformed>) {
         let Damaged { cluster, .. } = &self.damaged;
         let rivals = self.treatment.mender.wound.rivals();
         let rivals = Mender::new(rivals, cluster.heartbeat * 4, cluster.message_bytes_max);
-        let ask_at = now.plus(cluster.election_timeout);
-        self.treatment.doubt = Some(Doubt { rivals, ask_at, why, is_confirmed: false });
+        self.treatment.doubt = Some(Doubt { rivals, why, contradiction: None });
     }
 
     /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
     ///
     /// # Errors
-    /// It was not superseded, so what came should fit; or `Io`.
+    /// It was not superseded, so what came should fit; `Corrupt`: a segment behind it can hold what was acknowledged; `Io`.
     fn settle_doubt(&mut self, now: Moment) -> Result<Settled> {
         let others = self.others();
         let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
-        if now < doubt.ask_at {
-            return Ok(Settled::NotYet);
-        }
         if !doubt.is_settled() {
             let (question, lacks) = (doubt.rivals.ask(now, &others), doubt.rivals.missing());
             if let Some((peer, fetch)) = question {
-                self.post(peer, fetch.encode());
+                self.post(peer, fetch.encode_committed());
             }
             return match lacks {
                 Some(entry) if self.is_gone_everywhere(entry, &others) => Err(self.is_lost(entry)),
@@ -393,15 +397,17 @@ impl Repairing {
             };
         }
         let wound = &self.treatment.mender.wound;
-        if !doubt.is_confirmed {
+        let Some(contradiction) = doubt.contradiction else {
             if let Some(why) = doubt.why {
                 return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, why));
             }
             self.treatment.doubt = None;
             return Ok(Settled::Unfounded);
-        }
+        };
         let Some(doubt) = &self.treatment.doubt else { return Ok(Settled::Unfounded) };
-        let committed_in = doubt.rivals.spares().last().map_or(Term(0), |(header, _)| header.term);
+        let committed: Vec<_> =
+            doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
+        let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
         let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
         let Some(learnt) = self.learnt_state(now).filter(is_later) else {
             self.greet(now);
@@ -410,6 +416,11 @@ impl Repairing {
         // The one of the newer term; of the same one, its own vote.
         let own = newest_state(&self.damaged, wound.place.number)?;
         let state = own.filter(|own| own.term >= learnt.term).unwrap_or(learnt);
+        if !all_behind_goes(&self.damaged, wound, &committed)? {
+            let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
+                        remove this node from the cluster, and add a new one with an empty directory";
+            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, what));
+        }
         go_on_before(&self.damaged, wound, wound.following(doubt.rivals.spares()), state)?;
         self.repaired += 1;
         tracing::warn!(
@@ -536,6 +547,10 @@ impl Repairing {
                 let blocks = parse_blocks(&body, bodies)?;
                 self.treatment.take(blocks);
             }
+            HeadKind::Committed => {
+                let blocks = parse_blocks(&body, bodies)?;
+                self.treatment.take_committed(blocks);
+            }
             HeadKind::Gone => {
                 let upto = parse_gone(&body)?;
                 let known = self.gone.entry(from).or_default();
@@ -628,4 +643,78 @@ fn go_on_before(damaged: &Damaged, wound: &Wound, committed: &[Spare], state: Ha
     }
     let number = numbers(damaged)?.last().map_or(1, |last| last + 1);
     begin_segment(&*damaged.disk, damaged.identity.log, number, bytes, &blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn no_op(raft: u64, term: u64) -> Spare {
+        let header = BlockHeader {
+            length: crate::store::block::BLOCK_HEADER_BYTES as u32,
+            batch_count: 0,
+            raft_index: RaftIndex(raft),
+            term: Term(term),
+            first: Index(7),
+            timestamp: crate::types::Timestamp(5),
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: digest_of_bytes(&[]),
+            kind: Kind::NoOp,
+        };
+        (header, Vec::new())
+    }
+
+    /// Entries 10 to 12 are missing, and entry 13, of term 3, follows; whether they were superseded is in doubt.
+    fn in_doubt() -> Treatment {
+        let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+        let mender = |wound| Mender::new(wound, Duration::from_secs(1), 1 << 20);
+        let doubt = Doubt { rivals: mender(wound.rivals()), why: None, contradiction: None };
+        let (opening, state_lost, is_suspected) = (None, false, false);
+        Treatment { mender: mender(wound), opening, state_lost, is_suspected, doubt: Some(doubt) }
+    }
+
+    fn rivals(treatment: &Treatment) -> (usize, bool) {
+        let doubt = treatment.doubt.as_ref().unwrap();
+        (doubt.rivals.spares().len(), doubt.is_settled())
+    }
+
+    #[test]
+    fn entries_that_need_not_be_committed_settle_no_doubt() {
+        let mut treatment = in_doubt();
+        let blocks = || vec![no_op(9, 2), no_op(10, 4), no_op(11, 4)];
+        treatment.take(blocks());
+        assert_eq!(rivals(&treatment), (0, false));
+        treatment.take_committed(blocks());
+        assert_eq!(rivals(&treatment), (3, true));
+        treatment.take_committed(vec![no_op(12, 4)]);
+        assert_eq!(rivals(&treatment), (3, true), "nothing more is taken");
+    }
+
+    /// Entries before it can have stood in the hole, and be acknowledged.
+    #[test]
+    fn contradiction_counts_once_all_before_it_is_there() {
+        let mut treatment = in_doubt();
+        treatment.take_committed(vec![no_op(12, 4)]);
+        assert_eq!(rivals(&treatment), (0, false));
+        treatment.take_committed(vec![no_op(9, 2), no_op(10, 2), no_op(11, 2), no_op(12, 4)]);
+        assert_eq!(rivals(&treatment), (4, true));
+    }
+
+    #[test]
+    fn segment_that_can_be_acknowledged_stays() {
+        let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+        let goes = |raft, term, committed: &[Spare]| {
+            let base =
+                crate::store::segment::Base { raft: RaftIndex(raft), term: Term(term), next: Index(7) };
+            let committed: Vec<_> = committed.iter().map(|(header, _)| *header).collect();
+            wound.goes_with(base, &committed)
+        };
+        let committed = [no_op(9, 2), no_op(10, 2), no_op(11, 5)];
+        assert!(goes(13, 3, &committed) && goes(20, 4, &committed));
+        assert!(!goes(10, 2, &committed), "it begins in the hole, behind a committed entry");
+        assert!(goes(11, 3, &committed), "another entry is committed where it begins");
+        assert!(!goes(20, 5, &committed), "it begins in the term of the committed entries");
+    }
 }

@@ -6,7 +6,7 @@ use super::Replica;
 use crate::batch::Malformed;
 use crate::fetch::{BLOCKS_MAX, Fetch, encode_blocks, encode_gone, parse_blocks};
 use crate::moment::Moment;
-use crate::raft_codec::body_bytes;
+use crate::raft_codec::{HeadKind, body_bytes};
 use crate::store::archive::Archive;
 use crate::store::wound::Spare;
 use crate::types::NodeId;
@@ -54,8 +54,15 @@ impl Replica {
 
     /// Answers another replica's question, as far as this one can stand for the answer: through the last entry wanted if
     /// it has the anchor, else through the last one that it knows committed. If it knows none of them, it gives that last
-    /// committed one alone, which tells the asker that the cluster is no further.
-    pub(super) fn lend(&mut self, to: NodeId, body: &[u8], now: Moment) -> Result<(), Malformed> {
+    /// committed one alone, which tells the asker that the cluster is no further. To a question for committed entries
+    /// the anchor does not matter.
+    pub(super) fn lend(
+        &mut self,
+        to: NodeId,
+        question: HeadKind,
+        body: &[u8],
+        now: Moment,
+    ) -> Result<(), Malformed> {
         let fetch = Fetch::parse(body)?;
         if self.lending.next.get(&to).is_some_and(|next| now < *next) {
             return Err("a question too soon after the last one");
@@ -67,7 +74,12 @@ impl Replica {
             self.post(to, encode_gone(if planted!(70) { fetch.first } else { base }));
             return Ok(());
         }
-        let has_anchor = archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
+        let answer = match question {
+            HeadKind::FetchCommitted => HeadKind::Committed,
+            _ => HeadKind::Blocks,
+        };
+        let has_anchor = answer == HeadKind::Blocks
+            && archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
         let committed = self.sequencer.committed().raft;
         let last = if has_anchor { fetch.last } else { fetch.last.min(committed) };
         let fetch = Fetch { first: fetch.first.min(last), last, ..fetch };
@@ -80,7 +92,7 @@ impl Replica {
             return Err("a question for entries that are not here");
         }
         self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
-        let head = encode_blocks(found.0.iter().map(|(header, _)| header));
+        let head = encode_blocks(answer, found.0.iter().map(|(header, _)| header));
         let bodies = found.0.into_iter().flat_map(|(_, body)| body).collect();
         self.post_as(to, head, bodies, false);
         Ok(())

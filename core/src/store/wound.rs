@@ -289,13 +289,18 @@ impl Probe {
     }
 
     /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
-    /// before, and something sound follows it, or nothing at all. (Sectors that were swapped hold sound blocks, too.)
+    /// before, no later than where the next segment begins, and something sound follows it, or nothing at all. (Sectors
+    /// that were swapped hold sound blocks, too.)
     fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
         let id = self.place.id;
         let head = self.scanner.bytes(at, BLOCK_HEADER_BYTES)?;
         let Ok(header) = BlockHeader::parse(head, id) else { return Ok(None) };
         let raft = if header.kind.is_entry() { self.before.raft.next() } else { self.before.raft };
         if header.kind == Kind::Opening || header.raft_index < raft || header.term < self.before.term {
+            return Ok(None);
+        }
+        // Blocks that a conflict cut off stay in the file, behind the place where the next segment begins.
+        if self.place.end.is_some_and(|(_, base)| header.raft_index > base.raft || header.term > base.term) {
             return Ok(None);
         }
         // Believed for its own place only.
@@ -376,6 +381,24 @@ impl Point {
 }
 
 impl Wound {
+    /// A hole behind entry `before`, just before the entry `anchor`.
+    #[cfg(test)]
+    pub(crate) fn of_entries(before: (RaftIndex, Term), anchor: (RaftIndex, Term)) -> Self {
+        let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
+        let next = Index(7);
+        let before = Point {
+            raft: before.0,
+            term: before.1,
+            next,
+            exact: false,
+            timestamp: Timestamp(0),
+            durable_upto: 0,
+        };
+        let (from, to, upto) = (8192, Some(12288), RaftIndex(anchor.0.0 - 1));
+        let (indexed, seen) = (Vec::new(), Vec::new());
+        Self { place, from, to, before, upto, anchor, next, indexed, seen, why: "test" }
+    }
+
     /// The path of the file, for messages.
     pub(crate) fn path(&self, disk: &dyn Disk) -> PathBuf {
         disk.path().join(file_name(self.place.number))
@@ -404,8 +427,8 @@ impl Wound {
         self.before.raft.next()
     }
 
-    /// The question what is committed from the entry before the hole through the one at its end. No entry has its anchor,
-    /// so a replica answers only with entries that it knows committed.
+    /// The question what is committed from the entry before the hole through the one at its end. It is asked for committed
+    /// entries alone, so no entry has its anchor.
     pub(crate) fn rivals(&self) -> Self {
         let raft = RaftIndex(self.before.raft.0.saturating_sub(1));
         let before = Point { raft, ..self.before };
@@ -416,9 +439,18 @@ impl Wound {
     /// Whether this entry, which is committed, says that the one at the end of the hole never was and never will be: it
     /// stands at the same index in another term, or before it in a later one.
     pub(crate) fn is_contradicted_by(&self, committed: &BlockHeader) -> bool {
+        contradicts(committed, self.anchor)
+    }
+
+    /// Whether a segment that begins behind entry `base` holds nothing that is committed, by these committed entries. They
+    /// contradict the end of the hole. The segment goes with it if they contradict its own beginning, or if it begins
+    /// behind that end, and in no later term than they know: terms never decrease along a log.
+    pub(crate) fn goes_with(&self, base: Base, committed: &[BlockHeader]) -> bool {
         let (end, term) = self.anchor;
-        let is_other = committed.raft_index == end && committed.term != term;
-        is_other || committed.raft_index <= end && committed.term > term
+        let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
+        let is_behind =
+            base.raft >= end && base.term >= term && (committed_in <= term || base.term < committed_in);
+        is_behind || committed.iter().any(|header| contradicts(header, (base.raft, base.term)))
     }
 
     /// Of committed entries, in order, those that follow the one before the hole. None of them do if that one is not
@@ -541,6 +573,12 @@ impl Wound {
     pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
         write_differing(disk, self.place.number, self.from, bytes)
     }
+}
+
+/// Whether this committed entry says that the one of this index and term never was committed and never will be.
+fn contradicts(committed: &BlockHeader, (at, term): (RaftIndex, Term)) -> bool {
+    let is_other = committed.raft_index == at && committed.term != term;
+    is_other || committed.raft_index <= at && committed.term > term
 }
 
 /// Bytes of a hole as they come together.

@@ -1,6 +1,6 @@
 //! Damage in entries that were never committed: other entries were committed in their place.
 
-use super::trio::{Block, DATA, NO_SCRUB, NODES, Trio, blocks, flip, record, wait};
+use super::trio::{Block, DATA, NO_SCRUB, NODES, Trio, blocks, flip, raft_index, record, wait};
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
 use chiplog::{NodeId, Role, Ticket};
 
@@ -144,4 +144,44 @@ fn crash_in_the_midst_of_such_a_repair_is_repaired() {
         (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
     }
     assert!(halves >= 3, "{halves} repairs were half done");
+}
+
+/// A replica cut off superseded entries and went on in a new segment, whose entries it has acknowledged. Then the place of
+/// the cut is damaged in the older segment. The dead entries behind it were taken for the end of the hole, and the live
+/// segment was thrown away.
+#[test]
+fn damage_at_an_old_cut_keeps_the_live_segment() {
+    let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
+    let (mut trio, victim) = superseded(&own);
+    trio.network.connect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    trio.append(12, 3000);
+    trio.stop(victim);
+    let mut image = trio.disk(victim).visible();
+    let names = trio.segments(victim);
+    assert!(names.len() >= 2, "{names:?}");
+    let index = |file: &[u8], b: &Block| raft_index(file, b.0);
+    let live = image.file(names.last().unwrap()).unwrap();
+    let base = index(&live, &blocks(&live)[0]);
+    let name = &names[names.len() - 2];
+    let old = image.file(name).unwrap();
+    let all = blocks(&old);
+    let entry = |at| all.iter().find(|b| b.2 <= 4 && index(&old, b) == at).unwrap().0;
+    let hurt = entry(base)..=entry(base + 1);
+    for b in all.iter().filter(|b| hurt.contains(&b.0)) {
+        assert!(image.damage(name, &flip(b.0 + 20)));
+    }
+    assert!(image.damage(name, &flip(old.len() as u64 - 20)));
+    trio.disks[victim as usize - 1] = SimDisk::new(image);
+    trio.recovers(victim, "the repair");
+    let after = trio.segments(victim);
+    assert!(after.contains(names.last().unwrap()), "the live segment is gone: {names:?}, then {after:?}");
+    let image = trio.disk(victim).visible();
+    for file in after.iter().map(|name| image.file(name).unwrap()).filter(|file| !blocks(file).is_empty()) {
+        assert!(
+            index(&file, &blocks(&file)[0]) <= base,
+            "a new segment began in the midst of what was acknowledged"
+        );
+    }
+    (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }

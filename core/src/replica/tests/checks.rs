@@ -223,7 +223,7 @@ fn what_is_brought_is_taken_once() {
     become_voter(&mut node, 2);
     let found: Vec<_> =
         (1..=3).map(|n| node.replica.raw.store().archive().body(RaftIndex(n)).unwrap().unwrap()).collect();
-    let head = encode_blocks(found.iter().map(|(header, _)| header));
+    let head = encode_blocks(HeadKind::Blocks, found.iter().map(|(header, _)| header));
     let bodies = found.iter().map(|(_, body)| body.clone()).filter(|b| !b.is_empty()).collect();
     give(&mut node, Envelope { bodies, ..from_leader(head) });
     let brought: Vec<_> = node.replica.take_brought().iter().map(|(h, _)| h.raft_index.0).collect();
