@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 /// Seeds that the tests run if nobody says otherwise.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 1200;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
