@@ -41,7 +41,7 @@ pub(crate) enum Step {
     Commit(RaftIndex),
 }
 
-/// What records leave free at the end of a segment while no file is ready behind it. A log that has just been opened has
+/// Bytes that records leave free at the end of a segment while no file is ready behind it. A log that has just been opened has
 /// none: its disk can fill up before it asks for one.
 fn reserve_of(limit: usize) -> usize {
     limit / 16

@@ -30,7 +30,7 @@ pub(crate) fn purpose_of(command: &Command) -> Purpose {
     }
 }
 
-/// What has to fit before a command is ordered: its block; for a session's also that of the one that may have to go; for a
+/// Bytes that must fit before a command is ordered: its block; for a session's also that of the one that may have to go; for a
 /// discard also the word that it is committed, without which its files stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
     match command {

@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(body_of(&records), 30);
     }
 
-    /// What there was room for was taken, but not for the word of commit behind it: the replica was held, and took no discard
+    /// Entries that had room were taken, without room for the word of commit behind it: the replica was held, and took no discard
     /// any more.
     #[test]
     fn entries_are_admitted_with_room_for_the_word_behind_them() {

@@ -1,4 +1,4 @@
-//! What a replica takes from others, and what it refuses.
+//! Messages that a replica takes from others, and those that it refuses.
 
 use super::super::checking::parse_snapshot;
 use super::*;

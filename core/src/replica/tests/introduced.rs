@@ -15,7 +15,7 @@ fn started() -> Node {
     node
 }
 
-/// What node `from` knows: how far this replica was, and who belongs to the cluster as of an entry.
+/// Tells what node `from` knows: how far this replica was, and who belongs to the cluster as of an entry.
 fn tell(node: &mut Node, from: u64, known: Extent, at: u64, members: &[Member]) {
     let mut body = known.encode().to_vec();
     body.extend_from_slice(&at.to_le_bytes());

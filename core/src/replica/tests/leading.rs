@@ -248,7 +248,7 @@ fn lead_goes_where_a_majority_has_room() {
     assert!(node.replica.raw.raft.lead_transferee.is_some());
 }
 
-/// What comes of a transfer to node 1 if this node leads instead; none: nothing yet.
+/// The outcome of a transfer to node 1 if this node leads instead; none: nothing yet.
 fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
     let mut node = joining();
     become_voter(&mut node, 3);

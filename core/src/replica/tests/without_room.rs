@@ -12,7 +12,7 @@ fn sole_voter(disk: &SimDisk) -> Node {
     node
 }
 
-/// Asks for a change of membership, and does all that follows. What was answered.
+/// Asks for a change of membership, does all that follows, and returns the answer.
 fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let promise = Promise::new();
     let ticket = promise.ticket(0, 0, 0);
