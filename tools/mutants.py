@@ -9,11 +9,13 @@ into one build: the body of a mutated function becomes a `match` over its varian
 (CHIPLOG_MUTANT). A mutant that does not compile in this company is built alone. The variant that runs is then judged by the
 tests, the cheapest first, until one of them fails.
 
-Everything is kept below target/mutants: a copy of the sources, their build, and the results, one entry a mutant. A result
-holds as long as the text of the mutated function is the same; `--fresh` forgets all of them.
+Results are in tools/mutants.json, one line a mutant: it belongs to the repository, so that a fresh clone goes on there too. A
+result holds as long as the text of the mutated function is the same; `--fresh` forgets all of them. A copy of the sources and
+their build are below target/mutants: the sources may change while this runs.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -34,7 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
 TREE, BUILD, TEMP = WORK / "tree", WORK / "build", WORK / "tmp"
-RESULTS = WORK / "results.json"
+RESULTS = ROOT / "tools" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 CARGO = os.environ.get("CARGO", "cargo")
 
@@ -116,6 +118,12 @@ class Mutant:
     """In a function that cannot choose, or whose variants differ in type."""
 
 
+@functools.cache
+def source(file: str) -> str:
+    """A source as it was when it was first asked for."""
+    return (ROOT / file).read_text()
+
+
 def offset(starts: list[int], place: dict[str, int]) -> int:
     return starts[place["line"] - 1] + place["column"] - 1
 
@@ -136,14 +144,13 @@ def listed() -> list[Mutant]:
     command = ["cargo-mutants", "mutants", "--list", "--json"]
     command += [part for name in WHERE for part in ("--file", name)] + [part for name in WITHOUT for part in ("--exclude", name)]
     told = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
-    texts: dict[str, str] = {}
     seen: Counter[str] = Counter()
     found = []
     for mutant in told:
         if "tests::" in mutant["name"]:
             continue  # cargo-mutants knows no module that is for tests under a further condition
         file = mutant["file"]
-        text = texts.setdefault(file, (ROOT / file).read_text())
+        text = source(file)
         starts = [0]
         for line in text.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -209,7 +216,7 @@ def woven(mutants: dict[int, Mutant]) -> Lines:
     lines: Lines = {}
     files = {str(file.relative_to(ROOT)) for name in WHERE for file in ROOT.glob(name)}
     for file in files:
-        text = (ROOT / file).read_text()
+        text = source(file)
         out, at = "", 0
         for (begin, end), numbers in sorted(of_file[file].items()):
             own = [mutants[number] for number in numbers]
@@ -225,7 +232,7 @@ def woven(mutants: dict[int, Mutant]) -> Lines:
                 lines.setdefault((file, line), own)
             at = end
         put(TREE / file, (out + text[at:]).encode())
-    put(TREE / "core/src/lib.rs", ((ROOT / "core/src/lib.rs").read_text() + CHOICE).encode())
+    put(TREE / "core/src/lib.rs", (source("core/src/lib.rs") + CHOICE).encode())
     return lines
 
 
@@ -266,7 +273,7 @@ def built_together(mutants: dict[int, Mutant]) -> tuple[dict[str, Path], dict[in
 def built_alone(mutant: Mutant) -> dict[str, Path]:
     """Empty: it does not compile."""
     woven({})
-    text = (ROOT / mutant.file).read_text()
+    text = source(mutant.file)
     put(TREE / mutant.file, changed(text, mutant, 0, len(text)).encode())
     return built()[0]
 
@@ -372,9 +379,10 @@ class Known:
     def keep(self, mutant: Mutant, entry: dict[str, Any]) -> None:
         kept = {"digest": mutant.digest, "line": mutant.line, "alone": self.of(mutant).get("alone", mutant.constant)}
         self.entries[mutant.key] = kept | entry
-        part = RESULTS.with_suffix(".tmp")
-        part.write_text(json.dumps(self.entries, indent=1, sort_keys=True))
-        part.replace(RESULTS)
+        lines = [f"{json.dumps(key)}: {json.dumps(self.entries[key], sort_keys=True)}" for key in sorted(self.entries)]
+        part = WORK / "results.tmp"
+        part.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        shutil.move(part, RESULTS)
 
 
 def figures(known: Known, sample: list[Mutant], of: int) -> dict[str, Any]:

@@ -1,16 +1,12 @@
 //! The model that the checker walks through: what can happen in a state, and what has to hold in each.
 
+use crate::calm::Verdict;
 use crate::protocol::{Change, Protocol, Send};
 use crate::rules::Kind;
 use crate::state::{Broken, Config, Node, Phase, Role, Set, State, each, has};
 use crate::symmetry::same;
 use stateright::{Model, Property};
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-
-/// Calm runs that a thread remembers.
-const SHOWN_MAX: usize = 4 << 20;
+use std::cell::RefCell;
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +26,7 @@ pub(crate) enum Action {
         node: usize,
         change: Change,
     },
-    /// A node loses power; which of its possible disks it keeps.
+    /// A node loses power; `keep` numbers the disks that this can leave.
     Crash {
         node: usize,
         keep: usize,
@@ -49,15 +45,14 @@ pub(crate) const LEADER: &str = "the members of the answered membership can elec
 pub(crate) const BACK: &str = "all members that come back follow and vote again";
 pub(crate) const OUT: &str = "no member takes itself for removed, or its disk for set back";
 
-/// What calm runs from a state show.
-#[derive(Clone, Copy)]
-pub(crate) struct Verdict {
-    pub(crate) leader: bool,
-    pub(crate) back: bool,
-}
-
 impl Protocol {
-    /// What an action leads to, nodes named as before.
+    pub(crate) fn start(&self) -> State {
+        let mut s = State::start(&self.bounds);
+        self.merge(&mut s);
+        s
+    }
+
+    /// The state that an action leads to, with its nodes in the order of the state before.
     pub(crate) fn step(&self, before: &State, action: Action) -> State {
         let mut s = before.clone();
         match action {
@@ -104,6 +99,7 @@ impl Protocol {
                 }
             }
         }
+        self.merge(&mut s);
         s
     }
 
@@ -138,65 +134,23 @@ impl Protocol {
                 }
             }
         }
-        let together = self.calm_verdict(s, all, false);
+        let together = self.calm(s, all, false);
         // Of larger clusters only the power cut is judged for each majority: it leaves the least.
         let ways: &[bool] = if s.nodes.len() > 3 { &[true] } else { &[false, true] };
-        let least = |q: Set| ways.iter().all(|cut| self.calm_verdict(s, q, *cut).leader);
+        let least = |q: Set| ways.iter().all(|cut| self.calm(s, q, *cut).leader);
         let leader = together.leader && (later || smallest_majorities(answered).all(least));
         Verdict { leader, ..together }
-    }
-
-    /// What one calm run shows. What runs of other states showed is remembered by what they began with.
-    fn calm_verdict(&self, s: &State, nodes: Set, cut: bool) -> Verdict {
-        thread_local! {
-            static SHOWN: RefCell<HashMap<u64, Verdict>> = RefCell::new(HashMap::new());
-            static SUM: RandomState = RandomState::new();
-        }
-        let sum = SUM.with(|sum| {
-            let mut sum = sum.build_hasher();
-            (nodes, cut, self.rules).hash(&mut sum);
-            for node in each(nodes).map(|n| &s.nodes[n]) {
-                if cut { node.disk.hash(&mut sum) } else { node.hash(&mut sum) }
-            }
-            sum.finish()
-        });
-        if let Some(verdict) = SHOWN.with_borrow(|shown| shown.get(&sum).copied()) {
-            return verdict;
-        }
-        let verdict = match self.calm(s, nodes, cut) {
-            Some((calm, leader)) => {
-                let at = &calm.nodes[leader];
-                let follows = |n: usize| {
-                    let node = &calm.nodes[n];
-                    let votes = node.may_vote() || !has(at.config().all_voters(), n);
-                    node.phase == Phase::Up && node.log == at.log && node.commit == at.commit && votes
-                };
-                Verdict { leader: true, back: each(at.config().members()).all(follows) }
-            }
-            None => Verdict { leader: false, back: true },
-        };
-        SHOWN.with_borrow_mut(|shown| {
-            if shown.len() >= SHOWN_MAX {
-                shown.clear();
-            }
-            shown.insert(sum, verdict);
-        });
-        verdict
     }
 
     /// The verdict on the state that this thread looked at last is kept: several properties ask for it.
     fn judged(&self, s: &State) -> Verdict {
         thread_local! {
-            static LAST: Cell<Option<(u64, Verdict)>> = const { Cell::new(None) };
-            static SUM: RandomState = RandomState::new();
+            static LAST: RefCell<Option<(State, Verdict)>> = const { RefCell::new(None) };
         }
-        let sum = SUM.with(|sum| sum.hash_one(s));
-        if let Some((_, verdict)) = LAST.get().filter(|(of, _)| *of == sum) {
-            return verdict;
-        }
-        let verdict = self.verdict(s);
-        LAST.set(Some((sum, verdict)));
-        verdict
+        LAST.with_borrow_mut(|last| match last {
+            Some((of, verdict)) if of == s => *verdict,
+            _ => last.insert((s.clone(), self.verdict(s))).1,
+        })
     }
 
     /// A node that takes no part was removed, or its disk was set back.
@@ -223,7 +177,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![same(&State::start(&self.bounds)).0]
+        vec![same(&self.start()).0]
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {

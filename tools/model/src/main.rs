@@ -1,11 +1,12 @@
 //! A model of introductions, membership and removal, with crashes and durability, checked exhaustively within bounds.
 //!
-//! The model abstracts `core/src/replica/`: terms, votes, a log of changes of membership, commits, what is durable, what a
-//! replica that starts again has to hear. ARCHITECTURE.md, "The model of membership", says which rule stands for which
-//! function, and what is left out. The rules are switches, so that those of before a mend can be checked as well.
+//! The model abstracts `core/src/replica/`: terms, votes, a log of changes of membership, commits, synced and unsynced writes,
+//! and the answers that a restarted replica waits for. ARCHITECTURE.md, "The model of membership", says which rule stands for which
+//! function, and what is left out. Each rule can be switched off, to see which failure it prevents.
 
 mod calm;
 mod checks;
+mod merge;
 mod protocol;
 mod rules;
 mod run;
@@ -19,8 +20,8 @@ use clap::Parser;
 use rules::{Bounds, Kind, Old, Rules};
 use std::process::ExitCode;
 
-/// Checks every state that a small cluster can come to: one leader a term, committed entries that stay, a leader that
-/// remains possible, replicas that come back.
+/// Checks every state that a small cluster can reach: each term has one leader, committed entries stay, a leader remains
+/// possible, and replicas come back after a restart.
 ///
 /// Exit codes: 0 all properties hold in every state within the bounds; 1 one does not, its story is printed; 2 the command
 /// line is wrong, or the bounds are too small for what has to be reached.
@@ -48,22 +49,23 @@ struct Args {
     /// Which changes
     #[arg(long, value_delimiter = ',', default_value = "remove,promote")]
     kinds: Vec<Kind>,
-    /// Nodes that stop or lose power; they can start again
+    /// Crashes: a node stops or loses power, keeps its synced writes and the first few writes behind them, and can start
+    /// again
     #[arg(long, default_value_t = 1)]
     crashes: u8,
-    /// Messages that are held back and arrive at any later time, any number of times
+    /// Messages that are delayed: each can arrive at any later time, and more than once
     #[arg(long, default_value_t = 0)]
     late: u8,
-    /// Disks that are set back to an earlier state: the safety of the log is checked alone then
+    /// Disks that are replaced by an older copy of themselves; only the safety of the log is checked then
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     set_backs: u8,
-    /// Set back the disks of replicas that have led since as well: the log promises nothing for these
+    /// Also set back disks of replicas that have led since that copy: the log promises nothing for these
     #[arg(long)]
     leaders_set_back: bool,
-    /// Set back disks while a deposed leader still leads as well
+    /// Also set back disks while a deposed leader still leads: the log promises nothing for these
     #[arg(long)]
     set_back_beside: bool,
-    /// A rule that is switched off, as the log was before it; can be given several times
+    /// Switch off a rule of the log; can be given several times
     #[arg(long, value_name = "RULE")]
     without: Vec<Old>,
     /// Threads; all processors if it is not given

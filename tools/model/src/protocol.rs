@@ -1,4 +1,4 @@
-//! The protocol: what a node may send, what a message does where it arrives, and what follows from it.
+//! The protocol: the messages that a node may send, and the effects of a message that arrives.
 //!
 //! A message is made from the state of its sender at the moment it is sent, so it can be lost (it is not sent) or doubled
 //! (it is sent again) without being kept anywhere. Each function names the one of the log that it stands for; those in
@@ -19,7 +19,7 @@ pub(crate) enum Send {
         word: bool,
     },
     Behind,
-    /// What is committed, in a question before an election that is refused, or in its refusal.
+    /// The sender's commit, in a question before an election that is refused, or in its refusal.
     Committed,
     Known,
     Removed,
@@ -49,7 +49,7 @@ pub(crate) enum Change {
     Swap { promote: usize, remove: usize },
 }
 
-/// What decides all steps.
+/// The rules and the bounds, which decide all steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) rules: Rules,
@@ -59,7 +59,7 @@ pub(crate) struct Protocol {
 impl Protocol {
     // ---- sending ----
 
-    /// What a node would say now.
+    /// The message that a node would send now.
     pub(crate) fn body(&self, s: &State, send: Send, from: usize, to: usize) -> Option<Body> {
         if from == to {
             return None;
@@ -130,10 +130,10 @@ impl Protocol {
         })
     }
 
-    /// What a node sends now, with what it has to have on its disk before.
+    /// Sends a message, and syncs first whatever has to be on the disk before.
     pub(crate) fn send(&self, s: &mut State, send: Send, from: usize, to: usize) -> Option<Message> {
         let body = self.body(s, send, from, to)?;
-        // What it speaks of is durable.
+        // A message speaks only of durable facts.
         let rules = &self.rules;
         let me = &mut s.nodes[from];
         let mut message = Message { from: from as u8, to: to as u8, term: me.term, body };
@@ -454,7 +454,7 @@ impl Protocol {
         }
     }
 
-    /// What a node knows committed is what all others know.
+    /// All nodes know the same entries committed.
     fn note_chosen(&self, s: &mut State, node: usize) {
         let me = &s.nodes[node];
         let known = me.log.cut(me.commit);

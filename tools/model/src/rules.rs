@@ -1,4 +1,4 @@
-//! What is checked: which rules the replicas follow, how large the cluster is, and how much may happen to it.
+//! The rules that the replicas follow, the size of the cluster, and the number of faults and changes.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -125,7 +125,8 @@ pub(crate) struct Bounds {
     /// Changes of membership that are proposed.
     pub(crate) changes: u8,
     pub(crate) kinds: Vec<Kind>,
-    /// Nodes that stop or lose power, over the whole run. They may start again.
+    /// Crashes of single nodes over the whole run. A crashed node keeps its synced writes and the first few writes behind
+    /// them, and may start again.
     pub(crate) crashes: u8,
     /// Messages that are held back, over the whole run, and can arrive at any later time, any number of times. All others
     /// arrive at once or are lost.

@@ -1,63 +1,80 @@
-//! One check: from rules and bounds to what was found.
+//! One check: from rules and bounds to its result.
 
+use crate::checks::Action;
 use crate::protocol::Protocol;
 use crate::rules::{Bounds, Kind, Rules};
+use crate::state::State;
 use crate::story;
 use serde::Serialize;
-use stateright::{Checker, Expectation, HasDiscoveries, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+use std::collections::HashMap;
 use std::time::Instant;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) rules: Rules,
     pub(crate) bounds: Bounds,
     /// Different states, most of those that differ only in the numbers of nodes taken for one.
     pub(crate) states: usize,
-    /// The longest of the shortest ways to a state, in steps.
-    pub(crate) depth: usize,
     pub(crate) seconds: f64,
     /// The properties that hold in every state.
     pub(crate) holds: Vec<&'static str>,
-    /// What should have been reached within the bounds and was not.
+    /// Events that a useful check has to reach, and that did not happen within the bounds.
     pub(crate) not_reached: Vec<&'static str>,
     /// The property that does not hold, and how it comes about.
     pub(crate) broken: Option<(&'static str, Vec<String>)>,
 }
 
 /// Checks all states within the bounds.
+///
+/// The search goes in depth: few states wait for their turn, and memory holds little more than a sum of each state. A
+/// failure is searched for again in breadth, so that its story is as short as can be.
 pub(crate) fn check(rules: Rules, bounds: &Bounds, threads: usize) -> Outcome {
-    check_until(rules, bounds, threads, HasDiscoveries::AnyFailures, |_| true)
+    let outcome = check_by(Search::Depth, rules, bounds, threads, None);
+    match outcome.broken {
+        Some(_) => check_by(Search::Breadth, rules, bounds, threads, None),
+        None => outcome,
+    }
 }
 
 /// Checks one property, whatever becomes of the others.
 #[cfg(test)]
 pub(crate) fn check_one(rules: Rules, bounds: &Bounds, threads: usize, property: &'static str) -> Outcome {
-    check_until(rules, bounds, threads, HasDiscoveries::AnyOf([property].into()), |name| name == property)
+    check_by(Search::Breadth, rules, bounds, threads, Some(property))
 }
 
-fn check_until(
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Search {
+    Depth,
+    Breadth,
+}
+
+fn check_by(
+    search: Search,
     rules: Rules,
     bounds: &Bounds,
     threads: usize,
-    until: HasDiscoveries,
-    asked: impl Fn(&str) -> bool,
+    only: Option<&'static str>,
 ) -> Outcome {
+    let until = only.map_or(HasDiscoveries::AnyFailures, |property| HasDiscoveries::AnyOf([property].into()));
     let protocol = Protocol { rules, bounds: bounds.clone() };
     let began = Instant::now();
-    let checker = protocol.clone().checker().threads(threads).finish_when(until).spawn_bfs().join();
-    let found = checker.discoveries();
+    let checker = protocol.clone().checker().threads(threads).finish_when(until);
+    let (found, states) = match search {
+        Search::Depth => explored(&checker.spawn_dfs().join()),
+        Search::Breadth => explored(&checker.spawn_bfs().join()),
+    };
     let mut outcome = Outcome {
         rules,
         bounds: bounds.clone(),
-        states: checker.unique_state_count(),
-        depth: checker.max_depth(),
+        states,
         seconds: began.elapsed().as_secs_f64(),
         holds: Vec::new(),
         not_reached: Vec::new(),
         broken: None,
     };
-    for property in protocol.properties().into_iter().filter(|p| asked(p.name)) {
+    for property in protocol.properties().into_iter().filter(|p| only.is_none_or(|name| name == p.name)) {
         let path = found.get(property.name).cloned();
         match (&property.expectation, path) {
             (Expectation::Always, Some(path)) if outcome.broken.is_none() => {
@@ -88,7 +105,7 @@ impl Outcome {
         let b = &self.bounds;
         let mut text = format!(
             "{} nodes ({} voters, {} learners, {} fresh), terms to {}, {} changes of {:?}, {} crashes, {} late messages, \
-             {} disks set back: {} states, {} steps deep, {:.1} s\n",
+             {} disks set back: {} states, {:.1} s\n",
             b.nodes(),
             b.voters,
             b.learners,
@@ -100,7 +117,6 @@ impl Outcome {
             b.late,
             b.set_backs,
             self.states,
-            self.depth,
             self.seconds
         );
         for property in &self.holds {
@@ -117,6 +133,12 @@ impl Outcome {
         }
         text
     }
+}
+
+type Found = HashMap<&'static str, Path<State, Action>>;
+
+fn explored(checker: &impl Checker<Protocol>) -> (Found, usize) {
+    (checker.discoveries(), checker.unique_state_count())
 }
 
 /// The bounds that `make model` checks for a size.
@@ -142,15 +164,17 @@ pub(crate) fn sized(size: &str) -> Result<Vec<Bounds>, String> {
     let remove = [Kind::Remove];
     let all = [
         base(3, 1, &remove, 1),
+        base(3, 2, &[Kind::Demote], 1),
         Bounds { learners: 2, ..base(1, 2, &both, 1) },
         Bounds { learners: 1, ..base(2, 1, &[Kind::Swap], 1) },
         Bounds { fresh: 1, ..base(2, 2, &[Kind::Add, Kind::Promote], 1) },
         Bounds { late: 1, ..base(3, 1, &remove, 0) },
         Bounds { set_backs: 1, ..base(3, 0, &[], 0) },
-        base(4, 1, &remove, 0),
-        Bounds { terms: 1, ..base(4, 1, &remove, 1) },
-        base(5, 0, &[], 0),
+        base(4, 1, &remove, 1),
+        Bounds { learners: 1, ..base(3, 1, &[Kind::Promote], 1) },
+        base(5, 1, &remove, 0),
         Bounds { terms: 1, ..base(5, 1, &remove, 1) },
+        Bounds { learners: 3, ..base(2, 1, &remove, 1) },
     ];
     Ok(all.into_iter().filter(|b| sizes.contains(&b.nodes())).collect())
 }

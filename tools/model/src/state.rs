@@ -1,12 +1,14 @@
-//! The state of a cluster: what each node has on its disk and in its memory, and what the judges remember.
+//! The state of a cluster: the disk and the memory of each node, and the facts that the judges remember.
 //!
-//! Everything is small and fixed: a state is copied and summed for every step. Nodes are numbered from 0 here and from 1 in
+//! Everything is small and fixed: a state is copied and hashed for every step. Nodes are numbered from 0 here and from 1 in
 //! stories.
 //!
-//! A node's memory is ahead of its disk. What it has spoken of is on the disk ([`Node::sync`]); of the rest, a crash keeps
-//! what was written up to some point ([`Node::survivals`]).
+//! A node changes its memory first and writes the changes to its disk in the same order. Before it sends a message, it syncs
+//! everything that the message speaks of ([`Node::sync`]). A crash keeps all synced writes. Of the writes behind them it keeps
+//! the first few: none, some, or all ([`Node::survivals`]).
 
 use crate::rules::{Bounds, NODES_MAX, Rules};
+use std::hash::{Hash, Hasher};
 
 /// The longest log: the first configuration, an entry a term, one or two a change, and those of a calm run.
 pub(crate) const LOG_MAX: usize = 24;
@@ -101,9 +103,12 @@ impl Default for Log {
     }
 }
 
-impl std::hash::Hash for Log {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.all().hash(state);
+impl Hash for Log {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u8(self.len);
+        for two in self.all().chunks(2) {
+            state.write_u64(two.iter().fold(0, |sum, entry| sum << 32 | u64::from(entry.0)));
+        }
     }
 }
 
@@ -174,7 +179,10 @@ impl Log {
     }
 }
 
-/// What a power cut leaves.
+/// A vote for a node that can stand in that term no more.
+pub(crate) const GONE: u8 = u8::MAX;
+
+/// The contents of a disk that are synced: every power cut leaves at least these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Disk {
     pub(crate) term: u8,
@@ -185,7 +193,7 @@ pub(crate) struct Disk {
     pub(crate) log: Log,
 }
 
-/// What a node does.
+/// Whether a node runs and takes part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Phase {
     #[default]
@@ -224,11 +232,11 @@ pub(crate) struct Introduction {
     pub(crate) voted: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) disk: Disk,
     pub(crate) phase: Phase,
-    // What follows is memory, and empty while the node is off.
+    // The fields from here on are memory: empty while the node is off.
     pub(crate) term: u8,
     pub(crate) vote: u8,
     pub(crate) commit: u8,
@@ -245,9 +253,38 @@ pub(crate) struct Node {
     /// Of a leader: how far the others have its log, and know that it is committed.
     pub(crate) matched: [u8; NODES_MAX],
     pub(crate) word: [u8; NODES_MAX],
-    /// What it heard of the others; kept where disks are set back, and of no meaning elsewhere.
+    /// How far it knows the other nodes to be. Kept only if disks can be set back.
     pub(crate) heard: [Extent; NODES_MAX],
     pub(crate) introduction: Introduction,
+}
+
+/// Hashes a few words instead of many bytes: hashing is a large part of each step.
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { disk, phase, term, vote, commit, log, force, role, votes, accepted, .. } = *self;
+        let Self { pending, matched, word, heard, introduction, .. } = *self;
+        disk.hash(state);
+        log.hash(state);
+        let of_all = |of: [u8; NODES_MAX]| of.into_iter().fold(0, |sum, one| sum << 8 | u64::from(one));
+        state.write_u64(u64::from_be_bytes([
+            phase as u8,
+            term,
+            vote,
+            commit,
+            force,
+            role as u8,
+            votes,
+            accepted,
+        ]));
+        state.write_u64(of_all(matched) | u64::from(pending) << 40);
+        state.write_u64(of_all(word));
+        if introduction != Introduction::default() {
+            introduction.hash(state);
+        }
+        if heard != <[Extent; NODES_MAX]>::default() {
+            heard.hash(state);
+        }
+    }
 }
 
 impl Node {
@@ -292,7 +329,7 @@ impl Node {
         voters | end.all_voters() & !(told.members() | here.members())
     }
 
-    /// Everything is on the disk; the word of the commit only if `word`.
+    /// Syncs the term, the vote and the log; the commit only if `word`.
     pub(crate) fn sync(&mut self, word: bool, rules: &Rules) {
         let kept = self.log.common(&self.disk.log);
         let noted = if self.log.len() > kept { self.note(self.log.len(), rules) } else { 0 };
@@ -305,13 +342,14 @@ impl Node {
         self.disk.vote = self.vote;
     }
 
-    /// The commit that stands on the disk with the newest change up to `len`.
+    /// The commit that is written together with the newest change up to `len`: it covers the change before.
     fn note(&self, len: u8, rules: &Rules) -> u8 {
         let newest = self.log.change_at(len).filter(|_| rules.keep_commit_before);
         newest.and_then(|(change, _)| self.log.change_at(change - 1)).map_or(0, |(before, _)| before)
     }
 
-    /// What a crash can leave on the disk: what was synced, and what was written behind it up to some point.
+    /// The disks that a crash can leave. Writes behind the last sync reach the disk in order: the term and the vote, then the
+    /// entries one by one, then the commit. A crash keeps any number of them from the front.
     pub(crate) fn survivals(&self, rules: &Rules) -> Vec<Disk> {
         let mut all = vec![self.disk];
         if self.phase == Phase::Off {
@@ -338,7 +376,7 @@ impl Node {
     }
 }
 
-/// What went wrong, beyond what a state shows.
+/// A failure that a later state might no longer show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Broken {
     #[default]
@@ -377,12 +415,12 @@ pub(crate) enum Body {
     },
     /// A leader is told of a newer term.
     Behind,
-    /// What is committed, with the term of that entry: of one that asks for votes, or of one that gives none.
+    /// The sender's commit and the term of that entry: sent with a question for votes, or with its refusal.
     Committed {
         at: u8,
         of: u8,
     },
-    /// What is known of a replica that has started; the sender's membership.
+    /// How far the sender knows the receiver to be, and the sender's membership.
     Known {
         known: Extent,
         at: u8,
@@ -400,7 +438,7 @@ pub(crate) struct State {
     pub(crate) held: Option<Message>,
     /// An earlier state of a disk.
     pub(crate) image: Option<(u8, Disk)>,
-    /// What has happened, against the bounds.
+    /// Events so far that count against the bounds.
     pub(crate) changes: u8,
     pub(crate) crashes: u8,
     pub(crate) late: u8,

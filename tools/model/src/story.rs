@@ -9,7 +9,7 @@ use crate::symmetry::same;
 /// The steps of a path, each with what it brought about.
 pub(crate) fn tell(protocol: &Protocol, path: &[(State, Option<Action>)]) -> Vec<String> {
     // The name of each of a state's nodes: the start is put in order as well.
-    let first = same(&State::start(&protocol.bounds)).1;
+    let first = same(&protocol.start()).1;
     let mut name = [0; NODES_MAX];
     for (from, to) in first.iter().enumerate() {
         name[*to] = from + 1;
@@ -105,10 +105,10 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
             let all = kept
                 .get(keep)
                 .is_some_and(|d| d.log == s.nodes[node].log && d.commit == s.nodes[node].commit);
-            let what = if all { "with all that it wrote" } else { "without all that it wrote" };
+            let what = if all { "and keeps all its writes" } else { "and loses writes that were not synced" };
             let disk = kept.get(keep).copied().unwrap_or_default();
             format!(
-                "node {} loses power {what}: its disk has {} entries, commit {}, term {}",
+                "node {} loses power {what}; its disk has {} entries, commit {}, term {}",
                 name(node),
                 disk.log.len(),
                 disk.commit,
@@ -125,7 +125,7 @@ fn describe(protocol: &Protocol, s: &State, action: Action, name: impl Fn(usize)
     }
 }
 
-/// What a step changed in a node.
+/// The changes that a step made in a node.
 fn changes(before: &Node, after: &Node, name: impl Fn(usize) -> usize + Copy) -> Vec<String> {
     let mut all = Vec::new();
     if before.phase != after.phase {

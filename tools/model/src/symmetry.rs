@@ -2,7 +2,7 @@
 //! follows from the other.
 
 use crate::rules::NODES_MAX as NODES;
-use crate::state::{Body, Config, Disk, Entry, Log, Node, Set, State, has};
+use crate::state::{Body, Config, Disk, Entry, GONE, Log, Node, Set, State, has};
 
 /// Where each node goes.
 pub(crate) type Order = [usize; NODES];
@@ -23,7 +23,7 @@ pub(crate) fn same(s: &State) -> (State, Order) {
     (renamed(s, order, &by), order)
 }
 
-/// What tells a node from others, without any number of a node.
+/// The values that distinguish a node from others, without any number of a node.
 fn key(s: &State, n: usize) -> [u32; 8] {
     let me = &s.nodes[n];
     let parts = |log: &Log| {
@@ -69,7 +69,7 @@ fn renamed(s: &State, order: Order, by: &[usize]) -> State {
         }
         there
     };
-    let vote = |v: u8| if v == 0 { 0 } else { order[usize::from(v) - 1] as u8 + 1 };
+    let vote = |v: u8| if v == 0 || v == GONE { v } else { order[usize::from(v) - 1] as u8 + 1 };
     let disk = |d: &Disk| Disk { vote: vote(d.vote), log: log(&d.log), ..*d };
     let node = |n: u8| order[usize::from(n)] as u8;
     let mut there = s.clone();
