@@ -6,7 +6,6 @@
 //!
 //! Must not know: other replicas, time.
 
-use crate::batch::Malformed;
 use crate::config::SEGMENT_BYTES_MAX;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
@@ -16,12 +15,13 @@ use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
 use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::store::restore::{make_whole, mend_header};
+use crate::store::recovery::Past;
+use crate::store::restore::{make_whole, mend_header, set_aside};
 use crate::store::scan::{Found, Scanner};
-use crate::store::segment::{Base, file_name, file_number};
-use crate::store::walk::{Learn, Walk};
+use crate::store::segment::{Base, file_number};
+use crate::store::walk::Walk;
 use crate::store::wound::{Look, Place, Probe, Spare, Wound};
-use crate::types::{Index, RaftIndex, SegmentId};
+use crate::types::{RaftIndex, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Read at a time.
@@ -68,18 +68,21 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
         let mut last = end.is_none();
         if wound.is_opening()
-            && let Some((before, base)) = end_before(damaged, number)?
+            && let Some(before) = end_before(damaged, number, wound.latest_beginning())?
         {
             // The opening is made of what stands before it, so that has to be sound first.
-            match examine(damaged, &before)? {
+            match examine(damaged, &before.place)? {
                 Some(found) => {
                     (wound, probe) = found;
                     last = false;
                 }
                 None => {
-                    place.base = Some(base);
-                    let Some(found) = examine(damaged, &place)? else { return Err(why) };
+                    place.base = Some(before.base);
+                    // The hole stays as it was found: what is sound behind it is nowhere taken for lost.
+                    let found = examine(damaged, &place)?.filter(|(found, _)| found.to == wound.to);
+                    let Some(found) = found else { return Err(why) };
                     (wound, probe) = found;
+                    wound.begin_behind(before.place.number, before.committed, before.is_sure);
                 }
             }
         }
@@ -100,7 +103,9 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
 /// replica acknowledged in the last one, nor how it voted there.
 ///
 /// Of files next to each other that are missing, the last one takes the place of all, with their bytes together. It
-/// begins where the sound blocks before it end.
+/// begins where the sound blocks before it end. A file that is too short and has no sound opening counts as missing: with it
+/// it has lost the place where those before it ended, and in which term. It is kept under another name until the log opens:
+/// nobody else need have what it holds.
 ///
 /// # Errors
 /// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
@@ -113,15 +118,23 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
         Err(Error::caused(ErrorKind::Corrupt, what, why))
     };
     let all = numbers(damaged)?;
-    let begun = alive_behind(damaged, number)?.into_iter().find(|(_, base)| base.is_some());
-    let Some((next, next_bytes)) = begun.map(|(file, _)| (file.header.number, file.header.bytes)) else {
-        return refuse(
-            "no segment follows it, so nothing tells what this replica acknowledged and voted there",
-        );
+    let behind = alive_behind(damaged, number)?;
+    let begun = behind.iter().find_map(|(file, base)| base.map(|base| (file.header, base)));
+    let Some((SegmentHeader { number: next, bytes: next_bytes, .. }, begins)) = begun else {
+        let mut none_begun = true;
+        for (file, _) in &behind {
+            none_begun &= file.scanner().later(SEGMENT_HEADER_BYTES)?.end == 0;
+        }
+        return refuse(match none_begun {
+            true => "no segment follows it, so nothing tells what this replica acknowledged and voted there",
+            false => {
+                "the opening of the segment behind it is damaged too, so nothing tells where this one ended"
+            }
+        });
     };
     let is_there = all.contains(&number);
     let number = if is_there { number } else { next - 1 };
-    let before = end_before(damaged, number)?.map(|(place, _)| place);
+    let before = end_before(damaged, number, begins.raft)?.map(|before| before.place);
     let (disk, log) = (&*damaged.disk, damaged.identity.log);
     let one = next_bytes.max(damaged.options.segment_bytes).max(before.as_ref().map_or(0, |b| b.bytes));
     if is_there && !make_whole(disk, log, number, one)? {
@@ -141,7 +154,7 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
                 format!("{missing} segments are missing next to each other, more than one file can hold");
             return refuse(&what);
         };
-        remove(damaged, number)?;
+        set_aside(disk, number)?;
         make_whole(disk, log, number, bytes)?;
     }
     tracing::warn!(
@@ -150,16 +163,6 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
         "a segment file was missing or too short: it is filled with what others have"
     );
     Ok(())
-}
-
-fn remove(damaged: &Damaged, number: u64) -> Result<()> {
-    let name = file_name(number);
-    match damaged.disk.remove(&name) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("remove", &damaged.disk.path().join(&name), e))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The first wound of a segment, if there is any about which something can be told.
@@ -178,20 +181,20 @@ pub(crate) fn numbers(damaged: &Damaged) -> Result<BTreeSet<u64>> {
     Ok(names.iter().filter_map(|n| file_number(n)).collect())
 }
 
-/// Where the segment behind `number` begins, if its opening is sound. Files that do not open are passed over.
+/// Where the segment behind `number` begins, if that can be told. Files that do not open are passed over.
 fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
     Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
 }
 
-/// The files behind `number` that open, in order, and where they begin, if their opening is sound. Without those that are
-/// dead: a conflict cut them off, so a later one begins where they do, or before.
+/// The files behind `number` that open, in order, and where they begin, if their opening or their footer is sound. Without
+/// those that are dead: a conflict cut them off, so a later one begins where they do, or before.
 fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Option<Base>)>> {
     let mut alive = Vec::new();
     let mut next: Option<Base> = None;
     for file in
         numbers(damaged)?.into_iter().rev().filter(|n| *n > number).filter_map(|n| open_file(damaged, n))
     {
-        let base = base_of(&file);
+        let base = base_of(&file).or_else(|| file.footer.map(|f| Base::before(&f)));
         if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
             continue;
         }
@@ -202,12 +205,15 @@ fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Op
     Ok(alive)
 }
 
-/// Whether all segments behind a hole go with its end, which these committed entries contradict. A file without a sound
-/// opening does if it holds no sound blocks.
+/// Whether all segments behind a hole go with its end, which these committed entries contradict. A file that does not tell
+/// where it begins does if it holds no sound blocks.
 ///
 /// # Errors
 /// `Io`.
 pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[BlockHeader]) -> Result<bool> {
+    if !wound.is_founded(committed) {
+        return Ok(false);
+    }
     for (file, base) in alive_behind(damaged, wound.place.number)? {
         let SegmentHeader { number, id, bytes, .. } = file.header;
         let goes = match base {
@@ -221,28 +227,38 @@ pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[Blo
     Ok(true)
 }
 
-/// The nearest file before `number` that opens and has begun. One that begins where the segment behind `number` does, or
-/// later, is left of segments that a conflict cut off.
-fn file_before(damaged: &Damaged, number: u64) -> Result<Option<files::Opened>> {
-    let next = following(damaged, number)?;
-    let is_alive = |base: Base| next.is_none_or(|next| base.raft < next.raft);
-    let before = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
-    Ok(before.filter_map(|n| open_file(damaged, n)).find(|file| base_of(file).is_some_and(is_alive)))
+/// The end of a segment, as the place where the next one begins.
+struct End {
+    place: Place,
+    base: Base,
+    /// The last entry that the segment says is committed.
+    committed: RaftIndex,
+    /// Whether the next one surely began there. Else a conflict can have cut off the entry at the end.
+    is_sure: bool,
 }
 
-/// The segment before `number`, and what comes after it: by its footer, or else behind its last sound block.
-fn end_before(damaged: &Damaged, number: u64) -> Result<Option<(Place, Base)>> {
-    let Some(before) = file_before(damaged, number)? else { return Ok(None) };
-    let (number, id, bytes) = (before.header.number, before.header.id, before.header.bytes);
-    let place = Place { number, id, bytes, base: None, end: None };
-    if let Some(footer) = before.footer {
-        let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
-        return Ok(Some((Place { end: Some((Some(footer.data_end as usize), base)), ..place }, base)));
-    }
+/// The end of the segment before `number`, which begins behind entry `upto` at the latest: by its footer, or else behind
+/// its last sound block. All that it holds behind entry `upto` is dead. The segment is the nearest one that opens and has begun;
+/// one that begins at that entry or behind it is left of segments that a conflict cut off.
+fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<End>> {
+    let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
+    let is_alive = |file: &files::Opened| base_of(file).is_some_and(|base| base.raft < upto);
+    let Some(before) = files.filter_map(|n| open_file(damaged, n)).find(is_alive) else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let mut walk = Walk::new(&before);
-    walk.run(&mut before.scanner(), &mut replayed)?;
-    Ok(walk.segment.is_some().then_some((place, walk.end)))
+    walk.run(&mut before.scanner(), &mut Past { learner: &mut replayed, to: upto })?;
+    let SegmentHeader { number: its_own, id, bytes, .. } = before.header;
+    let place = Place { number: its_own, id, bytes, base: None, end: None };
+    let committed = walk.commit;
+    if let Some(footer) = before.footer.filter(|footer| footer.last_raft <= upto) {
+        let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
+        let place = Place { end: Some((Some(footer.data_end as usize), base)), ..place };
+        // A segment gets its footer once the next number has begun at its end.
+        return Ok(Some(End { place, base, committed, is_sure: its_own + 1 == number }));
+    }
+    let base = walk.end;
+    let end = (base.raft == upto).then_some((None, base));
+    Ok(Some(End { place: Place { end, ..place }, base, committed, is_sure: false }))
 }
 
 fn unlearnt(damaged: &Damaged) -> Sequencer {
@@ -270,68 +286,96 @@ fn base_of(file: &files::Opened) -> Option<Base> {
 /// # Errors
 /// `Io`.
 pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Sequencer>> {
-    let number = wound.place.number;
-    let holding = match wound.is_opening() {
-        true => file_before(damaged, number)?,
-        false => open_file(damaged, number),
-    };
-    let Some(holding) = holding else { return Ok(None) };
-    let sequencer = unlearnt(damaged);
+    let number = if wound.is_opening() { wound.made_of } else { Some(wound.place.number) };
+    let Some(holding) = number.and_then(|number| open_file(damaged, number)) else { return Ok(None) };
+    let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let to = RaftIndex(wound.first().0 - 1);
-    let mut until = Until { replayed: Replayed { sequencer, options: &damaged.options }, to };
-    Walk::new(&holding).run(&mut holding.scanner(), &mut until)?;
-    let sequencer = until.replayed.sequencer;
+    Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
+    let sequencer = replayed.sequencer;
     Ok((sequencer.end().raft == to).then_some(sequencer))
 }
 
-/// The hard state of the highest term that the segments from `number` on tell of, the last one written of that term.
+/// The highest term that blocks from the one before a hole on tell of, and the vote in it, if one was given; 0: no block
+/// tells of one. A segment's opening repeats the hard state, so earlier segments say no more.
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn newest_state(damaged: &Damaged, number: u64) -> Result<Option<HardState>> {
+pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<HardState>> {
+    // The opening can be in the hole.
+    let from = wound.made_of.unwrap_or(wound.place.number);
     let mut newest = None;
-    for number in numbers(damaged)?.into_iter().filter(|n| *n >= number) {
+    for number in numbers(damaged)?.into_iter().filter(|n| *n >= from) {
         let Some(file) = open_file(damaged, number) else { continue };
         let place = Place { number, id: file.header.id, bytes: file.header.bytes, base: None, end: None };
         let states = Probe::new(&*damaged.disk, place, PIECE_BYTES)?.states(SEGMENT_HEADER_BYTES)?;
-        newest = newest.into_iter().chain(states).max_by_key(|state| state.term);
+        let states = states.into_iter().map(|(_, state)| state);
+        newest = newest.into_iter().chain(states).max_by_key(|state| (state.term, state.vote != 0));
     }
     Ok(newest)
 }
 
-/// Learns no further than an entry.
-struct Until<'a> {
-    replayed: Replayed<'a>,
-    to: RaftIndex,
+/// The last membership that sound blocks tell of, and the entry that it is of. If this replica is the only voter in it, that
+/// need not be committed: then it is the one before, as long as no sound block says that the change is committed.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn membership_on(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+    let last = last_membership(damaged)?;
+    let node = damaged.cluster.node;
+    if !last.0.is_alone(node) {
+        return Ok(last);
+    }
+    let mut committed = RaftIndex(0);
+    for file in numbers(damaged)?.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
+        let told = told_in(&mut file.scanner(), file.header.id)?;
+        committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, RaftIndex::max);
+        for (at, membership, _) in told.into_iter().rev() {
+            match membership {
+                Some(membership) if !membership.is_alone(node) => return Ok((membership, at)),
+                Some(_) if at <= committed => return Ok(last),
+                _ => {}
+            }
+        }
+    }
+    Ok(last)
 }
 
-impl Learn for Until<'_> {
-    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> std::result::Result<Base, Malformed> {
-        if header.raft_index > self.to {
-            return Err("the log goes on in the next segment from before this block");
+/// The sound blocks of a segment that tell of a membership, or how far the log is committed: the entry that each is of, or
+/// behind, and both.
+///
+/// # Errors
+/// `Io`.
+fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Option<Membership>, RaftIndex)>> {
+    let mut told = Vec::new();
+    let mut now: Option<Membership> = None;
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
+        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
+        let tells = |h: BlockHeader| matches!(h.kind, Kind::Opening | Kind::Configuration | Kind::HardState);
+        if header.is_ok_and(tells)
+            && let Found::Block(header, body) = scanner.block(at)?
+        {
+            let mut commit = RaftIndex(0);
+            match header.kind {
+                Kind::HardState => commit = HardState::parse(body).map_or(commit, |state| state.commit),
+                Kind::Configuration if body.is_empty() => now = now.map(|joint| joint.left()),
+                Kind::Configuration => now = raft_codec::membership_of_change(body).ok(),
+                _ => {
+                    let opening = Opening::parse(body).ok();
+                    commit = opening.as_ref().map_or(commit, |opening| opening.hard_state.commit);
+                    now = opening.and_then(|opening| Membership::decode(&opening.configuration).ok());
+                }
+            }
+            let membership = if header.kind == Kind::HardState { None } else { now.clone() };
+            told.push((header.raft_index, membership, commit));
         }
-        self.replayed.learn(header, body)
+        at += BLOCK_HEADER_BYTES;
     }
-
-    fn first(&self) -> Index {
-        self.replayed.first()
-    }
-
-    fn commit_to(&mut self, raft: RaftIndex) {
-        self.replayed.commit_to(raft);
-    }
-
-    fn commit(&self) -> RaftIndex {
-        self.replayed.commit()
-    }
-
-    fn anew(&self) -> Box<dyn Learn + '_> {
-        self.replayed.anew()
-    }
+    Ok(told)
 }
 
 /// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
-pub(crate) fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
     let mut later = Vec::new();
     for file in numbers(damaged)?.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
         let mut scanner = file.scanner();

@@ -10,6 +10,7 @@
 //! Invariants:
 //! - only what is committed leaves: it looks below `Segment::readable`, as readers do;
 //! - every byte is checked before it leaves, so that damage here does not travel;
+//! - between its calls a feed keeps no bytes of blocks in memory: many feeds cost little, however they are read;
 //! - entries leave without a gap: what is missing is either gone, and a state leads past it, or damage.
 //!
 //! Must not know: who follows, the writer.
@@ -85,6 +86,18 @@ enum Beginning {
     At(Start),
 }
 
+/// The next thing that a feed gives.
+enum Coming {
+    /// The follower has all that is committed here.
+    Nothing,
+    /// A state to begin from.
+    Beginning(Beginning),
+    /// A state that leads past what was discarded.
+    Jump,
+    /// The entries behind this one.
+    Entries { behind: RaftIndex },
+}
+
 /// What the cursor has come to.
 enum Found {
     Block(Located),
@@ -131,13 +144,51 @@ impl Feed {
     /// at a record. `Io`.
     pub fn next(&mut self, bytes_max: usize) -> Result<Option<Fed>> {
         loop {
+            let raft = match self.coming()? {
+                Coming::Nothing => return Ok(None),
+                Coming::Beginning(beginning) => return self.begin(beginning).map(Some),
+                Coming::Jump => return self.jump().map(Some),
+                Coming::Entries { behind } => behind,
+            };
+            match self.collect(raft.next(), bytes_max) {
+                Ok(entries) if entries.is_empty() => continue, // gone meanwhile
+                Ok(entries) => return Ok(Some(self.hand_out(entries))),
+                Err(error) => self.after(raft, error)?,
+            }
+        }
+    }
+
+    /// Bytes of the first entry's body, where [`Self::next`] would give entries: so many it gives at least. `None` where it
+    /// would give a state or nothing. Blocks for the disk only; no body is read.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn next_bytes(&mut self) -> Result<Option<usize>> {
+        loop {
+            let Coming::Entries { behind } = self.coming()? else { return Ok(None) };
+            match self.find(behind.next()) {
+                Ok(Found::Block(found)) => {
+                    let bytes = body_bytes(&found.header);
+                    self.kept = Some(found);
+                    self.let_go();
+                    return Ok(Some(bytes));
+                }
+                Ok(Found::Gone) => {}
+                Err(error) => self.after(behind, error)?,
+            }
+        }
+    }
+
+    /// Tells what `next` gives. A place that the follower claims is compared with this log first.
+    fn coming(&mut self) -> Result<Coming> {
+        loop {
             let (raft, term) = match self.standing {
-                Standing::Begins(beginning) => return self.begin(beginning).map(Some),
-                Standing::Claimed(raft, _) if self.committed() < raft => return Ok(None),
+                Standing::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
+                Standing::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
                 Standing::Claimed(raft, term) | Standing::Behind(raft, term) => (raft, term),
             };
             if self.archive.first().raft > raft {
-                return self.jump().map(Some);
+                return Ok(Coming::Jump);
             }
             if let Standing::Claimed(..) = self.standing {
                 match self.archive.term(raft) {
@@ -148,14 +199,11 @@ impl Feed {
                 }
                 continue;
             }
-            if self.committed() <= raft {
-                return Ok(None);
-            }
-            match self.collect(raft.next(), bytes_max) {
-                Ok(entries) if entries.is_empty() => continue, // gone meanwhile
-                Ok(entries) => return Ok(Some(self.hand_out(entries))),
-                Err(error) => self.after(raft, error)?,
-            }
+            return Ok(if self.committed() > raft {
+                Coming::Entries { behind: raft }
+            } else {
+                Coming::Nothing
+            });
         }
     }
 
@@ -315,6 +363,7 @@ impl Feed {
         if let Some(last) = entries.last() {
             self.standing = Standing::Behind(last.raft(), last.term());
         }
+        self.let_go();
         let (log, committed, kept) = (self.log, self.committed(), self.kept());
         Fed::Entries(FedEntries { log, committed, kept, entries })
     }
@@ -381,9 +430,16 @@ impl Feed {
             return Err(Error::new(ErrorKind::Corrupt, "a block without its segment"));
         };
         let block = cursor.load_whole(found)?;
-        let body = block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes();
+        let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
         let header = BlockHeader { durable_upto: 0, ..found.header };
         Ok(FedEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
+    }
+
+    /// Lets go of what was read without a mapping.
+    fn let_go(&mut self) {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.let_go();
+        }
     }
 
     /// Reading behind entry `raft` has failed: what a follower should hear of it, unless what it wants is gone.

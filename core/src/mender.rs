@@ -30,8 +30,12 @@ impl Mender {
         Self { wound, spares: Vec::new(), turn: 0, until: None, patience, bytes_max }
     }
 
-    /// The next entry that is missing; None when all are there.
+    /// The next entry that is missing; None when all are there. Before them the one before the hole is asked for, if others
+    /// have to say that it is that one. If it is another one, nothing can be put back.
     pub(crate) fn missing(&self) -> Option<RaftIndex> {
+        if self.wound.presumed().is_some() || self.wound.is_refuted() {
+            return self.wound.presumed();
+        }
         let next = self.spares.last().map_or(self.wound.first(), |(h, _)| h.raft_index.next());
         (next <= self.wound.upto).then_some(next)
     }
@@ -61,13 +65,90 @@ impl Mender {
         Some((peer, Fetch { first, last, anchor, bytes_max }))
     }
 
-    /// Takes what came, as far as it is missing. Who sent it may be asked on at once.
+    /// Takes what came, as far as it is missing. The peer that sent it may be asked on at once.
     pub(crate) fn take(&mut self, spares: impl IntoIterator<Item = Spare>) {
         for (header, body) in spares {
-            if self.missing() == Some(header.raft_index) {
-                self.spares.push((header, body));
-                self.until = None;
+            if self.missing() != Some(header.raft_index) {
+                continue;
             }
+            match self.wound.presumed() {
+                Some(_) => self.wound.compare(&header),
+                None => self.spares.push((header, body)),
+            }
+            self.until = None;
         }
+    }
+}
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+    use crate::store::layout::digest_of_bytes;
+    use crate::types::{Index, Term, Timestamp};
+
+    /// Entries 10 to 12 are missing behind entry 9 of term 2, which segment 1 says they follow, and before entry 13 of term 3.
+    fn behind_segment(committed: u64) -> Mender {
+        let mut wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+        wound.begin_behind(1, RaftIndex(committed), false);
+        mender(wound)
+    }
+
+    fn mender(wound: Wound) -> Mender {
+        Mender::new(wound, Duration::from_secs(1), 1 << 20)
+    }
+
+    fn no_op(raft: u64, term: u64) -> Spare {
+        let header = BlockHeader {
+            length: BLOCK_HEADER_BYTES as u32,
+            batch_count: 0,
+            raft_index: RaftIndex(raft),
+            term: Term(term),
+            first: Index(7),
+            timestamp: Timestamp(5),
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: digest_of_bytes(&[]),
+            kind: Kind::NoOp,
+        };
+        (header, Vec::new())
+    }
+
+    /// The entry that others have at the end of the segment before decides whether anything is put back behind it.
+    #[test]
+    fn entry_before_an_opening_is_asked_for_unless_it_is_committed() {
+        let mut mender = behind_segment(8);
+        assert_eq!(mender.missing(), Some(RaftIndex(9)));
+        mender.take([no_op(10, 2)]);
+        assert_eq!(mender.missing(), Some(RaftIndex(9)), "only its own entry tells");
+        mender.take([no_op(9, 2), no_op(10, 2)]);
+        assert_eq!((mender.missing(), mender.spares().len()), (Some(RaftIndex(11)), 1));
+        assert!(mender.wound.is_founded(&[]));
+
+        let mut mender = behind_segment(8);
+        mender.take([no_op(9, 3), no_op(10, 3)]);
+        assert_eq!((mender.missing(), mender.spares().len()), (None, 0));
+        assert!(mender.wound.fill(None, &[], None).unwrap_err().contains("remove this node"));
+        let is_founded = |raft, term| mender.wound.is_founded(&[no_op(raft, term).0]);
+        assert!(is_founded(9, 2) && !is_founded(9, 3) && !is_founded(10, 2));
+
+        assert_eq!(behind_segment(9).missing(), Some(RaftIndex(10)));
+    }
+
+    /// The others may have discarded the entry before the hole: then a replica that knew it committed ended for nothing.
+    #[test]
+    fn rivals_are_asked_for_from_the_first_entry_that_is_not_known_committed() {
+        let question = |committed| mender(behind_segment(committed).wound.rivals());
+        assert_eq!(question(8).missing(), Some(RaftIndex(9)));
+        assert_eq!(question(9).missing(), Some(RaftIndex(10)));
+        let mut empty = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(9), Term(2)));
+        empty.begin_behind(1, RaftIndex(9), false);
+        assert_eq!(
+            mender(empty.rivals()).missing(),
+            Some(RaftIndex(9)),
+            "no entry behind it need ever be there"
+        );
+        let following = |committed| behind_segment(committed).wound.following(&[no_op(10, 4)]).len();
+        assert_eq!([following(8), following(9)], [0, 1]);
     }
 }

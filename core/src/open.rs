@@ -18,6 +18,7 @@ use crate::store::identity::{IDENTITY_FILE, Identity};
 use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::store::prepared::{AHEAD, Preparer};
 use crate::store::recovery::{Survey, repair, survey};
+use crate::store::restore::is_aside;
 use crate::store::scan::{Found, Scanner};
 use crate::store::segment::{Segments, file_name, file_number};
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
@@ -415,8 +416,8 @@ fn recover(
         keep(&*disk, identity)?;
     }
     let (file, unproven) = repair(&*disk, &mut survey)?;
-    let Survey { segments: list, unsealed, leftovers, .. } = survey;
-    let Some(last) = list.back().cloned() else {
+    let Survey { segments: found, unsealed, leftovers, .. } = survey;
+    let Some(last) = found.back().cloned() else {
         return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
     };
     let mut spare = Vec::new();
@@ -428,14 +429,14 @@ fn recover(
     }
     let last_base = last.base.raft;
     let disk_path = disk.path().to_path_buf();
-    segments.replace(list);
+    segments.replace(found);
     let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
     for segment in unsealed {
         preparer.seal(segment);
     }
     let (committed, end) = (sequencer.known_committed(), sequencer.end());
     let resume = Resume { segment: last, file, unproven, committed };
-    let store = Store::new(disk, segments.clone(), Arc::new(preparer), resume)?;
+    let store = Store::new(disk.clone(), segments.clone(), Arc::new(preparer), resume)?;
     if committed < last_base {
         // What is not committed began in an earlier segment: its effects are learnt from there.
         let state = sequencer.hard_state();
@@ -446,6 +447,9 @@ fn recover(
         }
         sequencer = replayed.sequencer;
         sequencer.keep_hard_state(state, committed);
+    }
+    for name in list(&*disk)?.iter().filter(|n| is_aside(n)) {
+        remove(&*disk, name)?;
     }
     Ok(Opened { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
 }

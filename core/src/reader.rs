@@ -243,7 +243,8 @@ impl Reader {
     }
 
     /// The batch that holds the next record, whole, as it stands in the log, still packed; `None` at the tail. It can
-    /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked or copied.
+    /// begin before [`Self::position`]. For handing on what is read: nothing is unpacked, nor copied from a mapping. Without
+    /// a mapping the batch holds at most twice its bytes.
     ///
     /// # Errors
     /// As [`Self::next_record`], except `Undecodable`.
@@ -253,7 +254,8 @@ impl Reader {
             return Ok(None);
         }
         let found = self.find_batch().and_then(|found| {
-            let stored = StoredBatch::verify(&found.bytes, found.first, found.timestamp);
+            let bytes = found.bytes.apart_from(self.block.as_ref().map_or(0, |block| block.bytes.len()));
+            let stored = StoredBatch::verify(&bytes, found.first, found.timestamp);
             stored.map_err(|why| self.corrupt(&found, why))
         });
         let stored = self.or_discarded(found)?;

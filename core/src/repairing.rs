@@ -14,20 +14,27 @@
 //!
 //! The hole can have held a hard state block: the last term this replica lived in, and whom it voted for. If a later
 //! one stands in the log it says all. If not, the replica must not vote again in a term in which it may have voted. So
-//! the wound stays open, durably, until enough was heard: a leader's message, and whatever terms the others use and
-//! remember of this replica, for two election time-outs at least. The highest of these terms is then written into the
-//! hole, with a vote for its leader if that is the leader's term, else for this replica itself: which refuses
-//! everybody else in that term, and is nowhere counted.
+//! the wound stays open, durably, until enough was heard: a leader that was heard within the last election time-out, and
+//! whatever terms the others are in, use, greet with and remember of this replica, for two election time-outs at least. A
+//! question before an election tells the term that its candidate is in: one behind it. The highest of these terms is then
+//! written into the hole, with a vote for its leader if that is the leader's term, else for this replica itself: which
+//! refuses everybody else in that term, and is nowhere counted.
 //!
-//! Of two voters none can lead while the other repairs its log, so no leader is heard. The other one is then the only
-//! candidate that can have got this replica's vote, and it got it in a term that it has on its disk. So its own term, which
-//! its questions before an election tell, is enough, if it too knows these two voters alone ([`Repairing::other_of_two`]).
-//! A vote that this replica gave itself in a later term elected nobody: the other one would know that term.
+//! Invariant: what this replica writes never takes back what its disk still says ([`binding`]). Every sound block counts
+//! for that, one that a conflict cut off too: this replica was in its term, and gave the vote that it tells of.
 //!
-//! What remains: a candidate that got this replica's vote in a still higher term, and of whom nothing is heard in all
+//! Of two voters none can lead while the other repairs its log: a leader from before steps down after an election
+//! time-out, and then none is heard. Of today's voters the other one is then the only candidate that can have got this
+//! replica's vote, and it asked only once its term was on its disk. So its own term, which its questions before an election
+//! tell, is enough, if it too knows these two voters alone ([`Repairing::other_of_two`]). A vote that this replica gave itself
+//! in a later term elected nobody: the other one would have had to vote as well, and would know that term. If both have lost
+//! their hard states, both wait, for neither tells a term of its own.
+//!
+//! One risk remains: a candidate that got this replica's vote in a still higher term, and of which nothing is heard in all
 //! that time, can come to lead that term by it, and another one be elected in it with a second vote of this replica.
-//! That needs a lost hard state block *and* a candidate that is cut off from this replica and from all who answer it,
-//! but for the moment in which it asked for the vote and the moments in which it leads.
+//! That needs a lost hard state block *and* a candidate that is cut off from this replica and from all that answer it,
+//! except in the moment in which it asked for the vote and the moments in which it leads. Where two voters are left, this
+//! candidate is one that was a voter before, and has not heard of its removal.
 //!
 //! # A superseded end
 //!
@@ -46,17 +53,25 @@
 //! acknowledged them. The others remember how far this replica was in the old term, so it goes on in a newer one, which is
 //! learnt as above.
 //!
+//! # Members
+//!
+//! The membership can have changed while this replica was away, and the change that made it a member can be in the hole:
+//! then no sound block names any member. So it greets those that it knows of, and everybody that sends it anything, again and
+//! again. A member answers with the newest membership that it knows, and those members are asked from then on. A leader
+//! answers a replica that was removed with that word, and the replica ends its repair there. A removal of all other voters that is
+//! not known to be committed leaves them members: they cannot lead without this replica.
+//!
 //! Must not know: threads, raft's state.
 
 use crate::batch::{Malformed, u64_at};
-use crate::cluster::{Role, Status};
+use crate::cluster::{Cluster, Role, Status};
 use crate::config::SEGMENT_BYTES_MAX;
 use crate::diagnosis::{
-    Diagnosis, Finding, all_behind_goes, diagnose, last_membership, newest_state, numbers, state_before,
+    Diagnosis, Finding, all_behind_goes, diagnose, membership_on, newest_state, numbers, state_before,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{parse_blocks, parse_gone};
-use crate::membership::{MEMBERS_MAX, Membership};
+use crate::membership::{MEMBERS_MAX, Member, Membership};
 use crate::mender::Mender;
 use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
@@ -76,23 +91,29 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A replica that waits for what it has lost.
 pub(crate) struct Repairing {
     damaged: Damaged,
-    /// The last one that any sound block tells of, and the entry that it is of.
+    /// The last one that sound blocks tell of ([`membership_on`]), and the entry that it is of. Empty: no block tells of one.
     membership: Membership,
     membership_at: RaftIndex,
-    /// Who was heard, where the membership is not known.
+    /// The newest one that others have told of since, and as of which committed entry.
+    told: Option<(RaftIndex, Membership)>,
+    /// Nodes that were heard and are in neither.
     talkers: BTreeSet<NodeId>,
     treatment: Box<Treatment>,
     heard: Heard,
+    /// The highest term that this disk tells of, once that was looked for.
+    disk_term: Option<Term>,
     /// Up to where others have discarded their logs.
     gone: BTreeMap<NodeId, RaftIndex>,
     /// Until when it listens before it believes to have heard the highest term; from the first turn on.
     listen_until: Option<Moment>,
     greet_at: Option<Moment>,
+    /// Why it takes no part any more, repaired or not.
+    out: Option<Error>,
     pub(crate) repaired: u64,
     outgoing: Vec<Envelope>,
 }
 
-/// What is being repaired.
+/// The repair of one wound.
 struct Treatment {
     mender: Mender,
     /// The segment's opening block, if that is gone.
@@ -160,15 +181,27 @@ enum Settled {
     Replaced,
 }
 
-/// What was heard of terms.
+/// All that others have said of terms.
 #[derive(Debug, Default)]
 struct Heard {
+    /// The highest one. Whatever names a term raises it: a term that is too high takes no promise back.
     term: Term,
-    leader: Option<(Term, NodeId)>,
-    /// The term that each of the others is in itself.
-    own: BTreeMap<NodeId, Term>,
-    /// The voters that each of the others knows.
-    voters: BTreeMap<NodeId, BTreeSet<u64>>,
+    leader: Option<Leader>,
+    /// The highest one that the others have from this replica: it was on its disk.
+    remembered: Term,
+    /// Those that have told the term that they are in themselves.
+    own: BTreeSet<NodeId>,
+    /// The newest voters that each of the others has told of, and as of which committed entry.
+    voters: BTreeMap<NodeId, (RaftIndex, BTreeSet<u64>)>,
+}
+
+/// The leader of the highest term that one was heard in.
+#[derive(Debug, Clone, Copy)]
+struct Leader {
+    term: Term,
+    node: NodeId,
+    /// When it was heard last.
+    at: Moment,
 }
 
 /// All whose votes count.
@@ -176,7 +209,7 @@ fn voters_of(membership: &Membership) -> BTreeSet<u64> {
     membership.voters().into_iter().chain(membership.voters_outgoing()).collect()
 }
 
-/// What became of a damaged log.
+/// The beginning of a repair.
 pub(crate) enum Begun {
     /// It could be repaired without the others.
     Opened(Box<Opened>),
@@ -184,12 +217,12 @@ pub(crate) enum Begun {
 }
 
 impl Repairing {
-    /// What is to be done for a log that does not open.
+    /// Begins with what is to be done for a log that does not open.
     ///
     /// # Errors
     /// What recovery said, when it cannot be repaired: nobody to ask, or it is not known what is missing.
     pub(crate) fn begin(mut damaged: Damaged) -> Result<Begun> {
-        let (membership, membership_at) = last_membership(&damaged)?;
+        let (membership, membership_at) = membership_on(&damaged)?;
         if membership.is_alone(damaged.cluster.node) {
             return Err(damaged.why);
         }
@@ -206,23 +239,29 @@ impl Repairing {
             damaged,
             membership,
             membership_at,
+            told: None,
             talkers: BTreeSet::new(),
             treatment,
             heard: Heard::default(),
+            disk_term: None,
             gone: BTreeMap::new(),
             listen_until: None,
             greet_at: None,
+            out: None,
             repaired: 0,
             outgoing: Vec::new(),
         })))
     }
 
-    /// What appends and reads get meanwhile.
+    /// The error that appends and reads get meanwhile.
     pub(crate) fn refusal(&self) -> Error {
+        if let Some(out) = &self.out {
+            return out.clone();
+        }
         let why = &self.damaged.why;
         let waits = match (&self.treatment.doubt, self.treatment.mender.missing()) {
             (None, Some(entry)) => format!("it asks the other members for raft entry {entry}"),
-            _ => "it waits to hear from a leader".to_owned(),
+            _ => "it waits to hear from a leader, whom the other voters elect once they are a majority without it".to_owned(),
         };
         let what = format!(
             "this replica is repairing its log and takes no part until it has what is missing: {why}; {waits}. If no member has it any more, remove this node from the cluster, and add a new one with an empty directory"
@@ -246,13 +285,13 @@ impl Repairing {
             log_id: identity.log,
             node: cluster.node,
             directory: identity.directory,
-            role: Role::Repairing,
+            role: if self.out.is_some() { Role::Removed } else { Role::Repairing },
             term: self.heard.term,
-            leader: self.heard.leader.map(|(_, leader)| leader),
+            leader: self.heard.leader.map(|leader| leader.node),
             committed: Index(0),
             committed_raft: RaftIndex(0),
             last_raft: RaftIndex(0),
-            members: self.membership.members().cloned().collect(),
+            members: self.newest_membership().0.members().cloned().collect(),
             peers: Vec::new(),
         }
     }
@@ -263,16 +302,18 @@ impl Repairing {
         self.treatment.mender.missing()
     }
 
-    /// When [`Self::turn`] has to be called at the latest.
-    pub(crate) fn deadline(&self, now: Moment) -> Moment {
-        match &self.treatment.doubt {
-            Some(doubt) if !doubt.is_settled() => return doubt.rivals.deadline(now),
-            None if self.treatment.mender.missing().is_some() => {
-                return self.treatment.mender.deadline(now);
-            }
-            _ => {}
+    /// When [`Self::turn`] has to be called at the latest. None: nothing is left to do.
+    pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
+        if self.out.is_some() {
+            return None;
         }
-        [self.listen_until, self.greet_at].into_iter().flatten().filter(|at| *at > now).min().unwrap_or(now)
+        let mender = &self.treatment.mender;
+        let next = match &self.treatment.doubt {
+            Some(doubt) if !doubt.is_settled() => Some(doubt.rivals.deadline(now)),
+            None if mender.missing().is_some() => Some(mender.deadline(now)),
+            _ => self.listen_until.filter(|at| *at > now),
+        };
+        Some(next.into_iter().chain(self.greet_at).min().unwrap_or(now))
     }
 
     /// Takes what came and does what there is to do. The log, once it opens.
@@ -287,10 +328,14 @@ impl Repairing {
         let listening = self.damaged.cluster.election_timeout * 2;
         self.listen_until.get_or_insert(now.plus(listening));
         for envelope in mail {
-            if let Err(why) = self.receive(envelope) {
+            if let Err(why) = self.receive(envelope, now) {
                 tracing::debug!(why, "dropped a message");
             }
         }
+        if self.out.is_some() {
+            return Ok(None);
+        }
+        self.greet(now);
         loop {
             if self.treatment.doubt.is_some() {
                 match self.settle_doubt(now)? {
@@ -313,20 +358,13 @@ impl Repairing {
                 self.post(peer, fetch.encode());
             }
             if let Some(entry) = self.treatment.mender.missing() {
-                return if self.is_gone_everywhere(entry, &others) {
-                    Err(self.is_lost(entry))
-                } else {
-                    Ok(None)
-                };
+                return if self.is_gone_everywhere(entry) { Err(self.is_lost(entry)) } else { Ok(None) };
             }
             let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
             if *state_lost && mender.wound.may_hide_state(mender.spares()) {
-                state = self.learnt_state(now);
-                if state.is_none() {
-                    self.greet(now);
-                    return Ok(None);
-                }
+                let Some(learnt) = self.learnt_state(now) else { return Ok(None) };
+                state = Some(self.bound_by_disk(learnt)?);
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
             let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
@@ -359,7 +397,7 @@ impl Repairing {
         if let Some(opened) = self.damaged.open_again()? {
             return Ok(Some(opened));
         }
-        (self.membership, self.membership_at) = last_membership(&self.damaged)?;
+        (self.membership, self.membership_at) = membership_on(&self.damaged)?;
         match diagnose(&mut self.damaged)? {
             Diagnosis::Opened(opened) => return Ok(Some(*opened)),
             Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
@@ -392,7 +430,7 @@ impl Repairing {
                 self.post(peer, fetch.encode_committed());
             }
             return match lacks {
-                Some(entry) if self.is_gone_everywhere(entry, &others) => Err(self.is_lost(entry)),
+                Some(entry) if self.is_gone_everywhere(entry) => Err(self.is_lost(entry)),
                 _ => Ok(Settled::NotYet),
             };
         }
@@ -408,14 +446,11 @@ impl Repairing {
         let committed: Vec<_> =
             doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
         let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
+        // The state that was learnt is from after the entry that was superseded, and from no earlier term than the entries that
+        // come. It need not be later than all that this disk tells of: nobody else may have come to a term that this replica voted in.
         let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
-        let Some(learnt) = self.learnt_state(now).filter(is_later) else {
-            self.greet(now);
-            return Ok(Settled::NotYet);
-        };
-        // The one of the newer term; of the same one, its own vote.
-        let own = newest_state(&self.damaged, wound.place.number)?;
-        let state = own.filter(|own| own.term >= learnt.term).unwrap_or(learnt);
+        let Some(learnt) = self.learnt_state(now).filter(is_later) else { return Ok(Settled::NotYet) };
+        let state = self.bound_by_disk(learnt)?;
         if !all_behind_goes(&self.damaged, wound, &committed)? {
             let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
                         remove this node from the cluster, and add a new one with an empty directory";
@@ -430,41 +465,59 @@ impl Repairing {
         Ok(Settled::Replaced)
     }
 
-    /// The term and vote to go on with, once enough was heard.
+    /// The term and vote to go on with, once enough was heard. A leader that is silent by then may be none any more.
     fn learnt_state(&self, now: Moment) -> Option<HardState> {
         if self.listen_until.is_none_or(|until| now < until) {
             return None;
         }
+        let Cluster { node, election_timeout, .. } = self.damaged.cluster;
+        let vote = match self.heard.leader.filter(|leader| now.since(leader.at) <= election_timeout) {
+            Some(leader) if leader.term == self.heard.term => leader.node,
+            Some(_) => node,
+            None => self.heard.own.contains(&self.other_of_two()?).then_some(node)?,
+        };
+        Some(HardState { term: self.heard.term, vote: vote.0, commit: RaftIndex(0) })
+    }
+
+    /// The state that was learnt, as far as this disk does not bind the replica to more.
+    fn bound_by_disk(&self, learnt: HardState) -> Result<HardState> {
+        let own = newest_state(&self.damaged, &self.treatment.mender.wound)?;
+        Ok(own.map_or(learnt, |own| binding(own, learnt, self.damaged.cluster.node)))
+    }
+
+    /// The other one of two voters, if it knows no others either, and nobody tells of others since.
+    fn other_of_two(&self) -> Option<NodeId> {
         let node = self.damaged.cluster.node;
-        let (term, vote) = match self.heard.leader {
-            Some((term, leader)) if term == self.heard.term => (term, leader),
-            Some(_) => (self.heard.term, node),
-            None => {
-                let own = self.heard.own.get(&self.other_of_two()?)?;
-                (self.heard.term.max(*own), node)
+        let (other, voters) = self.heard.voters.iter().find_map(|(other, (_, voters))| {
+            (*voters == BTreeSet::from([other.0, node.0])).then_some((*other, voters))
+        })?;
+        let told = self.told.as_ref().is_none_or(|(_, told)| voters_of(told) == *voters);
+        (told && voters_of(&self.membership_in_log()?) == *voters).then_some(other)
+    }
+
+    /// The membership that the log leads to with what came for the hole: the last change in the hole counts, if it is later than
+    /// those that sound blocks tell of. While a superseded end is replaced, all behind the hole can be superseded too: so it
+    /// is that of before the hole, with the changes among the committed entries.
+    fn membership_in_log(&self) -> Option<Membership> {
+        let Treatment { mender, doubt, .. } = &*self.treatment;
+        let (entries, mut membership) = match doubt {
+            None => (mender.spares(), self.membership.clone()),
+            Some(doubt) => {
+                let before = state_before(&self.damaged, &mender.wound).ok()??;
+                (doubt.rivals.spares(), before.membership_at_end().clone())
             }
         };
-        Some(HardState { term, vote: vote.0, commit: RaftIndex(0) })
+        let counts = |header: &BlockHeader| doubt.is_some() || header.raft_index > self.membership_at;
+        for (_, body) in entries.iter().filter(|(h, _)| h.kind == Kind::Configuration && counts(h)) {
+            membership = match body.is_empty() {
+                true => membership.left(),
+                false => raft_codec::membership_of_change(&body.concat()).ok()?,
+            };
+        }
+        Some(membership)
     }
 
-    /// The other one of two voters, if it knows no others either, nor does the last change of membership in the hole.
-    fn other_of_two(&self) -> Option<NodeId> {
-        let voters = voters_of(&self.membership);
-        let node = self.damaged.cluster.node;
-        let other = voters.iter().map(|n| NodeId(*n)).find(|n| *n != node)?;
-        let mut changes = self.treatment.mender.spares().iter().rev().filter(|(header, body)| {
-            let is_later = header.raft_index > self.membership_at;
-            header.kind == Kind::Configuration && is_later && !body.is_empty()
-        });
-        let last = changes.next().map(|(_, body)| raft_codec::membership_of_change(&body.concat()));
-        let agrees = voters.len() == 2
-            && voters.contains(&node.0)
-            && self.heard.voters.get(&other) == Some(&voters)
-            && last.is_none_or(|last| last.is_ok_and(|last| voters_of(&last) == voters));
-        agrees.then_some(other)
-    }
-
-    /// Asks the others what they remember of this replica.
+    /// Asks the others what they remember of this replica, and who belongs to the cluster.
     fn greet(&mut self, now: Moment) {
         if self.greet_at.is_some_and(|at| now < at) {
             return;
@@ -476,27 +529,43 @@ impl Repairing {
         }
     }
 
-    /// Whether all others have discarded this entry, by their own word.
-    fn is_gone_everywhere(&self, entry: RaftIndex, others: &[NodeId]) -> bool {
-        let has_not = |node| self.gone.get(node).is_some_and(|upto| *upto >= entry);
+    /// Whether all other members have discarded this entry, by their own word. Each has also told as of which committed entry it
+    /// knows which members, so that none is left out; one that repairs its own log tells as of none. Talkers that nobody names
+    /// do not count: one that was removed says no more.
+    fn is_gone_everywhere(&self, entry: RaftIndex) -> bool {
+        let node = self.damaged.cluster.node;
+        let others: Vec<_> = self.newest_membership().0.members().filter(|m| m.node != node).collect();
+        let has_told = |m: &Member| self.heard.voters.get(&m.node).is_some_and(|(at, _)| at.0 > 0);
+        let has_not = |m: &&Member| has_told(m) && self.gone.get(&m.node).is_some_and(|upto| *upto >= entry);
         !others.is_empty() && others.iter().all(has_not)
     }
 
     fn is_lost(&self, entry: RaftIndex) -> Error {
         let Damaged { why, cluster, .. } = &self.damaged;
         let what = format!(
-            "{why}; entry {entry}, which is damaged here, was discarded by all other replicas, so it cannot be repaired: \
-             remove node {node} from the cluster and add a new one",
+            "{why}; all other replicas have discarded entry {entry}, without which this cannot be repaired: remove node {node} from the cluster and add a new one",
             node = cluster.node
         );
         Error::caused(ErrorKind::Corrupt, what, why)
     }
 
-    /// Whom to ask.
+    /// The newest membership that is known, and the entry that it is of; empty if none is.
+    fn newest_membership(&self) -> (&Membership, RaftIndex) {
+        let told = self.told.as_ref().filter(|(at, _)| *at > self.membership_at);
+        told.map_or((&self.membership, self.membership_at), |(at, told)| (told, *at))
+    }
+
+    /// A member as the newest membership that names it has it.
+    fn member(&self, node: NodeId) -> Option<&Member> {
+        self.newest_membership().0.get(node).or_else(|| self.membership.get(node))
+    }
+
+    /// The replicas to ask.
     fn others(&self) -> Vec<NodeId> {
         let node = self.damaged.cluster.node;
-        let members = self.membership.members().map(|m| m.node);
-        members.chain(self.talkers.iter().copied()).filter(|n| *n != node).collect()
+        let members = self.newest_membership().0.members().map(|m| m.node);
+        let others: BTreeSet<NodeId> = members.chain(self.talkers.iter().copied()).collect();
+        others.into_iter().filter(|n| *n != node).collect()
     }
 
     fn post(&mut self, to: NodeId, head: Bytes) {
@@ -506,7 +575,7 @@ impl Repairing {
             from: cluster.node,
             from_directory: identity.directory,
             to,
-            to_directory: self.membership.get(to).map_or(DirectoryId(0), |m| m.directory),
+            to_directory: self.member(to).map_or(DirectoryId(0), |m| m.directory),
             head,
             bodies: Vec::new(),
             urgent: true,
@@ -514,7 +583,7 @@ impl Repairing {
     }
 
     /// The same checks as raft's messages go through.
-    fn receive(&mut self, envelope: Envelope) -> Result<(), Malformed> {
+    fn receive(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
         let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
         let Damaged { identity, cluster, .. } = &self.damaged;
         if log != identity.log || to != cluster.node || from == cluster.node || from.is_none() {
@@ -523,7 +592,7 @@ impl Repairing {
         if to_directory.0 != 0 && to_directory != identity.directory {
             return Err("it is for another directory: this node's disk was emptied or replaced");
         }
-        match self.membership.get(from) {
+        match self.member(from) {
             Some(member) if member.directory.0 != 0 && member.directory != from_directory => {
                 return Err("its sender's directory is not the one the cluster knows");
             }
@@ -537,8 +606,9 @@ impl Repairing {
         let (kind, body) = raft_codec::parse_head(&head)?;
         match kind {
             // It remembers nothing of the others, as one that has just started. One that waits for its answer would send it
-            // nothing, and it would hear of no leader.
+            // nothing, and it would hear of no leader. A candidate that has started again may say no more of its term than this.
             HeadKind::Hello => {
+                self.heard.term = self.heard.term.max(Extent::parse(&body)?.term);
                 let mut known = vec![0; Extent::BYTES + 8];
                 known.extend_from_slice(&self.membership.encode());
                 self.post(from, raft_codec::head(HeadKind::Known, &known));
@@ -557,15 +627,22 @@ impl Repairing {
                 *known = upto.max(*known);
             }
             HeadKind::Known if body.len() >= Extent::BYTES => {
-                self.heard.term = self.heard.term.max(Term(u64_at(&body, 0)));
+                let remembered = Extent::parse(&body[..Extent::BYTES])?.term;
+                self.heard.remembered = self.heard.remembered.max(remembered);
+                self.heard.term = self.heard.term.max(remembered);
                 if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode) {
-                    self.heard.voters.insert(from, voters_of(&membership));
+                    let at = RaftIndex(u64_at(&body, Extent::BYTES));
+                    if self.heard.voters.get(&from).is_none_or(|(before, _)| *before <= at) {
+                        self.heard.voters.insert(from, (at, voters_of(&membership)));
+                    }
+                    self.hear_of_members(at, membership);
                 }
             }
+            HeadKind::Removed => self.told_removed(from, &body)?,
             HeadKind::Raft => {
                 let (message, _) = raft_codec::decode_message(&body, bodies)?;
                 if message.from == from.0 && message.to == to.0 {
-                    self.hear(from, message.get_msg_type(), Term(message.term));
+                    self.hear(from, message.get_msg_type(), Term(message.term), now);
                 }
             }
             _ => {}
@@ -573,24 +650,73 @@ impl Repairing {
         Ok(())
     }
 
-    fn hear(&mut self, from: NodeId, kind: MessageType, term: Term) {
-        match kind {
+    /// Another replica has told who belongs to the cluster as of this committed entry.
+    fn hear_of_members(&mut self, at: RaftIndex, membership: Membership) {
+        if at > self.newest_membership().1 && membership.members().next().is_some() {
+            self.damaged.cluster.transport.members(&membership.members().cloned().collect::<Vec<_>>());
+            self.told = Some((at, membership));
+        }
+    }
+
+    /// A leader says that this replica is no member any more. As in a replica that takes part: one that knows less of the
+    /// log cannot know that, nor can one that was deposed before the last term that this replica was in.
+    fn told_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let notice = body.first_chunk::<16>().ok_or("notice is cut off")?;
+        let (committed, term) = (RaftIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
+        let node = self.damaged.cluster.node;
+        let (newest, at) = self.newest_membership();
+        let is_stranger = newest.get(from).is_none() && newest.get(node).is_some();
+        let leads_in = self.heard.leader.map_or(Term(0), |leader| leader.term);
+        let is_deposed = term < leads_in.max(self.heard.remembered);
+        if is_stranger || committed < at || is_deposed || term < self.disk_term()? {
+            return Err("a notice of removal from a node that cannot know");
+        }
+        let what = format!(
+            "node {node} takes no part any more: the leader says that it was removed from the cluster; its log is damaged, \
+             and nobody repairs it: {}",
+            self.damaged.why
+        );
+        tracing::warn!("{what}");
+        self.out = Some(Error::new(ErrorKind::Removed, what));
+        Ok(())
+    }
+
+    /// The highest term that this disk tells of. The first call reads all behind the damage.
+    fn disk_term(&mut self) -> Result<Term, Malformed> {
+        if self.disk_term.is_none() {
+            let wound = &self.treatment.mender.wound;
+            let newest =
+                newest_state(&self.damaged, wound).map_err(|_| "this disk's term could not be read")?;
+            self.disk_term = Some(newest.map_or(wound.anchor.1, |state| state.term.max(wound.anchor.1)));
+        }
+        Ok(self.disk_term.unwrap_or_default())
+    }
+
+    fn hear(&mut self, from: NodeId, kind: MessageType, term: Term, now: Moment) {
+        let term = match kind {
             // In the name of the term behind its own, which has not begun.
             MessageType::MsgRequestPreVote => {
-                let own = self.heard.own.entry(from).or_default();
-                *own = (*own).max(Term(term.0.saturating_sub(1)));
-                return;
+                self.heard.own.insert(from);
+                Term(term.0.saturating_sub(1))
             }
             MessageType::MsgRequestPreVoteResponse => return,
-            MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
-                if self.heard.leader.is_none_or(|(t, _)| t < term) =>
-            {
-                self.heard.leader = Some((term, from));
-            }
-            _ => {}
+            _ => term,
+        };
+        let is_leaders =
+            matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
+        if is_leaders && self.heard.leader.is_none_or(|leader| leader.term <= term) {
+            self.heard.leader = Some(Leader { term, node: from, at: now });
         }
         self.heard.term = self.heard.term.max(term);
     }
+}
+
+/// Term and vote that hold both what was learnt and what this replica's disk says. If that is of a later term, or of the same
+/// one with a vote, it stands. A vote in that term can have been lost all the same, so this replica votes for nobody else in it.
+fn binding(own: HardState, learnt: HardState, node: NodeId) -> HardState {
+    let holds = own.term > learnt.term || own.term == learnt.term && own.vote != 0;
+    let vote = if own.vote == 0 { node.0 } else { own.vote };
+    if holds { HardState { term: own.term, vote, ..learnt } } else { learnt }
 }
 
 /// An opening block with another hard state.
@@ -645,76 +771,5 @@ fn go_on_before(damaged: &Damaged, wound: &Wound, committed: &[Spare], state: Ha
     begin_segment(&*damaged.disk, damaged.identity.log, number, bytes, &blocks)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn no_op(raft: u64, term: u64) -> Spare {
-        let header = BlockHeader {
-            length: crate::store::block::BLOCK_HEADER_BYTES as u32,
-            batch_count: 0,
-            raft_index: RaftIndex(raft),
-            term: Term(term),
-            first: Index(7),
-            timestamp: crate::types::Timestamp(5),
-            record_count: 0,
-            durable_upto: 0,
-            body_digest: digest_of_bytes(&[]),
-            kind: Kind::NoOp,
-        };
-        (header, Vec::new())
-    }
-
-    /// Entries 10 to 12 are missing, and entry 13, of term 3, follows; whether they were superseded is in doubt.
-    fn in_doubt() -> Treatment {
-        let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
-        let mender = |wound| Mender::new(wound, Duration::from_secs(1), 1 << 20);
-        let doubt = Doubt { rivals: mender(wound.rivals()), why: None, contradiction: None };
-        let (opening, state_lost, is_suspected) = (None, false, false);
-        Treatment { mender: mender(wound), opening, state_lost, is_suspected, doubt: Some(doubt) }
-    }
-
-    fn rivals(treatment: &Treatment) -> (usize, bool) {
-        let doubt = treatment.doubt.as_ref().unwrap();
-        (doubt.rivals.spares().len(), doubt.is_settled())
-    }
-
-    #[test]
-    fn entries_that_need_not_be_committed_settle_no_doubt() {
-        let mut treatment = in_doubt();
-        let blocks = || vec![no_op(9, 2), no_op(10, 4), no_op(11, 4)];
-        treatment.take(blocks());
-        assert_eq!(rivals(&treatment), (0, false));
-        treatment.take_committed(blocks());
-        assert_eq!(rivals(&treatment), (3, true));
-        treatment.take_committed(vec![no_op(12, 4)]);
-        assert_eq!(rivals(&treatment), (3, true), "nothing more is taken");
-    }
-
-    /// Entries before it can have stood in the hole, and be acknowledged.
-    #[test]
-    fn contradiction_counts_once_all_before_it_is_there() {
-        let mut treatment = in_doubt();
-        treatment.take_committed(vec![no_op(12, 4)]);
-        assert_eq!(rivals(&treatment), (0, false));
-        treatment.take_committed(vec![no_op(9, 2), no_op(10, 2), no_op(11, 2), no_op(12, 4)]);
-        assert_eq!(rivals(&treatment), (4, true));
-    }
-
-    #[test]
-    fn segment_that_can_be_acknowledged_stays() {
-        let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
-        let goes = |raft, term, committed: &[Spare]| {
-            let base =
-                crate::store::segment::Base { raft: RaftIndex(raft), term: Term(term), next: Index(7) };
-            let committed: Vec<_> = committed.iter().map(|(header, _)| *header).collect();
-            wound.goes_with(base, &committed)
-        };
-        let committed = [no_op(9, 2), no_op(10, 2), no_op(11, 5)];
-        assert!(goes(13, 3, &committed) && goes(20, 4, &committed));
-        assert!(!goes(10, 2, &committed), "it begins in the hole, behind a committed entry");
-        assert!(goes(11, 3, &committed), "another entry is committed where it begins");
-        assert!(!goes(20, 5, &committed), "it begins in the term of the committed entries");
-    }
-}
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests;

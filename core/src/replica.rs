@@ -406,4 +406,4 @@ impl slog::Drain for ToTracing {
 }
 
 #[cfg(all(test, feature = "sim", not(loom)))]
-mod tests;
+pub(crate) mod tests;

@@ -80,7 +80,7 @@ impl Shared {
             self.published.hold(Some(repairing.refusal()));
             repairing.take_outgoing().into_iter().for_each(|envelope| transport.send(envelope));
             let now = self.watch.now();
-            self.queue.wait(Some(repairing.deadline(now).since(now)));
+            self.queue.wait(repairing.deadline(now).map(|at| at.since(now)));
         }
     }
 

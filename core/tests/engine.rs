@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use chiplog::{
-    Appended, BatchBuilder, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence, Start, Timestamp,
-    Viewer,
+    Appended, BatchBuilder, Codec, ErrorKind, FeedFrom, Index, Log, Options, ReadMode, Sequence, Start,
+    Timestamp, Viewer,
 };
 use std::time::Duration;
 
@@ -451,4 +451,34 @@ fn files_are_their_owners_unless_the_directory_admits_its_group() {
             names.iter().for_each(|path| assert_eq!(mode(path), dir.1, "{}", path.display()));
         }
     }
+}
+
+/// A batch of 130 KiB kept the window of 256 KiB that it was read in, and so did each feed: a server counted half of it.
+#[test]
+fn what_is_handed_on_without_a_mapping_keeps_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(4 << 20) };
+    let log = Log::open(dir.path(), options).unwrap();
+    for bytes in [100, 130 << 10, 140 << 10, 300 << 10, 10] {
+        log.append(&vec![7; bytes]).unwrap();
+    }
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut batches = Vec::new();
+    while let Some(batch) = reader.next_stored().unwrap() {
+        let is_alone = batch.bytes().is_unique();
+        assert!(is_alone || batch.bytes().len() > 256 << 10, "{} bytes", batch.bytes().len());
+        batches.push(batch);
+    }
+    assert_eq!(batches.len(), 5);
+    let mut feed = log.feed(FeedFrom::First).unwrap();
+    let mut count = 0;
+    while let Some(fed) = feed.next(200 << 10).unwrap() {
+        let (_, bodies) = fed.encode();
+        drop(fed);
+        assert!(bodies.iter().all(|body| body.is_unique()));
+        count += bodies.len();
+        feed.next_bytes().unwrap();
+        assert!(bodies.iter().all(|body| body.is_unique()));
+    }
+    assert!(count >= 5, "{count} bodies");
 }

@@ -94,7 +94,7 @@ impl Replica {
     ///
     /// Only questions before an election are answered: that promises nothing, whatever this disk holds.
     pub(super) fn tell_commit(&mut self, question: &Message) {
-        if question.get_msg_type() != MessageType::MsgRequestPreVote {
+        if question.get_msg_type() != MessageType::MsgRequestPreVote || planted!(43) {
             return;
         }
         let (commit, commit_term) = self.raw.raft.raft_log.commit_info();
@@ -134,7 +134,7 @@ impl Replica {
             MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse => {
                 message.commit = message.commit.min(self.durability.commit.0);
             }
-            MessageType::MsgHeartbeat => message.index = self.extent().last.0,
+            MessageType::MsgHeartbeat if !planted!(44) => message.index = self.extent().last.0,
             _ => {}
         }
         message

@@ -55,7 +55,7 @@ pub(super) struct Introduction {
 /// it has itself, and a term that was spoken of is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Extent {
-    pub(super) term: Term,
+    pub(crate) term: Term,
     pub(super) last: RaftIndex,
 }
 
@@ -69,7 +69,7 @@ impl Extent {
         b
     }
 
-    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let body: &[u8; Self::BYTES] = body.try_into().map_err(|_| "introduction has another length")?;
         Ok(Self { term: Term(u64_at(body, 0)), last: RaftIndex(u64_at(body, 8)) })
     }

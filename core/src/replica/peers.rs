@@ -127,7 +127,8 @@ impl Replica {
             return;
         }
         if right {
-            tracing::info!(node = %self.node(), "the cluster knows this directory");
+            // As loud as the word that it takes back.
+            tracing::warn!("node {} takes part after all: the cluster knows this directory", self.node());
             self.misplaced = None;
             return;
         }
@@ -141,11 +142,13 @@ impl Replica {
         self.misplaced = Some(Error::new(ErrorKind::Removed, what));
     }
 
-    /// A node whose directory the cluster does not know any more asks for votes: it can stop.
+    /// A node whose directory the cluster does not know any more asks for votes, or greets, as one does that repairs its log: it
+    /// can stop.
     fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
         let there = |m: &Member| m.directory == directory;
         let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
-        if !may_come && raft_message(head).is_some_and(|m| is_candidates(&m)) {
+        let greets = raft_codec::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
+        if !may_come && (greets || raft_message(head).is_some_and(|m| is_candidates(&m))) {
             self.tell_removed(from, directory);
         }
     }

@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const LOG: LogId = LogId(7);
-const LEADER: NodeId = NodeId(1);
-const DIRECTORY: DirectoryId = DirectoryId(11);
+pub(crate) const LOG: LogId = LogId(7);
+pub(crate) const LEADER: NodeId = NodeId(1);
+pub(crate) const DIRECTORY: DirectoryId = DirectoryId(11);
 
 /// Node 2, which is to join.
 pub(super) fn joining() -> Node {
@@ -48,7 +48,7 @@ fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
 }
 
 /// Node 2 on this disk. `bootstrap`: how it begins.
-pub(super) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
+pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
     let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
     node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
 }
@@ -67,22 +67,39 @@ fn node_on(disk: &SimDisk, options: Options) -> Node {
     Node::new(opened, options, Arc::new(Queue::new(limits, 0)), positions, 1, Moment::START).unwrap()
 }
 
-fn deliver(node: &mut Node, head: Bytes) {
-    let envelope = Envelope {
+/// An envelope for node 2 that carries this.
+pub(crate) fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -> Envelope {
+    Envelope {
         log: LOG,
-        from: LEADER,
-        from_directory: DIRECTORY,
+        from,
+        from_directory,
         to: NodeId(2),
         to_directory: DirectoryId(0),
         head,
         bodies: Vec::new(),
         urgent: false,
-    };
+    }
+}
+
+/// The directory of a voter beside node 2.
+pub(crate) fn directory_of(node: NodeId) -> DirectoryId {
+    if node == LEADER { DIRECTORY } else { DirectoryId(13) }
+}
+
+fn from_leader(head: Bytes) -> Envelope {
+    envelope(LEADER, DIRECTORY, head)
+}
+
+fn give(node: &mut Node, envelope: Envelope) {
     node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+}
+
+fn deliver(node: &mut Node, head: Bytes) {
+    give(node, from_leader(head));
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
 }
 
-fn append(index: u64, entries: Vec<Entry>) -> Message {
+pub(crate) fn append(index: u64, entries: Vec<Entry>) -> Message {
     let mut message = Message { from: LEADER.0, to: 2, term: 1, index, ..Message::default() };
     message.set_msg_type(MessageType::MsgAppend);
     message.log_term = 1;
@@ -90,7 +107,7 @@ fn append(index: u64, entries: Vec<Entry>) -> Message {
     message
 }
 
-fn entry_at(index: u64) -> Entry {
+pub(crate) fn entry_at(index: u64) -> Entry {
     Entry { index, term: 1, ..Entry::default() }
 }
 
@@ -197,10 +214,7 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
 
     // The leader's word that its log begins there is remembered as ever: it may discard more.
     node.turn(Moment::START, Work::default()).unwrap();
-    while let Some(job) = node.begin_sync(Moment::START) {
-        job.run().unwrap();
-        node.end_sync(Moment::START, &job).unwrap();
-    }
+    sync(&mut node);
     assert_eq!(
         node.writing.synced().commit,
         RaftIndex(50),
@@ -240,19 +254,15 @@ impl Wire {
 }
 
 /// Gives it a message, and does all that follows.
-fn turn(node: &mut Node, message: &Message) {
-    let envelope = Envelope {
-        log: LOG,
-        from: LEADER,
-        from_directory: DIRECTORY,
-        to: NodeId(2),
-        to_directory: DirectoryId(0),
-        head: raft_codec::encode_message(message).unwrap(),
-        bodies: Vec::new(),
-        urgent: false,
-    };
-    let work = Work { mail: [Mail::Message(envelope)].into(), ..Work::default() };
-    node.turn(Moment::START, work).unwrap();
+pub(crate) fn turn(node: &mut Node, message: &Message) {
+    let from = NodeId(message.from);
+    let head = raft_codec::encode_message(message).unwrap();
+    let mail = Mail::Message(envelope(from, directory_of(from), head));
+    node.turn(Moment::START, Work { mail: [mail].into(), ..Work::default() }).unwrap();
+    sync(node);
+}
+
+fn sync(node: &mut Node) {
     while let Some(job) = node.begin_sync(Moment::START) {
         job.run().unwrap();
         node.end_sync(Moment::START, &job).unwrap();
@@ -260,14 +270,14 @@ fn turn(node: &mut Node, message: &Message) {
 }
 
 /// A message of raft's from node 1.
-fn message(kind: MessageType, term: u64) -> Message {
+pub(crate) fn message(kind: MessageType, term: u64) -> Message {
     let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
     message.set_msg_type(kind);
     message
 }
 
 /// Makes node 2 a voter beside node 1, and beside node 3 if there are three voters. All of it is committed.
-fn become_voter(node: &mut Node, voters: usize) {
+pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     let directory = node.status(Moment::default()).directory;
     let all = [
         Member::voter(LEADER, DIRECTORY, ""),
@@ -289,6 +299,20 @@ fn become_voter(node: &mut Node, voters: usize) {
     entries.commit = last;
     turn(node, &entries);
     assert_eq!(node.replica.role(), Role::Follower);
+}
+
+/// Node 2, one of so many voters.
+fn voter_of(voters: usize) -> Node {
+    let mut node = joining();
+    become_voter(&mut node, voters);
+    node
+}
+
+/// Node 2, which leads so many voters in term 2.
+fn leader_of(voters: usize) -> Node {
+    let mut node = voter_of(voters);
+    lead(&mut node);
+    node
 }
 
 /// Has node 2, a voter, lead term 2 by node 1's vote.

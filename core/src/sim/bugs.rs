@@ -98,6 +98,8 @@ bugs! {
     40 "a body of another term is sent" by "body_of_another_term_is_not_sent",
     41 "followers remember another time of a session's last append",
     42 "introductions are not heard",
+    43 "a removed replica tells nobody what is committed" by "removed_leader_tells_what_is_committed",
+    44 "heartbeats do not tell how far a leader's disk is" by "set_back_disk_of_a_leader_stays_out",
     60 "a log that is closed ends at once, whatever is under way",
     61 "a sync that has ended on the other thread is not noted",
     62 "a feed gives more than what is committed",
@@ -109,6 +111,7 @@ bugs! {
     68 "a full queue drops its oldest message",
     69 "what was fetched to repair a log is not written",
     70 "entries that are here are said to be discarded",
+    71 "a question for committed entries is answered with others" by "committed_entries_alone_are_lent_as_committed",
 }
 
 #[cfg(test)]

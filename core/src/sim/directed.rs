@@ -17,8 +17,9 @@ use crate::batch::BatchBuilder;
 use crate::cluster::{Bootstrap, Role};
 #[cfg(test)]
 use crate::disk::Disk as _;
-use crate::disk::sim::SimDisk;
+use crate::disk::sim::{DiskState, SimDisk};
 use crate::error::ErrorKind;
+use crate::fetch::{Fetch, parse_blocks};
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::raft_codec::{self, HeadKind};
@@ -27,6 +28,7 @@ use crate::replica::snapshot_of;
 use crate::store::segment::{file_name, file_number};
 use crate::transport::{Envelope, Transport as _};
 use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
+use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
@@ -38,13 +40,16 @@ pub(super) type Scenario = (&'static str, fn() -> Check);
 /// All of them.
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("set_back_disk_stays_out", set_back_disk_stays_out),
+    ("set_back_disk_of_a_leader_stays_out", set_back_disk_of_a_leader_stays_out),
     ("leader_waits_until_its_removal_is_known", leader_waits_until_its_removal_is_known),
+    ("removed_leader_tells_what_is_committed", removed_leader_tells_what_is_committed),
     ("last_voter_remembers_that_it_is_alone", last_voter_remembers_that_it_is_alone),
     ("second_change_comes_with_the_commit_of_the_first", second_change_comes_with_the_commit_of_the_first),
     ("sole_voter_speaks_after_its_term_is_durable", sole_voter_speaks_after_its_term_is_durable),
     ("barrier_is_asked_again_after_a_jump", barrier_is_asked_again_after_a_jump),
     ("body_of_another_term_is_not_sent", body_of_another_term_is_not_sent),
     ("another_directory_is_not_heard", another_directory_is_not_heard),
+    ("committed_entries_alone_are_lent_as_committed", committed_entries_alone_are_lent_as_committed),
     ("full_cluster_takes_a_discard", full_cluster_takes_a_discard),
     ("replica_without_room_is_silent_and_goes_on", replica_without_room_is_silent_and_goes_on),
     ("follower_on_a_slow_link_gets_nothing_twice", follower_on_a_slow_link_gets_nothing_twice),
@@ -212,6 +217,19 @@ impl Stage {
         Ok((leader, other))
     }
 
+    /// A node that is off starts on an older state of its disk, and hears what the others know of it.
+    fn start_set_back(&mut self, node: NodeId, old: DiskState) -> Check {
+        let disk = SimDisk::new(old.crash(|_| 0));
+        disk.forget_history();
+        if let Some(host) = self.world.hosts.get_mut(&node) {
+            host.loses(disk, Maimed::SetBack);
+        }
+        self.world.start(node)?;
+        self.until("it was told what the others know of it", |w| {
+            w.machine(node).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
+        })
+    }
+
     /// The power fails, and nothing that was not synced is left. The host comes back when it is started.
     fn cut_power(&mut self, node: NodeId) -> Check {
         let Some(host) = self.world.hosts.get_mut(&node) else { return Ok(()) };
@@ -238,15 +256,26 @@ fn set_back_disk_stays_out() -> Check {
     let Some((_, old)) = old.into_iter().find(|(node, _)| *node == third) else { return Ok(()) };
     // A leader would tell the replica by its commit: so nobody leads by the time that it starts.
     stage.pass(ELECTION_TIMEOUT * 3)?;
-    let disk = SimDisk::new(old.crash(|_| 0));
-    disk.forget_history();
-    if let Some(host) = stage.world.hosts.get_mut(&third) {
-        host.loses(disk, Maimed::SetBack);
-    }
-    stage.world.start(third)?;
-    stage.until("it was told what the others know of it", |w| {
-        w.machine(third).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
-    })?;
+    stage.start_set_back(third, old)?;
+    stage.world.network.open();
+    stage.isolate(second);
+    stage.pass(ELECTION_TIMEOUT * 10)
+}
+
+/// The same of a leader's disk, and the others remember that from its heartbeats alone: a leader acknowledges nothing.
+fn set_back_disk_of_a_leader_stays_out() -> Check {
+    let mut stage = Stage::new(3, 0)?;
+    stage.append()?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    let first = stage.leader()?;
+    let second = stage.other(&[first])?;
+    let third = stage.other(&[first, second])?;
+    let Some(old) = stage.world.hosts.get(&first).map(|host| host.disk.state()) else { return Ok(()) };
+    stage.isolate(third);
+    stage.append()?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    stage.cut_power(first)?;
+    stage.start_set_back(first, old)?;
     stage.world.network.open();
     stage.isolate(second);
     stage.pass(ELECTION_TIMEOUT * 10)
@@ -269,8 +298,7 @@ fn leader_waits_until_its_removal_is_known() -> Check {
 
 /// As above, and the walls stand until the leader steps down. It is a follower then, brings its removal into force, and has to
 /// tell the other one that this is committed.
-#[cfg(test)]
-fn leader_that_steps_down_tells_what_is_committed() -> Check {
+fn removed_leader_tells_what_is_committed() -> Check {
     let mut stage = Stage::new(2, 0)?;
     let (_, other) = stage.remove_leader_unheard()?;
     stage.pass(ELECTION_TIMEOUT * 4)?;
@@ -476,7 +504,11 @@ impl Follower {
 
     /// Takes a message, and does all that follows.
     fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
-        let head = raft_codec::encode_message(message).map_err(str::to_owned)?;
+        self.gets(raft_codec::encode_message(message).map_err(str::to_owned)?, directory)
+    }
+
+    /// Takes what is not raft's as well.
+    fn gets(&mut self, head: Bytes, directory: DirectoryId) -> Check {
         self.0.deliver(Envelope {
             log: LOG,
             from: LEADER,
@@ -590,14 +622,29 @@ fn another_directory_is_not_heard() -> Check {
     Ok(())
 }
 
+/// A replica that repairs its log replaces a superseded end by what it is told is committed.
+fn committed_entries_alone_are_lent_as_committed() -> Check {
+    let mut follower = Follower::new()?;
+    let entries = (1..=5).map(entry).collect();
+    follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
+    let anchor = (RaftIndex(5), Term(1));
+    let fetch = Fetch { first: RaftIndex(2), last: RaftIndex(5), anchor, bytes_max: 1 << 20 };
+    follower.gets(fetch.encode_committed(), DIRECTORY)?;
+    let answer = follower.0.take_outgoing().into_iter().find_map(|envelope| {
+        let (kind, body) = raft_codec::parse_head(&envelope.head).ok()?;
+        (kind == HeadKind::Committed).then(|| parse_blocks(&body, envelope.bodies))
+    });
+    let given: Option<Vec<u64>> =
+        answer.and_then(Result::ok).map(|blocks| blocks.iter().map(|(h, _)| h.raft_index.0).collect());
+    match given {
+        Some(given) if given == [2, 3] => Ok(()),
+        given => Err(format!("of five entries, of which three are committed, it gives {given:?}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn removed_leader_answers_until_the_others_know() {
-        assert_eq!(leader_that_steps_down_tells_what_is_committed(), Ok(()));
-    }
 
     #[test]
     fn missing_segment_is_repaired_whatever_its_number() {

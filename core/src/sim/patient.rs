@@ -78,7 +78,8 @@ impl Patient {
         &self.outbox
     }
 
-    pub(super) fn deadline(&self, now: Moment) -> Moment {
+    /// When it has to be called at the latest, if there is something left to do.
+    pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
         self.repairing.deadline(now)
     }
 

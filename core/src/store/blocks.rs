@@ -16,6 +16,12 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+/// Read at a time without a mapping by those who walk along; larger blocks are read whole.
+pub(crate) const WINDOW_BYTES: usize = 256 << 10;
+
+/// A batch that is handed on may keep so many other bytes of its block in memory.
+const BESIDES_BYTES_MAX: usize = 2 * BLOCK_HEADER_BYTES;
+
 const SHORT: Malformed = "the file ends before its last block";
 
 /// Written bytes of a segment: a place in its mapping, or a copy.
@@ -55,6 +61,16 @@ impl Slice {
                 Self::Mapped { data: data.clone(), range: range.start + part.start..range.start + part.end }
             }
             Self::Copied(bytes) => Self::Copied(bytes.slice(part)),
+        }
+    }
+
+    /// The same bytes, a part of a block of so many. Copied where they would keep others in memory, besides a block's head.
+    pub(crate) fn apart_from(&self, block: usize) -> Self {
+        match self {
+            Self::Copied(bytes) if bytes.len() + BESIDES_BYTES_MAX < block.max(WINDOW_BYTES) => {
+                Self::Copied(Bytes::copy_from_slice(bytes))
+            }
+            kept => kept.clone(),
         }
     }
 
@@ -149,6 +165,11 @@ impl Blocks {
         Ok(bytes)
     }
 
+    /// Lets go of what `pread` brought.
+    pub(crate) fn let_go(&mut self) {
+        self.window = (0, Bytes::new());
+    }
+
     /// An error at an offset of the segment.
     pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
         Error::corrupt(&self.data.path, offset as u64, why)
@@ -173,7 +194,11 @@ impl Blocks {
                         io::ErrorKind::UnexpectedEof => self.corrupt(at, SHORT),
                         _ => Error::io("read", &self.data.path, e),
                     })?;
-                    self.window = (at, bytes.into());
+                    let bytes = Bytes::from(bytes);
+                    if bytes.len() > self.window_bytes {
+                        return Ok(Slice::Copied(bytes)); // kept only by the one that asked for it
+                    }
+                    self.window = (at, bytes);
                 }
                 let (from, window) = &self.window;
                 Ok(Slice::Copied(window.slice(at - from..at - from + length)))

@@ -6,16 +6,13 @@
 //! - it leaves a segment only at that segment's end: what is written there and not committed yet is still to come.
 
 use super::block::BlockHeader;
-use super::blocks::{Blocks, Located, Slice};
+use super::blocks::{Blocks, Located, Slice, WINDOW_BYTES};
 use super::places::{Found, Place, Places};
 use super::segment::{Segment, SegmentData, Segments, Source};
 use crate::batch::{Malformed, u32_at};
 use crate::error::{Error, Result};
 use crate::types::Index;
 use std::sync::Arc;
-
-/// Read at a time without a mapping; larger blocks are read whole.
-const WINDOW_BYTES: usize = 256 << 10;
 
 /// A place in the sequence of committed blocks.
 #[derive(Debug)]
@@ -76,6 +73,11 @@ impl Cursor {
     pub(crate) fn load_whole(&mut self, block: &Located) -> Result<Slice> {
         let readable = self.segment().readable();
         self.blocks.load(block, readable)
+    }
+
+    /// Lets go of what was read without a mapping.
+    pub(crate) fn let_go(&mut self) {
+        self.blocks.let_go();
     }
 
     /// Remembers, for look-ups, what [`load`](Self::load) showed of the block.

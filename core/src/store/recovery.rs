@@ -305,7 +305,8 @@ fn missing(files: &Files<'_>, next: &Segment) -> Error {
 fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Proven, usize)> {
     let mut scanner = opened.scanner();
     let mut walk = Walk::new(opened);
-    let mut past = Past { learner: learner.anew(), to: index };
+    let mut learner = learner.anew();
+    let mut past = Past { learner: &mut *learner, to: index };
     let why = walk.run(&mut scanner, &mut past)?.unwrap_or("the segment ends here");
     if walk.end.raft != index {
         let what =
@@ -317,9 +318,9 @@ fn as_of(opened: &Opened, index: RaftIndex, learner: &dyn Learn) -> Result<(Prov
 }
 
 /// Learns no further than to an entry.
-struct Past<'a> {
-    learner: Box<dyn Learn + 'a>,
-    to: RaftIndex,
+pub(crate) struct Past<'a> {
+    pub(crate) learner: &'a mut (dyn Learn + 'a),
+    pub(crate) to: RaftIndex,
 }
 
 impl Learn for Past<'_> {
@@ -516,8 +517,8 @@ mod tests {
 
     #[test]
     fn past_learns_up_to_its_entry() {
-        let chain = Chain { end: base(5, 2, 30), to: base(9, 3, 90) };
-        let mut past = Past { learner: Box::new(chain), to: RaftIndex(7) };
+        let mut chain = Chain { end: base(5, 2, 30), to: base(9, 3, 90) };
+        let mut past = Past { learner: &mut chain, to: RaftIndex(7) };
         for (raft, is_taken) in [(6, true), (7, true), (8, false)] {
             let learnt = past.learn(&block(raft, 2, 30, 0, Kind::NoOp), &[]);
             assert_eq!(learnt.is_ok(), is_taken, "entry {raft}");

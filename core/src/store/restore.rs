@@ -1,5 +1,6 @@
 //! Restore: segment files as a whole, put back for a replica that does not open. A header that is lost, a length that is
-//! lost, and a new segment that goes on at an earlier entry.
+//! lost, and a new segment that goes on at an earlier entry. A file that another one takes the place of is kept under
+//! another name until the log opens.
 //!
 //! Invariant: a file has its name `*.seg` only once all of it is durable.
 //!
@@ -94,6 +95,29 @@ pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -
     };
     put_in_place(disk, &header, keep).map_err(io)?;
     Ok(true)
+}
+
+/// The end of the name of a segment file that another one took the place of.
+const ASIDE: &str = ".aside";
+
+/// Gives a segment file another name, if it is there, so that another one can take its place.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn set_aside(disk: &dyn Disk, number: u64) -> Result<()> {
+    let (name, aside) = (file_name(number), format!("{number:020}{ASIDE}"));
+    // One that is aside was there first: what stands in its place was made by a repair.
+    let is_first = disk.open(&aside, false).is_err();
+    match if is_first { disk.rename(&name, &aside) } else { disk.remove(&name) } {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io("set aside", &disk.path().join(&name), e)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file is one that was [`set_aside`].
+pub(crate) fn is_aside(name: &str) -> bool {
+    let number = name.strip_suffix(ASIDE).and_then(|n| n.parse().ok());
+    number.is_some_and(|number: u64| name == format!("{number:020}{ASIDE}"))
 }
 
 /// Makes a segment file that begins with `blocks`, the first of which is its opening. The file has its name only once all

@@ -43,6 +43,13 @@ pub(crate) struct Base {
     pub(crate) next: Index,
 }
 
+impl Base {
+    /// Where a segment begins, by its footer.
+    pub(crate) fn before(footer: &Footer) -> Self {
+        Self { raft: footer.base_raft, term: footer.base_term, next: footer.first }
+    }
+}
+
 /// What a segment holds so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
@@ -91,7 +98,6 @@ impl Segment {
 
     /// A segment as its footer describes it.
     pub(crate) fn sealed(footer: &Footer, bytes: u32) -> Self {
-        let base = Base { raft: footer.base_raft, term: footer.base_term, next: footer.first };
         let extent = Extent {
             end: Base { raft: footer.last_raft, term: footer.last_term, next: footer.next },
             data_end: footer.data_end as usize,
@@ -102,7 +108,7 @@ impl Segment {
                 crc: footer.index_crc,
             },
         };
-        Self::new(footer.number, footer.id, bytes, base, footer.first_timestamp, extent)
+        Self::new(footer.number, footer.id, bytes, Base::before(footer), footer.first_timestamp, extent)
     }
 
     fn new(number: u64, id: SegmentId, bytes: u32, base: Base, first: Timestamp, extent: Extent) -> Self {

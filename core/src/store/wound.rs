@@ -14,6 +14,10 @@
 //! Writing in place is no danger to what is sound: only sectors that differ from what they should be are written, and
 //! a sector is written whole or not at all; a crash in the middle leaves a wound again, which is found again.
 //!
+//! An opening block that is gone is made again of what stands in the segment before. A conflict can have cut off that
+//! one's end, and it does not say where: so the entry that it has there counts only once another replica has it as well, or it
+//! is known committed ([`Wound::begin_behind`]).
+//!
 //! Invariants:
 //! - nothing is written but inside a range that failed its checks, and nothing but what was checked;
 //! - `durable_upto` of what is put back says no more than the block before it said: never more than was true.
@@ -40,6 +44,10 @@ use std::sync::Arc;
 
 /// An entry to be put back: its header as it travels, and its body in pieces, all of it checked.
 pub(crate) type Spare = (BlockHeader, Vec<Bytes>);
+
+/// Why an opening is not made of a segment before it.
+const BEGINNING_LOST: Malformed = "the segment before ends in entries that were cut off, so nothing tells where this one began: \
+                                   remove this node from the cluster, and add a new one with an empty directory";
 
 /// What a hard state block takes in a file.
 const HARD_STATE_STRIDE: usize = padded(BLOCK_HEADER_BYTES + HARD_STATE_BYTES);
@@ -76,6 +84,12 @@ pub(crate) struct Wound {
     pub(crate) from: usize,
     pub(crate) to: Option<usize>,
     before: Point,
+    /// Whether that is the entry before the hole.
+    basis: Basis,
+    /// The last entry that what stands before the hole says is committed.
+    committed: RaftIndex,
+    /// The segment that an opening which is gone is made of.
+    pub(crate) made_of: Option<u64>,
     /// The last entry that is missing; the one before the hole when none is.
     pub(crate) upto: RaftIndex,
     /// An entry at the end of the hole or just behind it, with its term: who has it too has the same entries before.
@@ -89,6 +103,16 @@ pub(crate) struct Wound {
     pub(crate) why: Malformed,
 }
 
+/// Whether an entry is the one before a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    Sure,
+    /// It stands in the segment before, which can have been cut off further ahead.
+    Presumed,
+    /// Others have another one there.
+    Refuted,
+}
+
 /// Goes along a segment's blocks, a piece at a time.
 #[derive(Debug)]
 pub(crate) struct Probe {
@@ -97,6 +121,8 @@ pub(crate) struct Probe {
     scanner: Scanner,
     pub(crate) at: usize,
     before: Point,
+    /// The last entry that the blocks so far say is committed.
+    committed: RaftIndex,
     piece: usize,
     forgotten: usize,
 }
@@ -132,7 +158,7 @@ impl Probe {
             durable_upto: 0,
         };
         let (at, forgotten) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-        Ok(Self { place, file, scanner, at, before, piece, forgotten })
+        Ok(Self { place, file, scanner, at, before, committed: RaftIndex(0), piece, forgotten })
     }
 
     /// Looks at about one piece more.
@@ -152,6 +178,7 @@ impl Probe {
             }
             match self.sound_block(self.at, self.before)? {
                 Ok((header, after)) => {
+                    self.committed = self.committed.max(self.commit_of(self.at)?);
                     self.at += header.stride();
                     self.before = after;
                 }
@@ -196,6 +223,12 @@ impl Probe {
             }
             None => false,
         }
+    }
+
+    /// The last entry that the block at `at`, which is sound, says is committed.
+    fn commit_of(&mut self, at: usize) -> Result<RaftIndex> {
+        let Found::Block(header, body) = self.scanner.block(at)? else { return Ok(RaftIndex(0)) };
+        Ok(state_of(&header, body).map_or(RaftIndex(0), |state| state.commit))
     }
 
     /// The block at `at`, if it is sound and follows `before`, and what is known behind it.
@@ -259,13 +292,28 @@ impl Probe {
         if upto < self.before.raft {
             return Ok(None);
         }
+        let seen = self.headers(from..to.unwrap_or(upper), upto)?;
         if from == SEGMENT_HEADER_BYTES && self.place.base.is_none() {
             // Only the opening block is gone, as far as can be told from here.
             self.before = Point { raft: upto, ..self.before };
         }
-        let seen = self.headers(from..to.unwrap_or(upper), upto)?;
         let (place, before, indexed) = (self.place.clone(), self.before, Vec::new());
-        let mut wound = Wound { place, from, to, before, upto, anchor, next, indexed, seen, why };
+        let (basis, committed, made_of) = (Basis::Sure, self.committed, None);
+        let mut wound = Wound {
+            place,
+            from,
+            to,
+            before,
+            basis,
+            committed,
+            made_of,
+            upto,
+            anchor,
+            next,
+            indexed,
+            seen,
+            why,
+        };
         wound.keep_index(self.index()?);
         Ok(Some(wound))
     }
@@ -324,30 +372,30 @@ impl Probe {
     /// # Errors
     /// `Io`.
     pub(crate) fn state_follows(&mut self, at: usize) -> Result<bool> {
-        Ok(self.states(at)?.next().is_some())
+        Ok(self.states(at)?.iter().any(|(is_whole, _)| *is_whole))
     }
 
-    /// The hard states that the sound blocks from `at` on hold, those of an opening included.
+    /// Terms and votes that the sound headers from `at` on tell of. The first: it is a hard state, which can be that of an
+    /// opening; else only the term of a block is known.
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn states(&mut self, at: usize) -> Result<impl Iterator<Item = HardState> + use<>> {
+    pub(crate) fn states(&mut self, at: usize) -> Result<Vec<(bool, HardState)>> {
         let (id, limit) = (self.place.id, self.scanner.limit());
         let mut at = at.next_multiple_of(BLOCK_HEADER_BYTES);
         let mut states = Vec::new();
         while at + BLOCK_HEADER_BYTES <= limit {
-            if let Ok(header) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, id)
-                && matches!(header.kind, Kind::HardState | Kind::Opening)
-                && let Found::Block(header, body) = self.scanner.block(at)?
-            {
-                states.extend(match header.kind {
-                    Kind::Opening => Opening::parse(body).ok().map(|opening| opening.hard_state),
-                    _ => HardState::parse(body).ok(),
-                });
+            if let Ok(header) = BlockHeader::parse(self.scanner.bytes(at, BLOCK_HEADER_BYTES)?, id) {
+                let state = match self.scanner.block(at)? {
+                    Found::Block(header, body) => state_of(&header, body),
+                    _ => None,
+                };
+                let of_term = HardState { term: header.term, vote: 0, commit: RaftIndex(0) };
+                states.push((state.is_some(), state.unwrap_or(of_term)));
             }
             at += BLOCK_HEADER_BYTES;
         }
-        Ok(states.into_iter())
+        Ok(states)
     }
 
     /// The block index that the file holds, if it does and it is sound.
@@ -382,7 +430,7 @@ impl Point {
 
 impl Wound {
     /// A hole behind entry `before`, just before the entry `anchor`.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "sim", not(loom)))]
     pub(crate) fn of_entries(before: (RaftIndex, Term), anchor: (RaftIndex, Term)) -> Self {
         let place = Place { number: 1, id: SegmentId(1), bytes: 1 << 20, base: None, end: None };
         let next = Index(7);
@@ -396,7 +444,59 @@ impl Wound {
         };
         let (from, to, upto) = (8192, Some(12288), RaftIndex(anchor.0.0 - 1));
         let (indexed, seen) = (Vec::new(), Vec::new());
-        Self { place, from, to, before, upto, anchor, next, indexed, seen, why: "test" }
+        let (basis, committed, made_of) = (Basis::Sure, RaftIndex(0), None);
+        Self {
+            place,
+            from,
+            to,
+            before,
+            basis,
+            committed,
+            made_of,
+            upto,
+            anchor,
+            next,
+            indexed,
+            seen,
+            why: "test",
+        }
+    }
+
+    /// The last entry behind which this segment can have begun, if its opening is gone: all entries in it come later.
+    pub(crate) fn latest_beginning(&self) -> RaftIndex {
+        let entry = self.seen.iter().map(|e| RaftIndex(e.raft_index.0 - 1)).min();
+        entry.map_or(self.upto, |entry| entry.min(self.upto))
+    }
+
+    /// The opening that is gone is made of what segment `number` says behind the entry before the hole. `committed`: as far
+    /// as that segment says: no conflict cuts off what is committed. Unless the entry `is_sure`, or a block behind the hole
+    /// repeats it, others have to say that it is that one: two logs that have the same entry are the same before it.
+    pub(crate) fn begin_behind(&mut self, number: u64, committed: RaftIndex, is_sure: bool) {
+        self.made_of = Some(number);
+        self.committed = committed;
+        let at_end = self.anchor == (self.before.raft, self.before.term);
+        let is_sure = is_sure || at_end || self.before.raft <= committed;
+        self.basis = if is_sure { Basis::Sure } else { Basis::Presumed };
+    }
+
+    /// The entry before the hole, if it is not known whether it is that one.
+    pub(crate) fn presumed(&self) -> Option<RaftIndex> {
+        (self.basis == Basis::Presumed).then_some(self.before.raft)
+    }
+
+    pub(crate) fn is_refuted(&self) -> bool {
+        self.basis == Basis::Refuted
+    }
+
+    /// Another replica has this entry where one is [`Self::presumed`].
+    pub(crate) fn compare(&mut self, header: &BlockHeader) {
+        self.basis = if header.term == self.before.term { Basis::Sure } else { Basis::Refuted };
+    }
+
+    /// Whether the entry before the hole is surely that one, or one of these committed entries.
+    pub(crate) fn is_founded(&self, committed: &[BlockHeader]) -> bool {
+        let (raft, term) = (self.before.raft, self.before.term);
+        self.basis == Basis::Sure || committed.iter().any(|h| (h.raft_index, h.term) == (raft, term))
     }
 
     /// The path of the file, for messages.
@@ -428,12 +528,21 @@ impl Wound {
     }
 
     /// The question what is committed from the entry before the hole through the one at its end. It is asked for committed
-    /// entries alone, so no entry has its anchor.
+    /// entries alone, so no entry has its anchor. The one before the hole is sound, and asked for all the same, unless it is
+    /// known committed: only if it is the committed one do the entries behind it belong to this log ([`Self::following`]). If
+    /// the others have discarded it, that cannot be told, and nothing is replaced.
     pub(crate) fn rivals(&self) -> Self {
-        let raft = RaftIndex(self.before.raft.0.saturating_sub(1));
+        // Nothing need ever be committed behind the hole.
+        let asked = u64::from(!self.is_before_committed() || self.anchor.0 <= self.before.raft);
+        let raft = RaftIndex(self.before.raft.0.saturating_sub(asked));
         let before = Point { raft, ..self.before };
         let upto = self.anchor.0.max(raft.next());
-        Self { before, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
+        Self { before, basis: Basis::Sure, upto, anchor: (upto, Term(u64::MAX)), ..self.clone() }
+    }
+
+    /// Whether the entry before the hole is known committed here. Where the log begins, there is none.
+    fn is_before_committed(&self) -> bool {
+        self.before.raft <= self.committed
     }
 
     /// Whether this entry, which is committed, says that the one at the end of the hole never was and never will be: it
@@ -457,7 +566,7 @@ impl Wound {
     /// committed itself.
     pub(crate) fn following<'a>(&self, committed: &'a [Spare]) -> &'a [Spare] {
         let term = |at: RaftIndex| committed.iter().find(|(h, _)| h.raft_index == at).map(|(h, _)| h.term);
-        let follows = self.before.raft.0 == 0 || term(self.before.raft) == Some(self.before.term);
+        let follows = self.is_before_committed() || term(self.before.raft) == Some(self.before.term);
         let first = committed.iter().position(|(h, _)| h.raft_index == self.first());
         first.filter(|_| follows).and_then(|n| committed.get(n..)).unwrap_or_default()
     }
@@ -490,6 +599,9 @@ impl Wound {
         spares: &[Spare],
         state: Option<HardState>,
     ) -> Result<Vec<u8>, Malformed> {
+        if self.basis != Basis::Sure {
+            return Err(BEGINNING_LOST);
+        }
         if state.is_some() {
             // The log is not open, so nobody reads it, and the state needs the room between the entries.
             return self.fill_at(&self.indexed, opening, spares, state);
@@ -572,6 +684,15 @@ impl Wound {
     /// `Io`; `Corrupt`: the device does not give back what was written.
     pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
         write_differing(disk, self.place.number, self.from, bytes)
+    }
+}
+
+/// The hard state that a block holds.
+fn state_of(header: &BlockHeader, body: &[u8]) -> Option<HardState> {
+    match header.kind {
+        Kind::Opening => Opening::parse(body).ok().map(|opening| opening.hard_state),
+        Kind::HardState => HardState::parse(body).ok(),
+        _ => None,
     }
 }
 

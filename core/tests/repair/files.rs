@@ -1,21 +1,18 @@
 //! Segment files that are missing or too short when a replica is opened.
 
-use super::trio::{NO_SCRUB, NODES, SCRUB, Trio};
+use super::trio::{NO_SCRUB, NODES, SCRUB, SEGMENT_HEADER_BYTES, Trio, flip, wait};
 use chiplog::disk::sim::{Damage, Image, SimDisk};
 use chiplog::{Bootstrap, ErrorKind, NodeId, Role};
 
 /// A voter whose segment file is gone, or too short, ended instead of fetching it.
 #[test]
 fn missing_and_shortened_segments_are_fetched_from_others() {
-    let mut trio = Trio::new();
-    trio.append(150, 4000);
-    let victim = trio.follower();
-    trio.stop(victim);
+    let (mut trio, victim) = Trio::with_one_stopped(150, 4000);
     let names = trio.segments(victim);
     assert!(names.len() >= 5, "{names:?}");
     let image = trio.disk(victim).visible();
     type Harm<'a> = &'a dyn Fn(&mut Image);
-    let cases: [(&str, Harm<'_>); 9] = [
+    let cases: [(&str, Harm<'_>); 10] = [
         ("one is gone", &|image| assert!(image.remove(&names[2]))),
         ("one is empty", &|image| assert!(image.damage(&names[2], &Damage::Shorten { len: 0 }))),
         ("one ends in its header", &|image| assert!(image.damage(&names[1], &Damage::Shorten { len: 700 }))),
@@ -39,6 +36,11 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
         ("one is gone, and the next one ends in its header", &|image| {
             assert!(image.remove(&names[1]));
             assert!(image.damage(&names[2], &Damage::Shorten { len: 700 }));
+        }),
+        ("one is gone, and the next one does not tell where it begins", &|image| {
+            assert!(image.remove(&names[1]));
+            assert!(image.damage(&names[2], &flip(SEGMENT_HEADER_BYTES + 70)));
+            assert!(image.damage(&names[2], &Damage::Shorten { len: 30_011 }));
         }),
     ];
     for (what, harm) in cases {
@@ -68,28 +70,74 @@ fn missing_and_shortened_segments_are_fetched_from_others() {
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
 }
 
+/// The file behind one that is gone was removed as soon as its opening was damaged, with all its sound blocks, before anybody was
+/// known to have them.
+#[test]
+fn file_with_sound_blocks_stays_until_the_log_opens() {
+    for has_footer in [true, false] {
+        let (mut trio, victim) = Trio::with_one_stopped(150, 4000);
+        let names = trio.segments(victim);
+        let mut image = trio.disk(victim).visible();
+        assert!(image.remove(&names[1]));
+        let name = &names[2];
+        assert!(image.damage(name, &flip(SEGMENT_HEADER_BYTES + 70)));
+        let file = image.file(name).unwrap();
+        if !has_footer {
+            assert!(image.damage(name, &Damage::Shorten { len: 30_011 }));
+        }
+        let sound = image.file(name).unwrap().len();
+        trio.disks[victim as usize - 1] = SimDisk::new(image);
+        trio.network.disconnect(NodeId(victim));
+        trio.start(victim, SCRUB);
+        assert_eq!(trio.log(victim).status().role, Role::Repairing);
+        let kept = if has_footer { name.clone() } else { name.replace(".seg", ".aside") };
+        let is_kept = |trio: &Trio| {
+            trio.disk(victim).visible().file(&kept).is_some_and(|kept| kept[..sound] == file[..sound])
+        };
+        assert!(is_kept(&trio));
+        // Again, as after a crash.
+        trio.stop(victim);
+        trio.start(victim, SCRUB);
+        assert!(is_kept(&trio));
+        trio.network.connect(NodeId(victim));
+        wait("the repair", || trio.log(victim).status().role == Role::Follower);
+        wait("sound files", || trio.is_sound(victim));
+        let image = trio.disk(victim).visible();
+        assert!(!image.names().any(|n| n.ends_with(".aside")));
+        let behind = SEGMENT_HEADER_BYTES as usize + 4096;
+        let is_same = image.file(name).unwrap()[behind..] == file[behind..];
+        assert_eq!(is_same, has_footer);
+        trio.append(5, 1000);
+        assert_eq!(trio.read(victim), Ok(()));
+    }
+}
+
 /// Nothing tells what a replica had acknowledged, or whom it had voted for, in a last segment that is gone.
 #[test]
 fn lost_last_segment_is_refused() {
-    let mut trio = Trio::new();
-    trio.append(100, 4000);
-    let victim = trio.follower();
-    trio.stop(victim);
+    let (mut trio, victim) = Trio::with_one_stopped(100, 4000);
     let names = trio.segments(victim);
     let image = trio.disk(victim).visible();
-    let last = names.last().unwrap();
-    let cases: [&dyn Fn(&mut Image); 3] = [
-        &|image| assert!(image.remove(last)),
-        &|image| assert!(image.damage(last, &Damage::Shorten { len: 4096 + 700 })),
-        &|image| assert!(image.damage(last, &Damage::Shorten { len: 0 })),
+    let [.., before, last] = &names[..] else { panic!("{names:?}") };
+    type Harm<'a> = &'a dyn Fn(&mut Image);
+    let cases: [(&str, Harm<'_>); 4] = [
+        (last, &|image| assert!(image.remove(last))),
+        (last, &|image| assert!(image.damage(last, &Damage::Shorten { len: 4096 + 700 }))),
+        (last, &|image| assert!(image.damage(last, &Damage::Shorten { len: 0 }))),
+        // And nothing tells where a segment ended if the next one, the last, does not tell where it began.
+        (before, &|image| {
+            assert!(image.remove(before));
+            assert!(image.damage(last, &flip(SEGMENT_HEADER_BYTES + 70)));
+        }),
     ];
-    for harm in cases {
+    for (lost, harm) in cases {
         let mut harmed = image.clone();
         harm(&mut harmed);
         trio.disks[victim as usize - 1] = SimDisk::new(harmed);
         let error = trio.open(victim, Bootstrap::Existing, NO_SCRUB).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         let error = error.to_string();
-        assert!(error.contains(last) && error.contains("remove this node"), "{error}");
+        assert!(error.contains(lost) && error.contains("remove this node"), "{error}");
+        assert_eq!(error.contains("opening of the segment behind it"), lost == before, "{error}");
     }
 }

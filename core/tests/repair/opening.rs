@@ -12,10 +12,7 @@ use std::time::Duration;
 
 #[test]
 fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before() {
-    let mut trio = Trio::new();
-    trio.append(70, 4000);
-    let victim = trio.follower();
-    trio.stop(victim);
+    let (mut trio, victim) = Trio::with_one_stopped(70, 4000);
     trio.hurt(victim, -1, |blocks| {
         vec![flip(nth(blocks, DATA, 0).0 + 20), flip(nth(blocks, DATA, 3).0 + 70)]
     });
@@ -44,10 +41,7 @@ fn a_log_that_does_not_open_for_damage_repairs_itself_and_takes_no_part_before()
 
 #[test]
 fn a_repairing_replica_does_not_vote() {
-    let mut trio = Trio::new();
-    trio.append(70, 4000);
-    let victim = trio.follower();
-    trio.stop(victim);
+    let (mut trio, victim) = Trio::with_one_stopped(70, 4000);
     let name = trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 0).0 + 64)]);
     // The leader goes; the one that is left is damaged in the same entry.
     let leader = trio.leader();
@@ -164,6 +158,21 @@ fn lost_hard_state_of_one_of_two_voters_is_learnt_from_the_other() {
     for node in [leader, victim] {
         assert_eq!(trio.read(node), Ok(()));
     }
+}
+
+/// No replica lends to a node that is no member. Such a node went on asking and never ended.
+#[test]
+fn removed_replica_hears_of_it_while_it_repairs() {
+    let (mut trio, victim) = Trio::with_one_stopped(30, 1000);
+    let leader = trio.leader();
+    trio.hurt(victim, -1, |blocks| vec![flip(nth(blocks, DATA, 2).0 + 70)]);
+    trio.log(leader).change_members(&[Change::Remove(NodeId(victim))], PATIENCE).unwrap();
+    trio.start(victim, NO_SCRUB);
+    wait("the word of its removal", || trio.log(victim).status().role == Role::Removed);
+    wait("the refusal", || trio.log(victim).append(b"no").unwrap_err().kind() == ErrorKind::Removed);
+    assert_eq!(trio.log(victim).read(Index(1)).unwrap_err().kind(), ErrorKind::Removed);
+    assert_eq!(trio.log(victim).poison_cause().map(|e| e.to_string()), None);
+    trio.stop(victim);
 }
 
 #[test]

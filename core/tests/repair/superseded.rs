@@ -1,6 +1,6 @@
 //! Damage in entries that were never committed: other entries were committed in their place.
 
-use super::trio::{Block, DATA, NO_SCRUB, NODES, Trio, blocks, flip, raft_index, record, wait};
+use super::trio::{Block, DATA, NO_SCRUB, NODES, OPENING, Trio, blocks, flip, nth, raft_index, record, wait};
 use chiplog::disk::sim::{Damage, Image, Rng, SimDisk};
 use chiplog::{NodeId, Role, Ticket};
 
@@ -151,31 +151,22 @@ fn crash_in_the_midst_of_such_a_repair_is_repaired() {
 /// segment was thrown away.
 #[test]
 fn damage_at_an_old_cut_keeps_the_live_segment() {
-    let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
-    let (mut trio, victim) = superseded(&own);
-    trio.network.connect(NodeId(victim));
-    trio.start(victim, NO_SCRUB);
-    trio.append(12, 3000);
-    trio.stop(victim);
-    let mut image = trio.disk(victim).visible();
-    let names = trio.segments(victim);
-    assert!(names.len() >= 2, "{names:?}");
+    let (mut trio, victim, mut image, [name, live]) = cut_and_went_on();
+    let before = trio.segments(victim);
     let index = |file: &[u8], b: &Block| raft_index(file, b.0);
-    let live = image.file(names.last().unwrap()).unwrap();
-    let base = index(&live, &blocks(&live)[0]);
-    let name = &names[names.len() - 2];
-    let old = image.file(name).unwrap();
+    let live_file = image.file(&live).unwrap();
+    let base = index(&live_file, &blocks(&live_file)[0]);
+    let old = image.file(&name).unwrap();
     let all = blocks(&old);
     let entry = |at| all.iter().find(|b| b.2 <= 4 && index(&old, b) == at).unwrap().0;
     let hurt = entry(base)..=entry(base + 1);
     for b in all.iter().filter(|b| hurt.contains(&b.0)) {
-        assert!(image.damage(name, &flip(b.0 + 20)));
+        assert!(image.damage(&name, &flip(b.0 + 20)));
     }
-    assert!(image.damage(name, &flip(old.len() as u64 - 20)));
     trio.disks[victim as usize - 1] = SimDisk::new(image);
     trio.recovers(victim, "the repair");
     let after = trio.segments(victim);
-    assert!(after.contains(names.last().unwrap()), "the live segment is gone: {names:?}, then {after:?}");
+    assert!(after.contains(&live), "the live segment is gone: {before:?}, then {after:?}");
     let image = trio.disk(victim).visible();
     for file in after.iter().map(|name| image.file(name).unwrap()).filter(|file| !blocks(file).is_empty()) {
         assert!(
@@ -184,4 +175,70 @@ fn damage_at_an_old_cut_keeps_the_live_segment() {
         );
     }
     (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+}
+
+/// A replica that cut off superseded entries and went on in a new segment, whose entries it has acknowledged; its files with
+/// the older of the two segments, without its footer, and the live one.
+fn cut_and_went_on() -> (Trio, u64, Image, [String; 2]) {
+    let own: Vec<_> = (0..6).map(|n| record(700 + n, 900)).collect();
+    let (mut trio, victim) = superseded(&own);
+    trio.network.connect(NodeId(victim));
+    trio.start(victim, NO_SCRUB);
+    trio.append(12, 3000);
+    trio.stop(victim);
+    let mut image = trio.disk(victim).visible();
+    let names = trio.segments(victim);
+    let [.., old, live] = &names[..] else { panic!("{names:?}") };
+    let footer = image.file(old).unwrap().len() as u64 - 20;
+    assert!(image.damage(old, &flip(footer)));
+    let (old, live) = (old.clone(), live.clone());
+    (trio, victim, image, [old, live])
+}
+
+/// The older segment has no footer, so its dead end was taken for the place where the live one began, and what the live one held
+/// up to there was overwritten.
+#[test]
+fn damaged_opening_behind_an_old_cut_is_made_for_the_place_of_the_cut() {
+    // The opening alone; and the first entries with it, of which the headers are sound.
+    for hurt in [0, 1, 3] {
+        let (mut trio, victim, mut image, [_, name]) = cut_and_went_on();
+        let live = image.file(&name).unwrap();
+        let all = blocks(&live);
+        let entries = all.iter().filter(|b| b.2 == DATA).take(hurt).map(|b| b.0 + 64);
+        for at in entries.chain([nth(&all, OPENING, 0).0 + 70]) {
+            assert!(image.damage(&name, &flip(at)));
+        }
+        trio.disks[victim as usize - 1] = SimDisk::new(image);
+        trio.recovers(victim, &format!("the repair of an opening and {hurt} entries"));
+        let mended = trio.disk(victim).visible().file(&name).unwrap();
+        let entry = |b: &&Block| b.2 <= 4;
+        for b in all.iter().filter(entry) {
+            let (from, to) = (b.0 as usize, (b.0 + b.1) as usize);
+            assert_eq!(mended[from + 64..to], live[from + 64..to], "entry {}", raft_index(&live, b.0));
+        }
+        trio.let_lead(victim);
+        trio.append(3, 500);
+        (1..=NODES).for_each(|node| assert_eq!(trio.read(node), Ok(())));
+    }
+}
+
+/// Nothing tells where the live segment began when the headers of its first entries are gone as well. A dead entry of the older
+/// one is not taken for its beginning, and what is sound stays.
+#[test]
+fn opening_behind_an_old_cut_is_not_made_of_dead_entries() {
+    let (mut trio, victim, mut image, [_, name]) = cut_and_went_on();
+    let all = blocks(&image.file(&name).unwrap());
+    let entries: Vec<_> = all.iter().filter(|b| b.2 <= 4).copied().collect();
+    let last = entries[2];
+    for b in all.iter().filter(|b| b.0 <= last.0) {
+        assert!(image.damage(&name, &flip(b.0 + 20)));
+    }
+    let before = image.file(&name).unwrap();
+    trio.disks[victim as usize - 1] = SimDisk::new(image);
+    trio.start(victim, NO_SCRUB);
+    wait("the refusal", || trio.log(victim).poison_cause().is_some());
+    let why = trio.log(victim).poison_cause().unwrap().to_string();
+    assert!(why.contains("remove this node"), "{why}");
+    assert_eq!(trio.disk(victim).visible().file(&name).unwrap(), before);
+    let _ = trio.logs[victim as usize - 1].take().unwrap().close();
 }

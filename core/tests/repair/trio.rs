@@ -53,6 +53,15 @@ impl Trio {
         trio
     }
 
+    /// So many records, and a follower that was stopped behind them.
+    pub(crate) fn with_one_stopped(count: u64, bytes: u64) -> (Self, u64) {
+        let mut trio = Self::new();
+        trio.append(count, bytes);
+        let stopped = trio.follower();
+        trio.stop(stopped);
+        (trio, stopped)
+    }
+
     pub(crate) fn open(&mut self, node: u64, bootstrap: Bootstrap, scrub: u64) -> chiplog::Result<()> {
         let options = options(node, bootstrap, &self.network, scrub);
         let log = Log::open_on(Arc::new(self.disk(node).clone()), options)?;

@@ -4,24 +4,6 @@ use super::super::checking::parse_snapshot;
 use super::*;
 use crate::fetch::{Fetch, encode_blocks};
 
-/// An envelope from node 1 that carries this.
-fn from_leader(head: Bytes) -> Envelope {
-    Envelope {
-        log: LOG,
-        from: LEADER,
-        from_directory: DIRECTORY,
-        to: NodeId(2),
-        to_directory: DirectoryId(0),
-        head,
-        bodies: Vec::new(),
-        urgent: false,
-    }
-}
-
-fn give(node: &mut Node, envelope: Envelope) {
-    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
-}
-
 #[test]
 fn each_place_of_a_message_is_bounded() {
     const MAX: u64 = u64::MAX >> 1;
@@ -97,8 +79,7 @@ fn what_follows_the_begin_of_a_log_has_to_fit_it() {
 
 #[test]
 fn member_is_heard_from_its_own_directory_alone() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     let heartbeat = raft_codec::encode_message(&message(MessageType::MsgHeartbeat, 5)).unwrap();
     let impostor = Envelope { from_directory: DirectoryId(12), ..from_leader(heartbeat.clone()) };
     give(&mut node, impostor);
@@ -131,15 +112,13 @@ fn deposed_leader_removes_nobody() {
     let notice = |committed: u64, term: u64| {
         raft_codec::head(HeadKind::Removed, &[committed, term].map(u64::to_le_bytes).concat())
     };
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     for (committed, term, is_believed) in [(3, 2, false), (2, 3, false), (3, 3, true)] {
         give(&mut node, from_leader(notice(committed, term)));
         assert_eq!(node.replica.role() == Role::Removed, is_believed, "{committed} in term {term}");
     }
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     give(&mut node, from_leader(notice(9, 9)));
     assert_eq!(node.replica.role(), Role::Removed, "a later leader knows more");
 }
@@ -147,8 +126,7 @@ fn deposed_leader_removes_nobody() {
 /// A removed replica answers those who ask before an election with what is committed. It votes no more, and hears of no term.
 #[test]
 fn removed_replica_takes_no_entries() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     give(
         &mut node,
         from_leader(raft_codec::head(HeadKind::Removed, &[3u64, 1].map(u64::to_le_bytes).concat())),
@@ -170,19 +148,50 @@ fn fetch(bytes_max: u32) -> Fetch {
     Fetch { first: RaftIndex(1), last: RaftIndex(3), anchor: (RaftIndex(3), Term(9)), bytes_max }
 }
 
-/// Entries in what was posted, by message.
-fn posted(node: &mut Node) -> Vec<usize> {
+/// The entries in what was posted as such an answer, by message.
+fn posted_as(node: &mut Node, answer: HeadKind) -> Vec<Vec<u64>> {
     let blocks = |e: Envelope| {
         let (kind, body) = raft_codec::parse_head(&e.head).unwrap();
-        (kind == HeadKind::Blocks).then(|| crate::fetch::parse_blocks(&body, e.bodies).unwrap().len())
+        let entries = || crate::fetch::parse_blocks(&body, e.bodies).unwrap();
+        (kind == answer).then(|| entries().iter().map(|(header, _)| header.raft_index.0).collect())
     };
     node.replica.take_outgoing().into_iter().filter_map(blocks).collect()
 }
 
+/// How many entries were posted, by message.
+fn posted(node: &mut Node) -> Vec<usize> {
+    posted_as(node, HeadKind::Blocks).iter().map(Vec::len).collect()
+}
+
+/// Entry 4 is the last that is committed, and 5 and 6 are here. That the asker has entry 6 too says nothing of them.
+#[test]
+fn only_committed_entries_are_lent_as_such() {
+    let mut node = voter_of(3);
+    turn(&mut node, &append(4, vec![entry_at(5), entry_at(6)]));
+    let mut now = Moment::START;
+    for (first, last, any, committed) in [
+        (2, 6, vec![2, 3, 4, 5, 6], vec![2, 3, 4]),
+        (4, 5, vec![4, 5], vec![4]),
+        (5, 6, vec![5, 6], vec![4]),
+        (1, 2, vec![1, 2], vec![1, 2]),
+    ] {
+        let (first, last, anchor) = (RaftIndex(first), RaftIndex(last), (RaftIndex(6), Term(1)));
+        let question = Fetch { first, last, anchor, bytes_max: 1 << 20 };
+        for (head, answer, entries) in [
+            (question.encode(), HeadKind::Blocks, any),
+            (question.encode_committed(), HeadKind::Committed, committed),
+        ] {
+            now = now.plus(node.replica.cluster.heartbeat);
+            node.replica.take_outgoing();
+            node.replica.receive(from_leader(head), now, &mut node.writing).unwrap();
+            assert_eq!(posted_as(&mut node, answer), [entries], "{first} to {last}");
+        }
+    }
+}
+
 #[test]
 fn member_is_lent_what_fits_into_an_answer() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
     let archive = node.replica.raw.store().archive();
     let bytes = |n| raft_codec::body_bytes(&archive.body(RaftIndex(n)).unwrap().unwrap().0) as u32;
@@ -206,9 +215,7 @@ fn member_is_lent_what_fits_into_an_answer() {
 /// A leader has nothing to ask of others, and lends all the same.
 #[test]
 fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
-    lead(&mut node);
+    let mut node = leader_of(2);
     node.replica.take_outgoing();
     let stranger = Envelope { from: NodeId(8), ..from_leader(fetch(1 << 20).encode()) };
     give(&mut node, stranger);
@@ -219,8 +226,7 @@ fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
 
 #[test]
 fn what_is_brought_is_taken_once() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     let found: Vec<_> =
         (1..=3).map(|n| node.replica.raw.store().archive().body(RaftIndex(n)).unwrap().unwrap()).collect();
     let head = encode_blocks(HeadKind::Blocks, found.iter().map(|(header, _)| header));

@@ -126,8 +126,7 @@ fn log_that_discarded_nothing_gives_no_snapshot() {
 /// Others may ask for it. A log on its own keeps no bodies.
 #[test]
 fn member_keeps_bodies_in_memory() {
-    let mut node = joining();
-    become_voter(&mut node, 3);
+    let node = voter_of(3);
     let (header, body) = node.replica.in_memory(RaftIndex(2)).unwrap();
     assert_eq!((header.raft_index, header.kind), (RaftIndex(2), Kind::Configuration));
     assert!(body.is_some());

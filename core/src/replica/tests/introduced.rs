@@ -8,8 +8,7 @@ const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// One of three voters that has just started.
 fn started() -> Node {
-    let mut node = joining();
-    become_voter(&mut node, 3);
+    let mut node = voter_of(3);
     node.replica.take_outgoing();
     node.replica.await_introduction();
     node
@@ -20,8 +19,7 @@ fn tell(node: &mut Node, from: u64, known: Extent, at: u64, members: &[Member]) 
     let mut body = known.encode().to_vec();
     body.extend_from_slice(&at.to_le_bytes());
     body.extend_from_slice(&Membership::of(members.iter().cloned()).encode());
-    let directory = DirectoryId(if from == 1 { 11 } else { 13 });
-    give_from(node, NodeId(from), directory, raft_codec::head(HeadKind::Known, &body));
+    give_from(node, NodeId(from), raft_codec::head(HeadKind::Known, &body));
 }
 
 fn nothing(node: &mut Node, from: u64) {

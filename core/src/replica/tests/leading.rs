@@ -12,31 +12,19 @@ pub(super) fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
     sent.iter().filter(|e| is_wanted(e)).map(|e| e.to).collect()
 }
 
-pub(super) fn give_from(node: &mut Node, from: NodeId, directory: DirectoryId, head: Bytes) {
-    let envelope = Envelope {
-        log: LOG,
-        from,
-        from_directory: directory,
-        to: NodeId(2),
-        to_directory: DirectoryId(0),
-        head,
-        bodies: Vec::new(),
-        urgent: false,
-    };
-    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+pub(super) fn give_from(node: &mut Node, from: NodeId, head: Bytes) {
+    give(node, envelope(from, directory_of(from), head));
 }
 
 fn give_raft(node: &mut Node, from: u64, mut message: Message) {
     message.from = from;
-    let directory = DirectoryId(if from == 1 { 11 } else { 13 });
-    give_from(node, NodeId(from), directory, raft_codec::encode_message(&message).unwrap());
+    give_from(node, NodeId(from), raft_codec::encode_message(&message).unwrap());
 }
 
 /// Each voter waits for its own share of the time-out, and the first one is another one each term.
 #[test]
 fn voters_stand_for_election_one_after_the_other() {
-    let mut node = joining();
-    become_voter(&mut node, 3);
+    let mut node = voter_of(3);
     let election = node.replica.ticks.election;
     let apart = (election * 3 / 5).div_ceil(3);
     assert!(apart > 1);
@@ -81,8 +69,7 @@ fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
 /// The others may have waited for a leader that they had heard a little later.
 #[test]
 fn candidate_that_nobody_answers_asks_again_soon() {
-    let mut node = joining();
-    become_voter(&mut node, 3);
+    let mut node = voter_of(3);
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
     let election = node.replica.ticks.election;
     let mut now = Moment::START;
@@ -98,8 +85,7 @@ fn candidate_that_nobody_answers_asks_again_soon() {
 #[test]
 fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
     let stands = |term: u64, from: u64, index: u64, asked_in: u64| {
-        let mut node = joining();
-        become_voter(&mut node, 3);
+        let mut node = voter_of(3);
         turn(&mut node, &message(MessageType::MsgHeartbeat, term));
         ticks_until_it_asks(&mut node, &mut Moment::START.plus(Duration::ZERO));
         assert_eq!(node.replica.role(), Role::Candidate);
@@ -123,8 +109,7 @@ fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
 #[test]
 fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
     let elapsed = |intervals: u32| {
-        let mut node = joining();
-        become_voter(&mut node, 3);
+        let mut node = voter_of(3);
         node.replica.raw.raft.election_elapsed = 0;
         node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writing).unwrap();
         node.replica.raw.raft.election_elapsed
@@ -135,8 +120,7 @@ fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
 /// A close waits for what can still be committed, and for nothing else.
 #[test]
 fn leader_that_hears_no_majority_can_commit_nothing() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     assert!(!node.replica.can_commit(Moment::START), "it does not lead");
     lead(&mut node);
     assert!(node.replica.can_commit(Moment::START.plus(HEARTBEAT * 3)));
@@ -145,8 +129,7 @@ fn leader_that_hears_no_majority_can_commit_nothing() {
 
 #[test]
 fn leader_tells_how_far_the_others_are() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     assert!(node.replica.peer_statuses(Moment::START).is_empty());
     lead(&mut node);
     let mut answer = message(MessageType::MsgAppendResponse, 2);
@@ -161,8 +144,7 @@ fn leader_tells_how_far_the_others_are() {
 /// Only a leader knows who was removed, and only who is no member is told.
 #[test]
 fn strangers_that_stand_for_election_hear_of_their_removal() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     let question = || message(MessageType::MsgRequestPreVote, 3);
     give_raft(&mut node, 3, question());
     assert_eq!(heads(&mut node, HeadKind::Removed), []);
@@ -174,14 +156,31 @@ fn strangers_that_stand_for_election_hear_of_their_removal() {
     assert_eq!(heads(&mut node, HeadKind::Removed), [NodeId(3)]);
 }
 
+/// A replica whose directory was replaced while it repaired its log greets and does nothing else. It repaired for ever.
+#[test]
+fn directory_that_was_replaced_hears_of_it_when_it_greets() {
+    let mut node = voter_of(3);
+    let hello = || raft_codec::head(HeadKind::Hello, &[0; 16]);
+    let former = |head| envelope(NodeId(3), DirectoryId(9), head);
+    give(&mut node, former(hello()));
+    assert_eq!(heads(&mut node, HeadKind::Removed), [], "it does not lead");
+    lead(&mut node);
+    node.replica.take_outgoing();
+    give(&mut node, former(hello()));
+    let notice = node.replica.take_outgoing().pop().unwrap();
+    assert_eq!(raft_codec::parse_head(&notice.head).unwrap().0, HeadKind::Removed);
+    assert_eq!((notice.to, notice.to_directory), (NodeId(3), DirectoryId(9)));
+    give_from(&mut node, NodeId(3), hello());
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+}
+
 fn full() -> Error {
     Error::new(ErrorKind::Full, "no room")
 }
 
 #[test]
 fn leader_without_room_asks_once_in_an_election_timeout() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
+    let mut node = voter_of(2);
     let timeout = node.replica.cluster.election_timeout;
     node.replica.has_refused(1000, &full(), Moment::START);
     assert_eq!(heads(&mut node, HeadKind::Room), [], "it does not lead");
@@ -208,7 +207,7 @@ fn leader_without_room_asks_once_in_an_election_timeout() {
 #[test]
 fn voter_with_room_answers_the_leader() {
     let ask = |node: &mut Node, bytes: u64| {
-        give_from(node, LEADER, DIRECTORY, raft_codec::head(HeadKind::Room, &bytes.to_le_bytes()));
+        give_from(node, LEADER, raft_codec::head(HeadKind::Room, &bytes.to_le_bytes()));
         node.replica.advance(Moment::START, &mut node.writing).unwrap();
         heads(node, HeadKind::HasRoom)
     };
@@ -230,9 +229,7 @@ fn voter_with_room_answers_the_leader() {
 /// With room on one of three nothing could be committed without the leader's disk.
 #[test]
 fn lead_goes_where_a_majority_has_room() {
-    let mut node = joining();
-    become_voter(&mut node, 3);
-    lead(&mut node);
+    let mut node = leader_of(3);
     for from in [1, 3] {
         let mut answer = message(MessageType::MsgAppendResponse, 2);
         answer.index = 5;
@@ -241,18 +238,16 @@ fn lead_goes_where_a_majority_has_room() {
     node.replica.has_refused(1000, &full(), Moment::START);
     assert_eq!(heads(&mut node, HeadKind::Room), [LEADER, NodeId(3)]);
     let room = |bytes: u64| raft_codec::head(HeadKind::HasRoom, &bytes.to_le_bytes());
-    give_from(&mut node, LEADER, DIRECTORY, room(999));
-    give_from(&mut node, LEADER, DIRECTORY, room(1000));
+    give_from(&mut node, LEADER, room(999));
+    give_from(&mut node, LEADER, room(1000));
     assert_eq!(node.replica.raw.raft.lead_transferee, None);
-    give_from(&mut node, NodeId(3), DirectoryId(13), room(1000));
+    give_from(&mut node, NodeId(3), room(1000));
     assert!(node.replica.raw.raft.lead_transferee.is_some());
 }
 
 /// The outcome of a transfer to node 1 if this node leads instead; none: nothing yet.
 fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
-    let mut node = joining();
-    become_voter(&mut node, 3);
-    lead(&mut node);
+    let mut node = leader_of(3);
     let promise = Promise::new();
     let ticket = promise.ticket(0, 0, 0);
     let patience = Duration::from_secs(60);
@@ -275,9 +270,7 @@ fn transfer_is_answered_by_who_leads_then() {
 /// A learner of which nothing is heard may lack all, however short the log is.
 #[test]
 fn learner_is_promoted_once_it_has_answered() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
-    lead(&mut node);
+    let mut node = leader_of(2);
     let acknowledged = |from, index| {
         let mut answer = message(MessageType::MsgAppendResponse, 2);
         (answer.from, answer.index, answer.commit) = (from, index, index);
@@ -288,10 +281,7 @@ fn learner_is_promoted_once_it_has_answered() {
         let ask = Ask::Change(vec![change]);
         node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
         node.turn(Moment::START, Work::default()).unwrap();
-        while let Some(job) = node.begin_sync(Moment::START) {
-            job.run().unwrap();
-            node.end_sync(Moment::START, &job).unwrap();
-        }
+        sync(node);
         node.replica.raw.raft.raft_log.last_index()
     };
     turn(&mut node, &acknowledged(1, 4));
@@ -312,9 +302,7 @@ fn learner_is_promoted_once_it_has_answered() {
 /// Raft waits for ever for a snapshot of which it hears nothing.
 #[test]
 fn snapshot_of_which_nothing_is_heard_is_given_up() {
-    let mut node = joining();
-    become_voter(&mut node, 2);
-    lead(&mut node);
+    let mut node = leader_of(2);
     let state = |node: &Node| node.replica.raw.raft.prs().get(1).unwrap().state;
     let until = node.replica.ticks.next.plus(node.replica.cluster.election_timeout);
     let sent = Message { from: 2, to: 1, ..message(MessageType::MsgSnapshot, 2) };

@@ -20,10 +20,7 @@ fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
     for _ in 0..3 {
         node.turn(Moment::START, Work::default()).unwrap();
-        while let Some(job) = node.begin_sync(Moment::START) {
-            job.run().unwrap();
-            node.end_sync(Moment::START, &job).unwrap();
-        }
+        sync(node);
     }
     ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
 }

@@ -75,7 +75,9 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
         match outcome {
             Ok(None) => {
-                self.run_at(node, 0, deadline.max(now.plus(Duration::from_micros(100))));
+                if let Some(deadline) = deadline {
+                    self.run_at(node, 0, deadline.max(now.plus(Duration::from_micros(100))));
+                }
                 Ok(())
             }
             Ok(Some(opened)) => {
