@@ -223,8 +223,9 @@ impl FromStr for Tokens {
             let Some((role, digits)) = line.split_once(':') else {
                 return Err(wrong("it is not role:digest".into()));
             };
-            let role =
-                role.trim().parse().map_err(|_| wrong("the role is not read, append or admin".into()))?;
+            let role = role.trim().parse().map_err(|_| {
+                wrong("before the colon stands no role: read, append or admin, and nothing else".into())
+            })?;
             let digest = from_hex(digits.trim()).ok_or_else(|| {
                 wrong("a digest has 64 hexadecimal digits: `chiplog token` makes one".into())
             })?;
@@ -561,7 +562,7 @@ mod tests {
             (String::new(), "no token"),
             ("# nothing".into(), "no token"),
             (digest.clone(), "role:digest"),
-            (format!("\nroot:{digest}"), "line 2: the role"),
+            (format!("\nroot:{digest}"), "line 2: before the colon"),
             ("read:secret".into(), "64"),
             (format!("read:{digest}0"), "64"),
             (format!("read:{}", "+1".repeat(32)), "64"),

@@ -118,7 +118,7 @@ impl Arrival {
         &self.inner.calls
     }
 
-    /// Who pays for what comes on the connection, but for tokens; an account of it is made when it is first asked for.
+    /// The payer of the connection, without a token. Its account is made when it is first asked for.
     pub(crate) fn payer(&self, accounts: &Arc<Accounts>) -> &Arc<Payer> {
         self.inner.payer.get_or_init(|| accounts.connection(address(self.inner.remote.ip())))
     }
@@ -156,7 +156,7 @@ impl<S> Layer<S> for CallLayer {
     }
 }
 
-/// What [`CallLayer`] makes of a service.
+/// A service within a [`CallLayer`].
 ///
 /// ```
 /// use chiplog_net::arrival::{CallLayer, Counted};

@@ -23,7 +23,6 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::server::NamedService;
@@ -31,11 +30,16 @@ use tonic::server::NamedService;
 /// Bytes are counted in pieces of this size.
 const PIECE_BYTES: usize = 1024;
 
-/// What a request may take that is no append, and what a peer may say before it has introduced itself.
+/// The largest request that is no append, and the largest message of a peer before it has introduced itself.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Where there are tokens, calls that need none have this part of all streams together, and at least so many.
+/// Where there are tokens, calls that need none have this part of all streams together, and at least so many. Those of one
+/// address have its share of them, and at least so many.
 const TOKENLESS_PART: usize = 16;
 const TOKENLESS_MIN: usize = 4;
+const TOKENLESS_OF_ADDRESS_MIN: usize = 2;
+/// Batches that unpack to more than this are unpacked on threads of their own, as many at a time as there are turns: 64 KiB
+/// keep a thread of the runtime for 30 us (lz4) to 43 us (zstd), and each MiB for 0.4 ms (docs/performance.md).
+pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
 /// As good as never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -53,8 +57,8 @@ pub struct BudgetLimits {
     pub connection_bytes: usize,
     /// How long a message waits for room before its stream is refused as RESOURCE_EXHAUSTED, default 30 s.
     pub wait: Duration,
-    /// Bytes of all answers that are made and not sent, default 512 MiB; counted in pieces of 1 KiB. What is sent from the
-    /// log's mapping takes no memory and does not count.
+    /// Bytes of all answers that are made and not sent, default 512 MiB; counted in pieces of 1 KiB. Bytes that are sent
+    /// from the log's mapping take no memory and do not count.
     pub answer_bytes: usize,
     /// The same of one connection, default 64 MiB.
     pub answer_connection_bytes: usize,
@@ -63,7 +67,8 @@ pub struct BudgetLimits {
     /// Connections on which one token may be shown, default 1,024. A call with the token on one more is refused as
     /// RESOURCE_EXHAUSTED.
     pub connections_per_token: usize,
-    /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25.
+    /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25. Of
+    /// the turns to read and to unpack each may have half at least.
     pub share_percent: u8,
 }
 
@@ -83,26 +88,33 @@ impl Default for BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// What each account may hold: of connections, addresses, tokens, and in all.
+    /// The caps of accounts: of connections, addresses, tokens, and in all.
     fn caps(&self) -> [Caps; RESOURCES] {
-        let of = |connection: usize, all: usize| {
-            let percent = usize::from(self.share_percent.clamp(1, 100));
-            let share = (all / 100 * percent + all % 100 * percent / 100).max(1);
-            [connection, share, share, all]
-        };
+        let percent = usize::from(self.share_percent.clamp(1, 100));
+        let share = |all: usize| (all / 100 * percent + all % 100 * percent / 100).max(1);
+        let of = |connection: usize, all: usize| [connection, share(all), share(all), all];
+        let turns_of_one = share(turns()).max(turns() / 2);
+        let tokenless = (self.streams / TOKENLESS_PART).max(TOKENLESS_MIN);
+        let tokenless_of_address = share(tokenless).max(TOKENLESS_OF_ADDRESS_MIN);
         [
             of(pieces(self.connection_bytes), pieces(self.bytes)),
             of(pieces(self.answer_connection_bytes), pieces(self.answer_bytes)),
             of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
-            [turns(); 4],
+            // A turn ends by itself and soon: one client never needs to leave more than half of them unused.
+            [turns(), turns_of_one, turns_of_one, turns()],
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
+            [usize::MAX, tokenless_of_address, usize::MAX, tokenless],
         ]
     }
 }
 
 /// Reads of the disk, and unpackings, that go on at a time. Few: however many streams read, the appends of the other
 /// clients find a processor.
-fn turns() -> usize {
+///
+/// ```
+/// assert!(chiplog_net::budget::turns() >= 4);
+/// ```
+pub fn turns() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     (2 * processors).clamp(4, 64)
 }
@@ -121,8 +133,6 @@ pub struct Budget {
     accounts: Arc<Accounts>,
     wait: Duration,
     refusals: Arc<Refusals>,
-    /// Places of calls that need no token, where there are tokens.
-    tokenless: Arc<Semaphore>,
 }
 
 impl Default for Budget {
@@ -139,9 +149,7 @@ pub(crate) fn pieces(bytes: usize) -> usize {
 impl Budget {
     /// With these limits; what is refused is counted.
     pub fn new(limits: BudgetLimits, refusals: Arc<Refusals>) -> Self {
-        let places = (limits.streams / TOKENLESS_PART).clamp(TOKENLESS_MIN, Semaphore::MAX_PERMITS);
-        let tokenless = Arc::new(Semaphore::new(places));
-        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals, tokenless }
+        Self { accounts: Accounts::new(limits.caps()), wait: limits.wait, refusals }
     }
 
     /// Bytes that messages hold now which are not in the log's queue.
@@ -167,11 +175,6 @@ impl Budget {
     /// How long a message waits for room.
     pub(crate) fn wait(&self) -> Duration {
         self.wait.min(FAR)
-    }
-
-    /// A place for a call that needs no token. None: all are taken.
-    pub(crate) fn tokenless_place(&self) -> Option<OwnedSemaphorePermit> {
-        self.tokenless.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn refusals(&self) -> &Refusals {
@@ -278,3 +281,17 @@ impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Budgeted<
 
 /// The one small call whose client sends several requests.
 const REFLECTION: &str = "/ServerReflectionInfo";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_has_its_share_of_turns() {
+        for (percent, most) in [(100, turns()), (50, turns() / 2), (1, turns() / 2)] {
+            let limits = BudgetLimits { share_percent: percent, ..BudgetLimits::default() };
+            let caps = limits.caps()[Resource::Turns as usize];
+            assert_eq!(caps, [turns(), most, most, turns()], "{percent} percent");
+        }
+    }
+}

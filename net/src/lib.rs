@@ -57,4 +57,5 @@ mod revoked;
 mod sockets;
 pub mod status;
 pub mod tls;
+mod turn;
 mod verbatim;

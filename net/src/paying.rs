@@ -7,7 +7,8 @@
 //! Invariants:
 //! - a call holds its place for as long as HTTP/2 holds anything of its answer;
 //! - a token is shown on no more connections than it may be;
-//! - where there are tokens, calls that need none have a sixteenth of the places together: the others keep the rest.
+//! - where there are tokens, calls that need none have a sixteenth of the places together: the others keep the rest. Those of
+//!   one address have its share of that sixteenth.
 //!
 //! Must not know: what is asked.
 
@@ -22,7 +23,6 @@ use http::{Extensions, Request, Response};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -40,7 +40,7 @@ struct Settled {
 }
 
 /// A call's place among the streams, and among those of calls that need no token where it is one.
-type Place = (Share, Option<OwnedSemaphorePermit>);
+type Place = (Share, Option<Share>);
 
 impl Bill {
     /// None: it was not settled, and nothing of it is counted.
@@ -86,7 +86,7 @@ impl<S> Layer<S> for CallBudgetLayer {
     }
 }
 
-/// What [`CallBudgetLayer`] makes of a service.
+/// A service within a [`CallBudgetLayer`].
 ///
 /// ```
 /// use chiplog_net::paying::{CallBudgetLayer, CallBudgeted};
@@ -141,8 +141,11 @@ impl<S> CallBudgeted<S> {
     /// Busy: which limit has no room.
     fn place(&self, payer: &Arc<Payer>, extensions: &Extensions) -> Result<Place, Status> {
         let is_tokenless = extensions.get().is_some_and(|Tokenless| true);
-        let permit = match is_tokenless {
-            true => Some(self.budget.tokenless_place().ok_or_else(|| self.no_place("without a token"))?),
+        let tokenless = match is_tokenless {
+            true => {
+                let place = payer.try_take(Resource::Tokenless, 1);
+                Some(place.map_err(|tier| self.no_place(&format!("without a token {}", tier.name())))?)
+            }
             false => None,
         };
         let shown = extensions.get().map(|Bearer(token)| *token).zip(extensions.get::<Arrival>());
@@ -153,7 +156,7 @@ impl<S> CallBudgeted<S> {
             return Err(self.refuse(Refusal::ConnectionsOfToken, what));
         }
         let share = payer.try_take(Resource::Streams, 1).map_err(|tier| self.no_place(tier.name()))?;
-        Ok((share, permit))
+        Ok((share, tokenless))
     }
 
     fn no_place(&self, of: &str) -> Status {

@@ -7,7 +7,8 @@
 //! | all of its address are taken | the oldest of that address that proved nothing |
 //! | every connection that could leave has proved something, or has a call open | the one that comes |
 //!
-//! To spare is a connection that proved nothing and has no call open, except health checks. A connection proves something when a call on it is let in that needs a role, or by a client's certificate.
+//! To spare is a connection that proved nothing and has no call open, except health checks. A connection proves something when a
+//! call on it is let in that needs a role, or by a client's certificate.
 //!
 //! Invariants:
 //! - a place is counted until it is dropped or taken away, and no longer; an address without a place is not remembered;
@@ -62,7 +63,7 @@ struct Signal {
     /// Its place is counted no more: it was taken away or given back. Changes under the lock of the places.
     is_taken: AtomicBool,
     waker: AtomicWaker,
-    /// What is asked on it; not yet known during a handshake.
+    /// The calls on it; not yet known during a handshake.
     calls: OnceLock<Arc<Calls>>,
 }
 
@@ -71,7 +72,7 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts as one address: that of IPv4, the network of IPv6.
+/// One address as it counts: that of IPv4, the network of IPv6.
 pub(crate) fn address(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
@@ -162,7 +163,7 @@ pub(crate) struct Place {
     seat: Seat,
 }
 
-/// Where a connection has its place, for those who know what it proved.
+/// The place of a connection, for the layers that know what it proved.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     address: IpAddr,
@@ -185,7 +186,7 @@ impl Place {
 }
 
 impl Seat {
-    /// What is asked on the connection.
+    /// Tells which calls are on the connection.
     pub(crate) fn of_calls(&self, calls: &Arc<Calls>) {
         let _ = self.signal.calls.set(calls.clone());
     }

@@ -18,8 +18,8 @@
 //!
 //! Must not know: tokens.
 
+use crate::status::trailers;
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::Frame;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -177,10 +177,7 @@ impl Held {
             }
             return None;
         }
-        Some(verdict.why.take().map(|why| {
-            let mut trailers = HeaderMap::new();
-            why.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
-        }))
+        Some(verdict.why.take().map(|why| trailers(&why)))
     }
 }
 

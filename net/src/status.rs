@@ -2,7 +2,10 @@
 //! its metadata is for ours.
 
 use crate::causes::{self, TlsMismatch};
+use bytes::Bytes;
 use chiplog::{Error, ErrorKind};
+use http::HeaderMap;
+use http_body::Frame;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -81,6 +84,12 @@ pub fn from_status(status: &Status) -> Error {
         _ => ErrorKind::Unavailable,
     });
     Error::new(kind, told_by(status))
+}
+
+/// The last frame of an answer that ends so.
+pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
+    let mut trailers = HeaderMap::new();
+    status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
 }
 
 /// What the status says. Of one that was made on this side, also what is behind it, and what TLS has to do with it.

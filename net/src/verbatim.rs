@@ -1,7 +1,7 @@
 //! Verbatim: answers of a server-streaming call as bytes of the wire, without a copy of what is large: the log's mapping
 //! is what the socket is given. A generated service would copy every answer into a buffer of its own.
 //!
-//! What an answer takes in memory (its small parts, and what was unpacked for it) is paid for by its maker before it is
+//! The memory of an answer (its small parts, and all that is no place in a mapping) is paid for by its maker before it is
 //! made, and is held until HTTP/2 has dropped the last piece of it.
 //!
 //! Must not know: what the messages say.
@@ -9,6 +9,7 @@
 use crate::accounts::{Payer, Resource, Share, Spare};
 use crate::budget::pieces;
 use crate::calls::PaidFor;
+use crate::status::trailers;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::Stream;
 use http_body::Frame;
@@ -20,7 +21,7 @@ use std::task::{Context, Poll, ready};
 use tonic::body::Body;
 use tonic::codegen::StdError;
 use tonic::codegen::http::header::CONTENT_TYPE;
-use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::codegen::http::{Request, Response};
 use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -77,19 +78,15 @@ pub(crate) async fn ahead(payer: &Arc<Payer>, bytes: usize) -> Share {
     payer.take(Resource::Answers, pieces(bytes)).await
 }
 
-/// Pays for what was read, out of what was taken ahead for it if that is enough. Otherwise it waits for the whole, and
-/// holds nothing meanwhile: answers that hold some and wait for more could wait for each other.
-pub(crate) async fn settle(payer: &Arc<Payer>, ahead: Option<Share>, bytes: usize) -> Memory {
-    match ahead {
-        Some(mut share) if share.amount() >= pieces(bytes) => {
-            share.shrink(pieces(bytes));
-            Some(Arc::new(Hold::Share(share)))
-        }
-        less => {
-            drop(less);
-            pay(payer, bytes).await
-        }
+/// Pays for what was read, out of what was taken ahead for it. None: that is not enough. The caller lets go of what it read,
+/// and reads it again with a share of so many bytes: whoever waits for memory holds none that is not counted. Nor does it
+/// keep its share: answers that hold some and wait for more could wait for each other.
+pub(crate) fn settle(mut share: Share, bytes: usize) -> Option<Memory> {
+    if share.amount() < pieces(bytes) {
+        return None;
     }
+    share.shrink(pieces(bytes));
+    Some(Some(Arc::new(Hold::Share(share))))
 }
 
 /// Bytes of an answer, with what they hold.
@@ -109,7 +106,7 @@ pub(crate) struct FrameWriter<'a> {
     pub(crate) head: BytesMut,
     chunks: &'a mut VecDeque<Bytes>,
     memory: Memory,
-    /// What is shared takes memory as well: it is no mapping.
+    /// Shared bytes take memory as well: they are no places in a mapping.
     all_is_paid: bool,
 }
 
@@ -127,7 +124,7 @@ impl<'a> FrameWriter<'a> {
         Self { head, chunks, memory: memory.clone(), all_is_paid: false }
     }
 
-    /// What is shared from here on was unpacked for it, and holds its memory.
+    /// Bytes that are shared from here on are no places in a mapping, and hold their memory.
     pub(crate) fn shares_memory(mut self) -> Self {
         self.all_is_paid = true;
         self
@@ -203,9 +200,7 @@ impl<T: Verbatim> http_body::Body for Frames<T> {
                 None => Status::ok(""),
             };
             self.answers = None;
-            let mut trailers = HeaderMap::new();
-            let added = status.add_header(&mut trailers);
-            return Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))));
+            return Poll::Ready(Some(trailers(&status)));
         }
     }
 

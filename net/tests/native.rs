@@ -106,6 +106,37 @@ async fn appends_are_answered_in_order_and_a_refusal_does_not_end_the_stream() {
     assert_eq!(one.log.read(Index(3)).unwrap().data, "c");
 }
 
+/// A batch that is unpacked before it is appended keeps its place among those of its stream, and is refused by name.
+#[tokio::test]
+async fn large_packed_batches_keep_their_place() {
+    let options = Options { record_bytes_max: 64 << 10, ..Options::with_segment_bytes(16 << 20) };
+    let one = One::with(options, NativeOptions::default());
+    let mut client = client(&one.address()).await;
+    let packed = |codec, record: usize, count: usize| {
+        let mut builder = BatchBuilder::new();
+        builder.codec(codec);
+        for _ in 0..count {
+            builder.push(&vec![7; record]).unwrap();
+        }
+        request(&builder.build().unwrap())
+    };
+    for codec in [Codec::Lz4, Codec::Zstd] {
+        let large = packed(codec, 64 << 10, 20);
+        let requests = vec![
+            large.clone(),
+            request(&batch(&[b"a"])),
+            packed(codec, (64 << 10) + 1, 2),
+            large,
+            request(&batch(&[b"b"])),
+        ];
+        let next = one.log.info().last.get() + 1;
+        let answers = append(&mut client, requests).await;
+        let firsts = [0, 1, 3, 4].map(|n| first_of(&answers[n]) - next);
+        assert_eq!(firsts, [0, 20, 21, 41]);
+        assert_eq!(refusal(&answers[2]), ErrorKind::TooLarge);
+    }
+}
+
 #[tokio::test]
 async fn thousands_of_batches_are_pipelined_under_the_smallest_bounds() {
     for (bytes, count) in [(1, 1024), (1 << 20, 1), (16 << 20, 1024)] {

@@ -139,7 +139,9 @@ impl Drop for Payer {
             account.payers -= 1;
             if account.payers == 0 {
                 let gone: Account = state.accounts.remove(slot);
-                debug_assert!(gone.meters.iter().all(|m| m.used == 0 && m.line.is_empty()));
+                debug_assert!(
+                    gone.meters.iter().all(|m| m.used == 0 && m.line.len() == 0 && m.orders.is_empty())
+                );
                 if let Some(name) = gone.name {
                     state.named.remove(&name);
                 }
@@ -230,9 +232,8 @@ impl Share {
                 let (number, granted) = (state.next, Arc::<Granted>::default());
                 let (slots, tally) = (self.payer.slots, self.payer.tally.clone());
                 let waiter = Waiter { slots, ask, first_at, granted: granted.clone(), tally };
-                let group = waiter.group();
                 state.waiting.insert(number, waiter);
-                state.meter(slot, ask.resource).line.insert(group, number);
+                accounts.join(&mut state, slot, number);
                 self.payer.tally.waits(ask.resource);
                 (number, granted)
             })
@@ -309,9 +310,9 @@ impl Drop for Wait {
             (share.amount, share.wide) = (amount, amount); // given back when dropped
             return;
         };
-        let group = waiter.group();
+        let caller = waiter.caller(self.number);
         for (_, slot) in present(&slots) {
-            state.meter(slot, share.resource).line.remove(&group, self.number);
+            state.leave(&caller, slot, share.resource);
         }
         share.payer.tally.waits_no_more(share.resource);
         // Those behind it may find room at once.

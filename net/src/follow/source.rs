@@ -3,17 +3,21 @@
 //! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
 //! moment ago, it is read at once.
 //!
-//! Invariants: what a response takes in memory is paid for before it is read; responses without blocks go out meanwhile.
+//! Invariants: what a response takes in memory is paid for before it is read, as the headers of blocks tell how much that is;
+//! a state that turns out larger is let go and made again; responses without blocks go out meanwhile.
 
-use crate::accounts::{Payer, Resource};
+use crate::accounts::Payer;
 use crate::host::{Feeding as Counted, Host};
 use crate::ids;
 use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
+use crate::turn::in_turn;
 use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle};
 use bytes::Bytes;
-use chiplog::{Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, Term, Timestamp};
+use chiplog::{
+    Error, ErrorKind, Fed, Feed, FeedFrom, Index, Log, LogId, RaftIndex, ReadMode, Term, Timestamp,
+};
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,8 +29,10 @@ use tonic::Status;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-/// What a response takes besides its blocks.
+/// Bytes of a response besides its blocks.
 const RESPONSE_HEAD_BYTES: usize = 256;
+/// At the tail so much is asked for at least: small blocks that came together go out together.
+const TAIL_BYTES: usize = 64 << 10;
 /// While much is sent, the source looks so often whether it is kept up to date itself.
 const FED_LOOK: Duration = Duration::from_secs(1);
 
@@ -42,6 +48,8 @@ pub(super) struct Reply {
     committed: RaftIndex,
     fed: bool,
     memory: Memory,
+    /// The blocks were read without a mapping, or a state was made.
+    is_in_memory: bool,
 }
 
 /// Begins a stream.
@@ -64,7 +72,9 @@ pub(super) fn begin(
         counted: host.feeding(),
         fed: (Instant::now(), host.is_fed()),
         host: host.clone(),
+        is_mapped: log.options().read_mode == ReadMode::Map,
         log,
+        from,
         committed: feed.committed(),
         stage: Stage::Begun(Box::new(feed)),
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
@@ -105,7 +115,7 @@ fn from(request: &FollowRequest, ours: LogId) -> chiplog::Result<FeedFrom> {
 }
 
 struct Feeding {
-    /// Who pays for the memory of responses.
+    /// Pays for the memory of responses.
     payer: Arc<Payer>,
     /// Until the stream ends, the host counts it.
     counted: Counted,
@@ -113,6 +123,10 @@ struct Feeding {
     fed: (Instant, bool),
     host: Arc<Host>,
     log: Log,
+    /// Where the follower wanted to begin.
+    from: FeedFrom,
+    /// Blocks are places in a mapping, and take no memory.
+    is_mapped: bool,
     stage: Stage,
     /// How far the source was committed when that was last looked at.
     committed: RaftIndex,
@@ -180,27 +194,44 @@ impl Feeding {
 
     /// Reads what goes into the next response. `at_tail`: what comes next was not there when it was last looked for.
     fn fetch(&self, mut feed: Box<Feed>, at_tail: bool) -> Coming {
-        let (payer, bytes_max) = (self.payer.clone(), self.response_bytes);
+        let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
+        let mut bytes_max = self.response_bytes;
         Box::pin(async move {
             if at_tail {
                 poll_fn(|context| feed.poll_more(context)).await?;
+                bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
-            let ahead = ahead(&payer, bytes_max + RESPONSE_HEAD_BYTES).await;
-            let (feed, frame) = if at_tail {
-                let frame = feed.next(bytes_max)?;
-                (feed, frame)
-            } else {
-                let turn = payer.take(Resource::Turns, 1).await;
-                let reading = tokio::task::spawn_blocking(move || {
-                    let _turn = turn;
-                    let frame = feed.next(bytes_max);
-                    frame.map(|frame| (feed, frame))
-                });
-                reading.await.map_err(|_| gone())??
-            };
-            let Some(frame) = frame else { return Ok((feed, None)) };
-            let memory = settle(&payer, Some(ahead), frame.bytes() + RESPONSE_HEAD_BYTES).await;
-            Ok((feed, Some((frame, memory))))
+            loop {
+                let mut ahead = ahead(&payer, bytes_max + RESPONSE_HEAD_BYTES).await;
+                let taken;
+                (feed, ahead, taken) = if at_tail {
+                    let taken = take(&mut feed, bytes_max);
+                    (feed, ahead, taken)
+                } else {
+                    let reading = in_turn(&payer, 0, move || {
+                        let taken = take(&mut feed, bytes_max);
+                        (feed, ahead, taken)
+                    });
+                    reading.await.map_err(|_| gone())?
+                };
+                match taken? {
+                    Taken::Nothing => return Ok((feed, None)),
+                    Taken::Frame(frame) => {
+                        let memory = settle(ahead, frame.bytes() + RESPONSE_HEAD_BYTES).flatten();
+                        return Ok((feed, Some((frame, memory))));
+                    }
+                    Taken::Larger { bytes, restart } => {
+                        bytes_max = bytes;
+                        if let Some(place) = restart {
+                            *feed = log.feed(place.map_or(from, |(raft, term)| FeedFrom::After {
+                                log: log.info().log_id,
+                                raft,
+                                term,
+                            }))?;
+                        }
+                    }
+                }
+            }
         })
     }
 
@@ -216,8 +247,37 @@ impl Feeding {
         }
         let info = self.log.info();
         let (first, last, committed) = (info.first, info.last, self.committed);
-        Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory }
+        let is_in_memory = !self.is_mapped || matches!(frame, Some(Fed::State(_)));
+        Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
     }
+}
+
+/// A look at what a feed has next.
+enum Taken {
+    Nothing,
+    Frame(Fed),
+    /// It has so many bytes. `restart`: the feed has given it, and has to be made again where it stood.
+    Larger {
+        bytes: usize,
+        restart: Option<Option<(RaftIndex, Term)>>,
+    },
+}
+
+/// Takes what comes next, if it has at most so many bytes.
+fn take(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
+    let place = feed.position();
+    if let Some(bytes) = feed.next_bytes()?
+        && bytes > bytes_max
+    {
+        return Ok(Taken::Larger { bytes, restart: None });
+    }
+    Ok(match feed.next(bytes_max)? {
+        None => Taken::Nothing,
+        Some(frame) if frame.bytes() > bytes_max => {
+            Taken::Larger { bytes: frame.bytes(), restart: Some(place) }
+        }
+        Some(frame) => Taken::Frame(frame),
+    })
 }
 
 fn gone() -> Error {
@@ -258,6 +318,9 @@ impl Verbatim for Reply {
         let gathered = |b: &Bytes| if b.len() < SHARED_BYTES_MIN { of_bytes(b) } else { 12 };
         let small = fields.iter().map(|(_, b)| gathered(b)).sum::<usize>() + 44;
         let mut frame = FrameWriter::new(length, small, chunks, &self.memory);
+        if self.is_in_memory {
+            frame = frame.shares_memory();
+        }
         for (tag, bytes) in fields {
             frame.bytes(tag, bytes);
         }
@@ -271,9 +334,25 @@ impl Verbatim for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::proto::v1::FollowResponse;
+    use crate::turn::tests::leaves_its_turn;
     use chiplog::Options;
     use prost::Message;
+    use tokio_stream::StreamExt as _;
+
+    #[tokio::test]
+    async fn feeding_leaves_its_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        host.open(Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().frame.is_none());
+        leaves_its_turn(&payer, replies.next()).await;
+        assert!(replies.next().await.unwrap().unwrap().frame.is_some());
+    }
 
     #[test]
     fn responses_are_the_proto_s_and_large_pieces_are_shared() {
@@ -291,7 +370,7 @@ mod tests {
             let log = (n == 0).then_some(LogId(1 << 100));
             let (last, first, committed) = (Index(1 << 33), Index(1), RaftIndex(300));
             let fed = n.is_multiple_of(2);
-            let reply = Reply { frame, log, last, first, committed, fed, memory: None };
+            let reply = Reply { frame, log, last, first, committed, fed, memory: None, is_in_memory: false };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();

@@ -7,13 +7,17 @@
 //! ```
 //!
 //! Invariants: entries are consecutive from the index asked for; a reply that has an entry is never delayed to gather
-//! more; nothing is unpacked before its memory is paid for, nor on a thread of the runtime unless it is small.
+//! more; nothing is unpacked before its memory is paid for, nor on a thread of the runtime unless it is small; while memory
+//! is waited for, nothing is held that is not counted: what was read without a mapping, and takes more than was paid for, is
+//! let go and read again.
 
 use super::reply::{ENTRY_BYTES, Part, Reply};
 use super::{Limits, LogspecService, about_to_end};
-use crate::accounts::{Payer, Resource};
+use crate::accounts::Payer;
+use crate::budget::UNPACKED_AT_ONCE_MAX;
 use crate::gauges::{Counted, Open};
 use crate::proto::logspec::ReadRequest;
+use crate::turn::in_turn;
 use crate::verbatim::{Answers, Memory, ahead, pay, settle};
 use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
 use futures_util::stream;
@@ -21,8 +25,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use tonic::Status;
 
-/// What is unpacked on a thread of the runtime.
-const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
+/// Without a mapping, memory for so many replies is taken before one is read: for its records, for the small ones of them that
+/// are gathered, and for its last batch, which can go over the limit.
+const REPLIES_AHEAD: usize = 3;
 
 impl LogspecService {
     /// The stream of replies to a read, whose memory `payer` pays for.
@@ -37,6 +42,7 @@ impl LogspecService {
             reader: None,
             at_tail: false,
             rest: None,
+            needed: 0,
             over: false,
         };
         let replies = stream::unfold(reading, |mut reading| async {
@@ -58,16 +64,18 @@ struct Reading {
     reader: Option<Reader>,
     /// Whether what comes next was just written, and so is in memory.
     at_tail: bool,
-    /// What was read and not given yet.
+    /// A batch that was read and not given yet.
     rest: Option<Rest>,
+    /// The memory that the next reply was found to need; 0: that is not known.
+    needed: usize,
     over: bool,
 }
 
 /// A batch of which records are still to be given.
 enum Rest {
-    /// Not unpacked yet, if it is packed.
+    /// Not unpacked yet, if it is packed. A place in a mapping.
     Stored(StoredBatch),
-    /// Unpacked, and paid for.
+    /// Unpacked, or read without a mapping; and paid for.
     Unpacked(RecordBatch, Memory),
 }
 
@@ -98,7 +106,8 @@ impl Reading {
             match self.rest.take() {
                 Some(Rest::Unpacked(batch, memory)) => return Ok(self.of_unpacked(batch, memory, &limits)),
                 Some(Rest::Stored(stored)) if stored.unpacked_bytes() > 0 => {
-                    let (batch, memory) = self.unpack(stored, &limits).await?;
+                    let memory = pay(&self.payer, unpacking_bytes(&stored, &limits)).await;
+                    let (batch, memory) = self.unpack(stored, memory).await?;
                     return Ok(self.of_unpacked(batch, memory, &limits));
                 }
                 rest => self.rest = rest,
@@ -107,70 +116,81 @@ impl Reading {
                 Some(reader) => reader,
                 None => self.begin().await?,
             };
-            let ahead =
-                if self.is_mapped { None } else { Some(ahead(&self.payer, limits.reply_bytes).await) };
+            let mut ahead = match self.is_mapped {
+                true => None,
+                false => {
+                    let needed = self.needed.max(REPLIES_AHEAD * limits.reply_bytes);
+                    Some(ahead(&self.payer, needed).await)
+                }
+            };
             let mut gathering = Gathering::new(self.next, self.rest.take());
             let gathered = if self.at_tail {
                 gathering.gather(&mut reader, &limits)
             } else {
-                let (turn, limits) = (self.payer.take(Resource::Turns, 1).await, limits.clone());
-                let work = tokio::task::spawn_blocking(move || {
-                    let _turn = turn;
+                let limits = limits.clone();
+                let work = in_turn(&self.payer, 0, move || {
                     let gathered = gathering.gather(&mut reader, &limits);
-                    (gathered, gathering, reader)
+                    (gathered, gathering, reader, ahead)
                 });
-                let (gathered, lent);
-                (gathered, gathering, lent) = work.await.map_err(gone)?;
-                reader = lent;
+                let gathered;
+                (gathered, gathering, reader, ahead) = work.await.map_err(gone)?;
                 gathered
             };
             let more = gathered?;
             self.at_tail = !more;
+            let needed = needed(&gathering, &limits);
             let Gathering { parts, rest, next, .. } = gathering;
-            self.rest = rest;
-            let ahead = ahead.filter(|_| !parts.is_empty());
-            if parts.is_empty() && self.rest.is_none() {
+            if parts.is_empty() && rest.is_none() {
+                drop(ahead);
+                if !self.is_mapped {
+                    let _ = reader.seek(reader.position()); // lets go of the block that it has in memory
+                }
                 poll_fn(|context| reader.poll_more(context)).await?;
+                self.reader = Some(reader);
+                continue;
             }
-            if !self.is_mapped {
-                let _ = reader.seek(reader.position()); // lets go of the block that it has in memory
-            }
-            self.reader = Some(reader);
-            if !parts.is_empty() {
-                let memory = settle(&self.payer, ahead, self.bytes_of(&parts)).await;
+            let Some(share) = ahead else {
+                (self.reader, self.rest) = (Some(reader), rest);
+                if parts.is_empty() {
+                    continue; // it has to be unpacked
+                }
+                let memory = pay(&self.payer, parts.iter().map(Part::gathered_bytes).sum()).await;
                 self.next = next;
-                return Ok(Reply::Entries { parts, memory, is_in_memory: !self.is_mapped });
+                return Ok(Reply::Entries { parts, memory, is_in_memory: false });
+            };
+            let Some(memory) = settle(share, needed) else {
+                self.needed = needed;
+                reader.seek(self.next)?;
+                self.reader = Some(reader);
+                continue;
+            };
+            self.needed = 0;
+            // A reader that goes on elsewhere lets go of the block that it has in memory.
+            let behind = reader.position();
+            match (parts.last(), rest) {
+                (None, Some(Rest::Stored(stored))) => {
+                    self.reader = reader.seek(behind).is_ok().then_some(reader);
+                    let (batch, memory) = self.unpack(stored, memory).await?;
+                    return Ok(self.of_unpacked(batch, memory, &limits));
+                }
+                // The reply has the records at its start.
+                (Some(last), Some(Rest::Stored(stored))) if stored.first() <= last.batch.first() => {
+                    self.rest = Some(Rest::Unpacked(last.batch.clone(), memory.clone()));
+                    self.reader = reader.seek(behind).is_ok().then_some(reader);
+                }
+                _ => self.reader = reader.seek(next).is_ok().then_some(reader),
             }
-            if let Some(Rest::Stored(stored)) = self.rest.take() {
-                let (batch, memory) = self.unpack(stored, &limits).await?;
-                return Ok(self.of_unpacked(batch, memory, &limits));
-            }
+            self.next = next;
+            return Ok(Reply::Entries { parts, memory, is_in_memory: true });
         }
     }
 
-    /// What a reply of batches that were not packed takes in memory.
-    fn bytes_of(&self, parts: &[Part]) -> usize {
-        let of = |part: &Part| match self.is_mapped {
-            true => part.gathered_bytes(),
-            false => part.gathered_bytes() + part.batch.payload().len(),
-        };
-        parts.iter().map(of).sum()
-    }
-
-    /// Unpacks a batch, with its memory and that of one reply of it at a time.
-    async fn unpack(&self, stored: StoredBatch, limits: &Limits) -> chiplog::Result<(RecordBatch, Memory)> {
-        let bytes = stored.unpacked_bytes();
-        let entries = limits.reply_entries.min(stored.count() as usize);
-        let reply = bytes.min(limits.reply_bytes) + ENTRY_BYTES * entries;
-        let memory = pay(&self.payer, bytes + reply).await;
-        if bytes <= UNPACKED_AT_ONCE_MAX {
+    /// Unpacks a batch, whose memory is paid for.
+    async fn unpack(&self, stored: StoredBatch, memory: Memory) -> chiplog::Result<(RecordBatch, Memory)> {
+        if stored.unpacked_bytes() <= UNPACKED_AT_ONCE_MAX {
             return Ok((stored.unpack()?, memory));
         }
-        let turn = self.payer.take(Resource::Turns, 1).await;
-        let work = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            stored.unpack().map(|batch| (batch, memory))
-        });
+        let work = in_turn(&self.payer, 0, move || stored.unpack().map(|batch| (batch, memory)));
         work.await.map_err(gone)?
     }
 
@@ -199,6 +219,28 @@ impl Reading {
     }
 }
 
+/// The memory of a batch that is unpacked, and of one reply of it at a time.
+fn unpacking_bytes(stored: &StoredBatch, limits: &Limits) -> usize {
+    let bytes = stored.unpacked_bytes();
+    bytes + reply_bytes(bytes, stored.count(), limits)
+}
+
+/// The most memory that one reply takes, of a batch of so many bytes and records, besides the batch.
+fn reply_bytes(bytes: usize, records: u32, limits: &Limits) -> usize {
+    bytes.min(limits.reply_bytes) + ENTRY_BYTES * limits.reply_entries.min(records as usize)
+}
+
+/// The memory of what was read without a mapping: of the parts of a reply, with the batches they are of; and of what comes
+/// next, if it is given in several replies or unpacked.
+fn needed(gathering: &Gathering, limits: &Limits) -> usize {
+    let rest = match (gathering.parts.last(), &gathering.rest) {
+        (Some(last), Some(_)) => reply_bytes(last.batch.payload().len(), last.batch.count(), limits),
+        (None, Some(Rest::Stored(stored))) => stored.bytes().len() + unpacking_bytes(stored, limits),
+        _ => 0,
+    };
+    gathering.parts.iter().map(Part::gathered_bytes).sum::<usize>() + gathering.stored + rest
+}
+
 fn gone(panic: tokio::task::JoinError) -> chiplog::Error {
     chiplog::Error::new(ErrorKind::Io, format!("reading ended early: {panic}"))
 }
@@ -208,15 +250,17 @@ struct Gathering {
     parts: Vec<Part>,
     entries: usize,
     bytes: usize,
+    /// Bytes of the batches that the parts are of.
+    stored: usize,
     /// The next record to be given.
     next: Index,
-    /// What was read and is not in the reply: what did not fit, or has to be unpacked.
+    /// A batch that was read and is not in the reply: it did not fit, or has to be unpacked.
     rest: Option<Rest>,
 }
 
 impl Gathering {
     fn new(next: Index, rest: Option<Rest>) -> Self {
-        Self { parts: Vec::new(), entries: 0, bytes: 0, next, rest }
+        Self { parts: Vec::new(), entries: 0, bytes: 0, stored: 0, next, rest }
     }
 
     /// Takes what is there, up to a reply's worth. Tells whether there may be more to read at once.
@@ -250,6 +294,7 @@ impl Gathering {
             batch.skip_to(self.next);
             let part = first_records(&batch, self.entries, self.bytes, limits);
             let count = part.records.end;
+            self.stored += stored.bytes().len();
             self.next = batch.first().plus(count.into());
             self.entries += count as usize;
             self.bytes +=
@@ -272,4 +317,34 @@ fn first_records(batch: &RecordBatch, mut entries: usize, mut bytes: usize, limi
         (entries, bytes, end) = (entries + 1, bytes + record.data.len() + ENTRY_BYTES, end + 1);
     }
     Part { batch: batch.clone(), records: 0..end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::host::Host;
+    use crate::turn::tests::leaves_its_turn;
+    use chiplog::{BatchBuilder, Codec, Options};
+    use tokio_stream::StreamExt as _;
+
+    #[tokio::test]
+    async fn reading_and_unpacking_leave_their_turns_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let mut builder = BatchBuilder::new();
+        builder.codec(Codec::Lz4).push(&[7; 2 * UNPACKED_AT_ONCE_MAX]).unwrap();
+        log.append_batch(&builder.build().unwrap()).unwrap();
+        let host = Host::new();
+        host.open(log);
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let service = LogspecService::new(host, Limits::default());
+        let request = ReadRequest { next_index: 1 };
+        let mut replies = service.replies(&request, payer.clone()).unwrap();
+        for _ in ["it is read", "it is unpacked"] {
+            leaves_its_turn(&payer, replies.next()).await;
+            assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+        }
+    }
 }

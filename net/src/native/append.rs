@@ -6,20 +6,24 @@
 //! Invariants:
 //! - Responses come in the order of the requests, one for each.
 //! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
+//! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time.
 //! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
 
 use super::NativeOptions;
-use crate::budget::{Held, Ledger};
+use crate::accounts::Payer;
+use crate::budget::{Held, Ledger, UNPACKED_AT_ONCE_MAX};
 use crate::host::Host;
 use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::status::leaves_unknown;
+use crate::turn::in_turn;
 use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+use tokio::time::timeout;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
@@ -31,6 +35,7 @@ pub struct AppendStream {
     requests: Streaming<AppendRequest>,
     /// The requests' shares of what may be under way.
     shares: Ledger,
+    payer: Arc<Payer>,
     /// Named by the first request.
     log: Option<Log>,
     pending: VecDeque<Pending>,
@@ -39,13 +44,13 @@ pub struct AppendStream {
     bytes_max: usize,
     pending_max: usize,
     room_timeout: Duration,
-    /// A batch that found the log's queue full.
+    /// A batch that is unpacked first, or found the log's queue full.
     stalled: Option<Stalled>,
     /// No request comes any more; and why, if not because the client said so.
     ended: Option<Option<Status>>,
     /// The server is about to end.
     drained: Waiting<()>,
-    /// Who hears of that.
+    /// The task that hears of that.
     told: Option<Waker>,
 }
 
@@ -62,6 +67,17 @@ enum Pending {
     },
 }
 
+/// The batch, unpacked once: the log need not do so on a thread of the runtime.
+///
+/// Its memory counts as that of answers, with `unpacked` bytes: also when the stream ends before this is done, and gives
+/// back the request's share.
+async fn measured(payer: &Arc<Payer>, mut batch: Batch, unpacked: usize) -> chiplog::Result<Batch> {
+    let bytes = batch.as_bytes().len() + unpacked;
+    let measuring = in_turn(payer, bytes, move || batch.measure().map(|()| batch));
+    let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
+    measuring.await.map_err(gone)?
+}
+
 struct Stalled {
     bytes: usize,
     held: Held,
@@ -75,6 +91,7 @@ impl AppendStream {
         options: &NativeOptions,
         requests: Streaming<AppendRequest>,
         shares: Ledger,
+        payer: Arc<Payer>,
     ) -> Self {
         let drained = {
             let host = host.clone();
@@ -86,6 +103,7 @@ impl AppendStream {
             host,
             requests,
             shares,
+            payer,
             log: None,
             pending: VecDeque::new(),
             bytes: 0,
@@ -156,17 +174,22 @@ impl AppendStream {
 
     fn submit(&mut self, batch: Batch, held: Held) {
         let Some(log) = &self.log else { return };
-        let bytes = batch.as_bytes().len();
-        match log.try_submit_batch(&batch) {
-            Err(error) if error.kind() == ErrorKind::Busy => {
-                let (log, patience) = (log.clone(), self.room_timeout);
-                let room = async move {
-                    tokio::time::timeout(patience, log.submit_batch_when_room(&batch)).await.ok()
-                };
-                self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(room) });
+        let (bytes, options) = (batch.as_bytes().len(), log.options());
+        let unpacked = batch.unmeasured_bytes(options.record_bytes_max);
+        let is_large = (UNPACKED_AT_ONCE_MAX + 1..=options.batch_bytes_max as usize).contains(&unpacked);
+        if !is_large {
+            match log.try_submit_batch(&batch) {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                done => return self.submitted(Some(done), bytes, held),
             }
-            done => self.submitted(Some(done), bytes, held),
         }
+        let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
+        let submitting = async move {
+            let batch = if is_large { measured(&payer, batch, unpacked).await? } else { batch };
+            log.submit_batch_when_room(&batch).await
+        };
+        let ticket = async move { timeout(patience, submitting).await.ok() };
+        self.stalled = Some(Stalled { bytes, held, ticket: Box::pin(ticket) });
     }
 
     /// None: there was no room in time.
@@ -178,7 +201,10 @@ impl AppendStream {
             }
             Some(Err(error)) => self.refuse(&error, held),
             None => {
-                let what = format!("the log's queue was full for {:?}", self.room_timeout);
+                let what = format!(
+                    "no room for the batch for {:?}: in the log's queue, or to unpack it first",
+                    self.room_timeout
+                );
                 self.refuse(&Error::new(ErrorKind::Busy, what), held);
             }
         }
@@ -251,4 +277,87 @@ fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
         leader: leader.unwrap_or_default(),
     };
     AppendResponse { result: Some(Outcome::Refused(refused)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounts::Resource;
+    use crate::budget::Budget;
+    use crate::turn::tests::leaves_its_turn;
+    use bytes::Bytes;
+    use chiplog::{BatchBuilder, Codec};
+    use http_body_util::BodyExt as _;
+    use prost::Message as _;
+    use tokio_stream::StreamExt as _;
+    use tonic::body::Body;
+    use tonic_prost::ProstCodec;
+
+    /// It unpacks to 2 MiB.
+    fn packed() -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.codec(Codec::Lz4).push(&[7; 2 << 20]).unwrap();
+        Batch::decode(builder.build().unwrap().as_bytes().clone()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn measuring_leaves_its_turn_to_others() {
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        leaves_its_turn(&payer, measured(&payer, packed(), 2 << 20)).await;
+    }
+
+    /// A stream that brings this batch. Its record is too large.
+    fn appending(options: &NativeOptions) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut of_log = chiplog::Options::with_segment_bytes(16 << 20);
+        of_log.record_bytes_max = 1 << 20;
+        let host = Host::new();
+        host.open(Log::open(dir.path(), of_log).unwrap());
+        let request = AppendRequest { batch: packed().as_bytes().clone(), ..AppendRequest::default() };
+        let request = request.encode_to_vec();
+        let length = (request.len() as u32).to_be_bytes();
+        let body = http_body_util::Full::new(Bytes::from([&[0], &length[..], &request].concat()));
+        let body = Body::new(body.map_err(|never| match never {}));
+        let decoder = ProstCodec::<(), AppendRequest>::raw_decoder(Default::default());
+        let requests = Streaming::new_request(decoder, body, None, None);
+        let payer = options.budget.payer_of(&http::Extensions::new());
+        let stream = AppendStream::new(host, options, requests, Ledger::default(), payer.clone());
+        (dir, payer, stream)
+    }
+
+    fn kind(response: Option<Result<AppendResponse, Status>>) -> u32 {
+        match response.unwrap().unwrap().result {
+            Some(Outcome::Refused(refused)) => refused.kind,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn batch_waits_to_be_unpacked_for_a_time() {
+        let options = NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
+        let (_dir, payer, mut stream) = appending(&options);
+        let _all = payer.take(Resource::Turns, 1 << 20).await;
+        let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
+        assert_eq!(kind(response), ErrorKind::Busy.code());
+    }
+
+    /// A batch of 32 MiB kept a thread of the runtime for about 13 ms.
+    #[test]
+    fn large_batches_are_unpacked_elsewhere() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || released.recv());
+            let options = NativeOptions::default();
+            let (_dir, _, mut stream) = appending(&options);
+            let early = timeout(Duration::from_millis(50), stream.next()).await;
+            assert!(early.is_err(), "unpacked on this thread");
+            assert!(options.budget.answer_bytes() > 2 << 20, "nobody counts what it takes");
+            drop(release);
+            assert_eq!(kind(stream.next().await), ErrorKind::TooLarge.code());
+            assert_eq!(options.budget.answer_bytes(), 0);
+            let _ = busy.await;
+        });
+    }
 }

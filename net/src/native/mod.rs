@@ -55,8 +55,8 @@ pub struct NativeOptions {
     pub append_inflight_bytes: usize,
     /// Batches that one append stream may have under way, default 1,024.
     pub append_inflight_max: usize,
-    /// How long a batch waits for room in the log's queue before it is refused as `Busy`, default 5 s. Meanwhile
-    /// nothing behind it is read.
+    /// How long a batch waits to be unpacked, where it has to be, and for room in the log's queue, before it is refused as
+    /// `Busy`, default 5 s. Meanwhile nothing behind it is read.
     pub room_timeout: Duration,
     /// The largest message that is taken, default 33 MiB: a batch and its frame.
     pub message_bytes_max: usize,
@@ -182,7 +182,8 @@ impl Service for Native {
     ) -> Result<Response<Self::AppendStream>, Status> {
         let (_, extensions, requests) = request.into_parts();
         let held = extensions.get::<Ledger>().cloned().unwrap_or_default();
-        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held);
+        let payer = self.options.budget.payer_of(&extensions);
+        let stream = AppendStream::new(self.host.clone(), &self.options, requests, held, payer);
         Ok(Response::new(Counted::new(stream, self.host.gauges(), Open::Appends)))
     }
 

@@ -5,16 +5,18 @@
 //!
 //! Invariants:
 //! - what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds places in
-//!   the log's mapping and no memory;
+//!   the log's mapping and no memory: what was read without a mapping, and takes more than was paid for, is let go and read
+//!   again;
 //! - keep-alives go out meanwhile: they need no share.
 //!
 //! Must not know: what is in a batch.
 
-use crate::accounts::{Payer, Resource};
+use crate::accounts::Payer;
 use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
+use crate::turn::in_turn;
 use crate::verbatim::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use chiplog::{Error, ErrorKind, Index, Log, ReadMode, Reader, Start, StoredBatch, Timestamp};
 use std::future::poll_fn;
@@ -36,6 +38,8 @@ pub(super) struct Reply {
     /// Not settled yet: the read waits for the replica.
     pub(super) next: Option<Index>,
     pub(super) memory: Memory,
+    /// The batches were read without a mapping.
+    pub(super) is_in_memory: bool,
 }
 
 /// The same as messages, for whoever serves the generated service.
@@ -68,7 +72,7 @@ fn message(batch: StoredBatch) -> Message {
 /// The replies of one read.
 pub(super) type Replies = Answers<Reply>;
 
-/// What a batch takes in a reply besides its own bytes, generously.
+/// Bytes of a batch in a reply besides its own, generously.
 pub(super) const BATCH_HEAD_BYTES: usize = 160;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
@@ -109,7 +113,6 @@ pub(super) fn stream(
         records_left: if request.records_max == 0 { u64::MAX } else { request.records_max },
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
         reply_bytes: reply_bytes as u64,
-        failed: None,
     };
     Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
 }
@@ -126,8 +129,6 @@ struct Reading {
     records_left: u64,
     keep_alive: Duration,
     reply_bytes: u64,
-    /// What is to be told once all that was read before it has been.
-    failed: Option<Error>,
 }
 
 enum Stage {
@@ -136,23 +137,32 @@ enum Stage {
         min: Index,
         start: Start,
     },
+    /// The start is being looked for.
+    Opening(Opening),
     /// The records from `from` on are being read and paid for.
     Coming {
         from: Index,
         coming: Coming,
     },
+    /// The error behind what was told.
+    Failed(Error),
     Ended,
 }
+
+/// A reader at the start.
+type Opening = Pin<Box<dyn Future<Output = chiplog::Result<Reader>> + Send>>;
 
 /// A reply's worth of batches, once it is read and its memory is paid for.
 type Coming = Pin<Box<dyn Future<Output = chiplog::Result<Gathered>> + Send>>;
 
-/// What was read for one reply.
+/// A reply's worth of batches, and how far the reader came.
 struct Gathered {
     reader: Box<Reader>,
     batches: Vec<StoredBatch>,
     bytes: u64,
     records: u64,
+    /// All that there was has been read.
+    at_tail: bool,
     memory: Memory,
     failed: Option<Error>,
 }
@@ -165,6 +175,8 @@ impl Reading {
             match std::mem::replace(&mut self.stage, Stage::Ended) {
                 Stage::Ended => None,
                 Stage::Waiting { min, start } => Some(self.open(min, start).await),
+                Stage::Opening(opening) => Some(self.begin(opening, Instant::now() + self.keep_alive).await),
+                Stage::Failed(error) => Some(Err(error)),
                 Stage::Coming { from, coming } => self.read(from, coming).await.transpose(),
             }
         };
@@ -193,13 +205,26 @@ impl Reading {
                 }
             }
         }
-        let reader = match start {
-            Start::Timestamp(_) => {
-                let log = self.log.clone(); // it searches a segment
-                tokio::task::spawn_blocking(move || log.reader(start)).await.map_err(|_| gone())??
+        let (log, payer) = (self.log.clone(), self.payer.clone());
+        let opening = async move {
+            match start {
+                // It searches a segment.
+                Start::Timestamp(_) => {
+                    in_turn(&payer, 0, move || log.reader(start)).await.map_err(|_| gone())?
+                }
+                _ => log.reader(start),
             }
-            _ => self.log.reader(start)?,
         };
+        self.begin(Box::pin(opening), deadline).await
+    }
+
+    /// Begins at the start, once it is found; or says that it is still looked for.
+    async fn begin(&mut self, mut opening: Opening, deadline: Instant) -> chiplog::Result<Reply> {
+        let Ok(reader) = timeout_at(deadline, &mut opening).await else {
+            self.stage = Stage::Opening(opening);
+            return Ok(self.position(None).await);
+        };
+        let reader = reader?;
         let next = reader.position();
         let coming = self.fetch(Box::new(reader), false);
         self.stage = Stage::Coming { from: next, coming };
@@ -210,30 +235,24 @@ impl Reading {
     async fn read(&mut self, mut from: Index, mut coming: Coming) -> chiplog::Result<Option<Reply>> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
-            if let Some(error) = self.failed.take() {
-                return Err(error);
-            }
-            if self.bytes_left == 0 || self.records_left == 0 {
-                return Ok(None);
-            }
             let Ok(got) = timeout_at(deadline, &mut coming).await else {
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             };
-            let Gathered { reader, batches, bytes, records, memory, failed } = got?;
-            self.failed = failed;
+            let Gathered { reader, batches, bytes, records, at_tail, memory, failed } = got?;
             from = reader.position();
             if !batches.is_empty() {
-                // A short reply: the tail was reached.
-                let at_tail = bytes < self.reply_bytes.min(self.bytes_left);
                 self.bytes_left = self.bytes_left.saturating_sub(bytes);
                 self.records_left = self.records_left.saturating_sub(records);
-                let coming = self.fetch(reader, at_tail);
-                self.stage = Stage::Coming { from, coming };
+                self.stage = match failed {
+                    _ if self.bytes_left == 0 || self.records_left == 0 => Stage::Ended,
+                    Some(error) => Stage::Failed(error),
+                    None => Stage::Coming { from, coming: self.fetch(reader, at_tail) },
+                };
                 return Ok(Some(self.reply(batches, Some(from), memory)));
             }
-            if self.failed.is_some() {
-                continue;
+            if let Some(error) = failed {
+                return Err(error);
             }
             if !self.follow {
                 return Ok(None);
@@ -250,28 +269,36 @@ impl Reading {
             if waits {
                 more(&mut reader).await?;
             }
-            let ahead = if is_mapped { None } else { Some(ahead(&payer, bytes_max as usize).await) };
-            let mut got = if at_tail {
-                gather(reader, bytes_max, records_max)
-            } else {
-                let turn = payer.take(Resource::Turns, 1).await;
-                let reading = tokio::task::spawn_blocking(move || {
-                    let _turn = turn;
-                    gather(reader, bytes_max, records_max)
-                });
-                reading.await.map_err(|_| gone())?
-            };
-            if !is_mapped {
-                let _ = got.reader.seek(got.reader.position()); // lets go of the block that it has in memory
-            }
-            if !got.batches.is_empty() {
-                let copied = |batch: &StoredBatch| match batch.bytes().len() {
-                    bytes if !is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
-                    _ => BATCH_HEAD_BYTES,
+            let limits = Limits { bytes_max, records_max, is_mapped };
+            let from = reader.position();
+            // The last batch of a reply can go over its limit by as much again.
+            let mut needed = 2 * bytes_max as usize;
+            loop {
+                let ahead = if is_mapped { None } else { Some(ahead(&payer, needed).await) };
+                let (mut got, ahead) = if at_tail {
+                    (gather(reader, limits), ahead)
+                } else {
+                    let reading = in_turn(&payer, 0, move || (gather(reader, limits), ahead));
+                    reading.await.map_err(|_| gone())?
                 };
-                got.memory = settle(&payer, ahead, got.batches.iter().map(copied).sum()).await;
+                let memory: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
+                let Some(share) = ahead else {
+                    if !got.batches.is_empty() {
+                        got.memory = pay(&payer, memory).await;
+                    }
+                    return Ok(got);
+                };
+                if let Some(memory) = settle(share, memory) {
+                    // A reader that goes on elsewhere lets go of the block that it has in memory; one that cannot ends.
+                    let behind = got.reader.position();
+                    let failed = got.reader.seek(behind).err();
+                    got.failed = got.failed.or(failed);
+                    got.memory = memory;
+                    return Ok(got);
+                }
+                (reader, needed) = (got.reader, memory);
+                reader.seek(from)?;
             }
-            Ok(got)
         })
     }
 
@@ -283,7 +310,7 @@ impl Reading {
 
     fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
         let info = self.log.info();
-        Reply { batches, last: info.last, first: info.first, next, memory }
+        Reply { batches, last: info.last, first: info.first, next, memory, is_in_memory: !self.is_mapped }
     }
 
     fn status(&self, error: &Error) -> Status {
@@ -295,25 +322,50 @@ impl Reading {
     }
 }
 
+/// The bounds of one reply.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Of batches; without a mapping, of memory as well.
+    bytes_max: u64,
+    records_max: u64,
+    is_mapped: bool,
+}
+
+impl Limits {
+    /// Bytes that a batch takes in memory.
+    fn memory_of(self, batch: &StoredBatch) -> usize {
+        match batch.bytes().len() {
+            bytes if !self.is_mapped || bytes < SHARED_BYTES_MIN => bytes + BATCH_HEAD_BYTES,
+            _ => BATCH_HEAD_BYTES,
+        }
+    }
+}
+
 /// Batches for one reply. The last one can go over the limits.
-fn gather(mut reader: Box<Reader>, bytes_max: u64, records_max: u64) -> Gathered {
-    let (mut batches, mut bytes, mut records, mut failed) = (Vec::new(), 0, 0, None);
-    while bytes < bytes_max && records < records_max {
+fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
+    let (mut batches, mut bytes, mut memory, mut records) = (Vec::new(), 0, 0, 0);
+    let (mut at_tail, mut failed) = (false, None);
+    let has_room = |memory: usize| limits.is_mapped || (memory as u64) < limits.bytes_max;
+    while bytes < limits.bytes_max && records < limits.records_max && has_room(memory) {
         let position = reader.position();
         match reader.next_stored() {
             Ok(Some(batch)) => {
                 bytes += batch.bytes().len() as u64;
+                memory += limits.memory_of(&batch);
                 records += reader.position().get() - position.get();
                 batches.push(batch);
             }
-            Ok(None) => break,
+            Ok(None) => {
+                at_tail = true;
+                break;
+            }
             Err(error) => {
                 failed = Some(error);
                 break;
             }
         }
     }
-    Gathered { reader, batches, bytes, records, memory: None, failed }
+    Gathered { reader, batches, bytes, records, at_tail, memory: None, failed }
 }
 
 /// Waits at the tail.
@@ -323,4 +375,52 @@ async fn more(reader: &mut Reader) -> chiplog::Result<()> {
 
 fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "this server is about to end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounts::Resource;
+    use crate::budget::Budget;
+    use crate::turn::tests::leaves_its_turn;
+    use chiplog::Options;
+    use tokio_stream::StreamExt as _;
+
+    /// HTTP/2 does not poll an answer whose client gives no window. A turn that was given to it lay unused meanwhile.
+    #[tokio::test]
+    async fn catching_up_leaves_its_turn_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        leaves_its_turn(&payer, replies.next()).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+    }
+
+    /// Searches that took no turn kept all threads that may block, and those that had a turn waited behind them.
+    #[tokio::test]
+    async fn search_for_a_time_takes_a_turn_and_keeps_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let start = Some(Asked::TimestampNanos(1));
+        let request = ReadRequest { start, keep_alive_millis: 1000, ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 20, payer.clone()).unwrap();
+        leaves_its_turn(&payer, replies.next()).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().next, Some(Index(1)));
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        // While none is free, the client hears that the start is not found yet.
+        let all = payer.take(Resource::Turns, 1 << 20).await;
+        let request = ReadRequest { keep_alive_millis: 10, ..request };
+        let log = Log::open(dir.path().join("other"), Options::with_segment_bytes(1 << 20)).unwrap();
+        let mut replies = stream(Host::new(), log, &request, 1 << 20, payer.clone()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(replies.next().await.unwrap().unwrap().next, None);
+        }
+        drop(all);
+    }
 }

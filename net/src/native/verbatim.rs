@@ -42,6 +42,9 @@ impl Verbatim for Reply {
             self.batches.iter().map(|b| b.bytes().len()).filter(|n| *n < SHARED_BYTES_MIN).sum::<usize>();
         let mut frame =
             FrameWriter::new(length, copied + 40 * (self.batches.len() + 1), chunks, &self.memory);
+        if self.is_in_memory {
+            frame = frame.shares_memory();
+        }
         for (batch, (nanos, inner)) in self.batches.iter().zip(heads) {
             encode_key(field::response::BATCHES, WireType::LengthDelimited, &mut frame.head);
             encode_varint(inner as u64, &mut frame.head);
@@ -88,7 +91,7 @@ mod tests {
         {
             let batches: Vec<_> = sizes.iter().zip(1..).map(|(bytes, first)| stored(first, *bytes)).collect();
             let (last, first, next) = (Index(1 << 33), Index(1), Some(Index(300)));
-            let reply = Reply { batches, last, first, next, memory: None };
+            let reply = Reply { batches, last, first, next, memory: None, is_in_memory: false };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();

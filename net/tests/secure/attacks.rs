@@ -5,9 +5,10 @@
 use bytes::Bytes;
 use chiplog_net::proto::logspec::ReadRequest as LogspecRead;
 use chiplog_net::proto::logspec::log_client::LogClient;
+use chiplog_net::proto::v1::follow_client::FollowClient;
 use chiplog_net::proto::v1::log_client::LogClient as NativeClient;
 use chiplog_net::proto::v1::read_request::Start;
-use chiplog_net::proto::v1::{AppendRequest as NativeAppend, ReadRequest};
+use chiplog_net::proto::v1::{AppendRequest as NativeAppend, FollowRequest, ReadRequest, follow_request};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
@@ -19,6 +20,8 @@ use tonic::codegen::Service as _;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 /// An attack that goes on until this is dropped.
 #[derive(Debug)]
@@ -140,6 +143,7 @@ async fn announce_one(target: &Target, mut channel: Channel, service: &str, leng
 pub(crate) enum Service {
     Logspec,
     Native,
+    Follow,
 }
 
 /// Streams that read the whole log and take nothing of it. Their windows are `window` bytes: the default of HTTP/2 is
@@ -183,6 +187,12 @@ async fn hold_read(target: &Target, channel: Channel, service: Service, count: &
                     ReadRequest { start: Some(Start::Oldest(true)), follow: true, ..Default::default() };
                 client.read(target.request(all)).await.map(|answer| Box::new(answer) as Box<dyn Send>)
             }
+            Service::Follow => {
+                let mut client = FollowClient::new(channel.clone()).max_decoding_message_size(ANY);
+                let all =
+                    FollowRequest { start: Some(follow_request::Start::Index(1)), ..Default::default() };
+                client.follow(target.request(all)).await.map(|answer| Box::new(answer) as Box<dyn Send>)
+            }
         };
         count.send_modify(|n| *n += 1);
         match begun {
@@ -191,6 +201,24 @@ async fn hold_read(target: &Target, channel: Channel, service: Service, count: &
             Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
         }
     }
+}
+
+/// Streams that watch the server's health, without a token.
+pub(crate) fn watch_health(target: &Target, connections: usize, streams: usize) -> Attack {
+    let (mut tasks, (count, begun)) = (JoinSet::new(), watch::channel(0));
+    for _ in 0..connections {
+        let (target, count) = (target.clone(), count.clone());
+        tasks.spawn(async move {
+            let mut client = HealthClient::new(target.endpoint().connect().await.unwrap());
+            let mut held = Vec::new();
+            for _ in 0..streams {
+                held.extend(client.watch(HealthCheckRequest::default()).await);
+                count.send_modify(|n| *n += 1);
+            }
+            std::future::pending().await
+        });
+    }
+    Attack { _tasks: tasks, begun }
 }
 
 /// Connections that say nothing at all, from these addresses; each is made again when it is closed.

@@ -15,6 +15,9 @@ use chiplog_net::proto::v1::{FollowRequest, ReadRequest, follow_request, read_re
 use chiplog_net::refusals::Refusal;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
@@ -125,6 +128,42 @@ async fn unpacked_batches_stay_within_the_answer_budget() {
     assert!(budget.answers_waiting() > 0);
     drop(attack);
     until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+}
+
+/// Without mappings a batch was read first, and waited in memory, uncounted, until there was room for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_are_not_mapped_are_read_once_they_are_paid_for() {
+    const STREAMS: usize = 60;
+    for service in [Service::Native, Service::Logspec, Service::Follow] {
+        let limits = BudgetLimits { answer_bytes: 64 << 20, share_percent: 50, ..BudgetLimits::default() };
+        let mut settings = Settings::default();
+        settings.limits.slow_reader = None; // nobody gives way
+        let budget = Budget::new(limits, settings.refusals.clone());
+        let server = Served::without_mappings(settings, budget.clone()).await;
+        let log = server.log.clone();
+        let large = || vec![7; UNPACKED];
+        tokio::task::spawn_blocking(move || (0..2).for_each(|_| _ = log.append(&large()).unwrap()))
+            .await
+            .unwrap();
+        let before = resident_bytes();
+        let attacker = Target::new(&server.address).from([127, 0, 0, 2]);
+        let attack = attacks::read_nothing(&attacker, service, 3, STREAMS / 3, 64 << 10);
+        until("they wait", || budget.answers_waiting() >= STREAMS / 2).await;
+        let other = Target::new(&server.address);
+        let channel = other.endpoint().connect().await.unwrap();
+        for _ in 0..4 {
+            assert_eq!(in_time("appends of others", append_all(&other, &channel, 25)).await.unwrap(), 25);
+            if service == Service::Logspec {
+                in_time("reads of others", read(&channel, 2)).await;
+            }
+            let (grown, held) = (resident_bytes().saturating_sub(before), budget.answer_bytes());
+            println!("{service:?}: {} MiB more, answers hold {} MiB", grown >> 20, held >> 20);
+            // The other tests of this process take some too.
+            assert!(grown < (STREAMS * UNPACKED / 2) as u64, "{service:?}: {grown} bytes more in memory");
+        }
+        drop(attack);
+        until("all is given back", || budget.answer_bytes() == 0 && budget.streams() == 0).await;
+    }
 }
 
 /// The same from the address of the others, and without tokens: those who read nothing are ended when others wait for the
@@ -264,4 +303,34 @@ async fn connections_that_are_not_authenticated_leave_first() {
         in_time("another client gets in", appended).await;
     }
     assert_eq!(in_time("the early client goes on", append_all(&other, &early, 10)).await.unwrap(), 10);
+}
+
+/// Watches of a server's health from one address took all places of calls that need no token: nobody else learned whether
+/// the server is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_calls_of_an_address_leave_places_to_others() {
+    const STREAMS: usize = 16 * 16;
+    let limits = BudgetLimits { streams: STREAMS, ..BudgetLimits::default() };
+    let settings = Settings::default();
+    let budget = Budget::new(limits, settings.refusals.clone());
+    let tokens = format!("append:{}", digest_of("other"));
+    let server = Served::with(settings, Some(tokens.parse().unwrap()), budget.clone(), 1 << 20).await;
+    let attacker = Target::new(&server.address).from([127, 0, 0, 2]);
+    let attack = attacks::watch_health(&attacker, 4, STREAMS / 16);
+    until("the attack runs", || *attack.begun.borrow() >= 4 * STREAMS as u64 / 16).await;
+    server.refused_at_least(Refusal::Streams, 1).await;
+    // A quarter of the sixteenth.
+    assert_eq!(budget.streams(), STREAMS / 16 / 4);
+    for host in 3..6 {
+        let other = Target::new(&server.address).from([127, 0, 0, host]);
+        let channel = other.endpoint().connect().await.unwrap();
+        let asked = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+        assert_eq!(asked.unwrap().into_inner().status, i32::from(ServingStatus::Serving));
+    }
+    let channel = attacker.endpoint().connect().await.unwrap();
+    let status = HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("without a token of this address"), "{status}");
+    drop(attack);
+    until("all is given back", || budget.streams() == 0).await;
 }

@@ -1,7 +1,7 @@
 //! A log behind a listener with settings, and clients of it.
 
 use crate::pki::{Authority, Leaf};
-use chiplog::{Log, Options};
+use chiplog::{Log, Options, ReadMode};
 use chiplog_net::access::{Access, AccessLayer, Tokens};
 use chiplog_net::budget::{Budget, BudgetLimits};
 use chiplog_net::follow::Follow;
@@ -60,12 +60,19 @@ impl Served {
         budget: Budget,
         message_bytes_max: usize,
     ) -> Self {
-        Self::with_log(settings, tokens, budget, message_bytes_max, 1 << 20).await
+        Self::with_log(settings, tokens, budget, message_bytes_max, Options::with_segment_bytes(1 << 20))
+            .await
     }
 
     /// With segments of 16 MiB, for batches that are large once they are unpacked.
     pub(crate) async fn with_large_batches(settings: Settings, budget: Budget) -> Self {
-        Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, 16 << 20).await
+        Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, Options::with_segment_bytes(16 << 20)).await
+    }
+
+    /// The same without mappings.
+    pub(crate) async fn without_mappings(settings: Settings, budget: Budget) -> Self {
+        let options = Options { read_mode: ReadMode::Read, ..Options::with_segment_bytes(16 << 20) };
+        Self::with_log(settings, None, budget, MESSAGE_BYTES_MAX, options).await
     }
 
     async fn with_log(
@@ -73,10 +80,10 @@ impl Served {
         tokens: Option<Tokens>,
         budget: Budget,
         message_bytes_max: usize,
-        segment_bytes: u32,
+        options: Options,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let log = Log::open(dir.path(), Options::with_segment_bytes(segment_bytes)).unwrap();
+        let log = Log::open(dir.path(), options).unwrap();
         let host = Host::new();
         host.open(log.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,9 +93,11 @@ impl Served {
         let mut options = NativeOptions::default();
         (options.message_bytes_max, options.budget) = (message_bytes_max, budget.clone());
         let access = Arc::new(Access::new(tokens, refusals.clone()));
+        let (_, health) = tonic_health::server::health_reporter();
         let router = listener::server_with(&settings.limits)
             .layer(AccessLayer::new(access.clone()))
             .layer(CallBudgetLayer::new(budget.clone()))
+            .add_service(budget.over(health, MESSAGE_BYTES_MAX))
             .add_service(LogspecService::new(host.clone(), limits).into_server())
             .add_service(Native::with(host.clone(), options).into_service())
             .add_service(Follow::new(host).into_service());
