@@ -214,38 +214,18 @@ pub fn memory_copy(time: Duration) -> f64 {
     copied as f64 / start.elapsed().as_secs_f64()
 }
 
-/// How the page cache was emptied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
-    /// `/proc/sys/vm/drop_caches`: all of it.
-    Everything,
-    /// `posix_fadvise(POSIX_FADV_DONTNEED)` on the files only: not root.
-    TheFiles,
-}
-
-impl std::fmt::Display for Dropped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Everything => "/proc/sys/vm/drop_caches",
-            Self::TheFiles => "posix_fadvise DONTNEED",
-        })
-    }
-}
-
-/// Takes the files out of the page cache. They must not be mapped by anybody: such pages stay.
+/// Takes the files out of the page cache, and leaves what else is there alone. They must not be mapped by anybody: such
+/// pages stay.
 ///
 /// # Errors
 /// Those of the file system, with the path.
-pub fn drop_caches(files: &[PathBuf]) -> Result<Dropped> {
+pub fn drop_caches(files: &[PathBuf]) -> Result<()> {
     for path in files {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         file.sync_all()?;
         fadvise(&file, 0, None, Advice::DontNeed)?;
     }
-    if fs::write("/proc/sys/vm/drop_caches", "1").is_ok() {
-        return Ok(Dropped::Everything);
-    }
-    Ok(Dropped::TheFiles)
+    Ok(())
 }
 
 #[cfg(test)]

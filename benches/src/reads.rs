@@ -6,7 +6,7 @@
 use crate::cases::{Bench, options};
 use crate::engine::{Index, Log, Options, ScratchLog, Start, fill};
 use crate::measure::{Latencies, Memory, Percentiles, Usage, interleave, median, timed};
-use crate::raw::{self, Ahead, Dropped};
+use crate::raw::{self, Ahead};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -57,7 +57,8 @@ pub(crate) fn scan(log: &Log, by: By) -> Result<(u64, u64)> {
 pub(crate) struct Scans {
     pub(crate) figures: Vec<f64>,
     pub(crate) limits: Vec<f64>,
-    pub(crate) dropped: Option<Dropped>,
+    /// Whether the files were in the page cache.
+    pub(crate) cached: bool,
 }
 
 /// Of several ways to read, each measured in every round, the one with the highest median: by way, its rates.
@@ -98,21 +99,20 @@ pub(crate) fn scan_cached(bench: &Bench, log: &ScratchLog, by: By) -> Result<Sca
         },
         || each(PIECES, |piece| raw::read_files(&files, piece, Ahead::Kernel)),
     )?;
-    Ok(Scans { figures, limits: best(limits), dropped: None })
+    Ok(Scans { figures, limits: best(limits), cached: true })
 }
 
 /// Scans after the page cache was emptied. The log is opened anew each time, so that no mapping keeps pages;
 /// opening it is not part of the time.
 pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Result<Scans> {
     let files = log.files()?;
-    let mut dropped = Dropped::Everything;
     let log = RefCell::new(log);
     let (figures, limits) = interleave(
         bench.rounds,
         || {
             let mut log = log.borrow_mut();
             log.shut()?;
-            dropped = raw::drop_caches(&files)?;
+            raw::drop_caches(&files)?;
             log.open_again(options())?;
             let (seen, time) = timed(|| scan(&log, by))?;
             Ok(seen.1 as f64 / time.as_secs_f64())
@@ -126,7 +126,7 @@ pub(crate) fn scan_uncached(bench: &Bench, log: &mut ScratchLog, by: By) -> Resu
         },
     )?;
     log.into_inner().open_again(options())?;
-    Ok(Scans { figures, limits: best(limits), dropped: Some(dropped) })
+    Ok(Scans { figures, limits: best(limits), cached: false })
 }
 
 /// Reads of single records at random, against `pread` at random places of the same files.
@@ -214,7 +214,6 @@ pub(crate) struct Opening {
     /// The same after a scan of the whole log.
     pub(crate) memory_scanned: u64,
     pub(crate) records: u64,
-    pub(crate) dropped: Dropped,
 }
 
 /// Fills a log with `bytes`, closes it, and opens it in fresh processes. `probe_command` are the arguments
@@ -228,12 +227,11 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
     log.shut()?;
     let last = files.last().map(std::slice::from_ref).context("the log has no segments")?;
     let last_bytes = last[0].metadata()?.len() as f64;
-    let mut dropped = Dropped::Everything;
     let mut probes = Vec::new();
     let (cold_millis, last_segment_millis) = interleave(
         bench.rounds,
         || {
-            dropped = raw::drop_caches(&files)?;
+            raw::drop_caches(&files)?;
             let probe = probe_in_child(log.path(), probe_command, false)?;
             probes.push(probe);
             Ok(probe.open_millis)
@@ -252,15 +250,7 @@ pub(crate) fn open_large(bench: &Bench, bytes: u64, probe_command: &[OsString]) 
     let memory_open = probes.iter().map(|probe| cost(probe, probe.memory_open)).max().unwrap_or(0);
     let memory_scanned = scanned.memory_scanned.map_or(0, |memory| cost(&scanned, memory));
     let records = scanned.records;
-    Ok(Opening {
-        cold_millis,
-        last_segment_millis,
-        warm_millis,
-        memory_open,
-        memory_scanned,
-        records,
-        dropped,
-    })
+    Ok(Opening { cold_millis, last_segment_millis, warm_millis, memory_open, memory_scanned, records })
 }
 
 fn probe_in_child(dir: &Path, command: &[OsString], then_scan: bool) -> Result<Probe> {

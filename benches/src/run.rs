@@ -202,16 +202,14 @@ fn append_open_loop(bench: &Bench) -> Result<Vec<Row>> {
 
 fn scan_row(case: String, scans: &Scans) -> Row {
     let mib = |rates: &[f64]| median(rates.iter().copied()) / MIB;
-    let limit_is = match scans.dropped {
-        None => "plain read of the same cached files, best of 128 KiB and 8 MiB pieces".into(),
-        Some(dropped) => format!(
-            "plain read of the same files in 8 MiB pieces, best of three ways to read ahead; cache emptied by {dropped}"
-        ),
+    let (workload, limit_is) = if scans.cached {
+        ("scan_cached", "plain read of the same cached files, best of 128 KiB and 8 MiB pieces")
+    } else {
+        ("scan_uncached", "plain read of the same files in 8 MiB pieces, best of three ways to read ahead")
     };
-    let workload = if scans.dropped.is_some() { "scan_uncached" } else { "scan_cached" };
     Row {
         limit: Some(mib(&scans.limits)),
-        limit_is: Some(limit_is),
+        limit_is: Some(limit_is.into()),
         ratio: Some(ratio(&scans.figures, &scans.limits)),
         ..row(workload, case, 0.0, mib(&scans.figures), "MiB/s")
     }
@@ -277,8 +275,7 @@ fn open(bench: &Bench, sizes: &Sizes, probe: &[OsString]) -> Result<Vec<Row>> {
     let seen = reads::open_large(bench, sizes.open_bytes, probe)?;
     let middle = |values: &[f64]| median(values.iter().copied());
     let size = sizes.open_bytes as f64;
-    let limit_is =
-        format!("reading the last segment's file with plain read; cache emptied by {}", seen.dropped);
+    let limit_is = "reading the last segment's file with plain read".to_owned();
     let name = format!("a log of {:.1} GiB", size / f64::from(1 << 30));
     Ok(vec![
         Row {

@@ -1,6 +1,7 @@
 //! The log's errors as Python's exceptions: one class a kind, in `lib/chiplog/_errors.py`.
 
 use chiplog::{Error, ErrorKind};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -21,6 +22,9 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let value = class.call1((error.to_string(),))?;
     if let Some(number) = error.os_error() {
         value.setattr("os_error", number)?;
+        if value.is_instance_of::<PyOSError>() {
+            value.setattr("errno", number)?;
+        }
     }
     if let Some((path, offset)) = error.place() {
         value.setattr("path", path.as_os_str())?;

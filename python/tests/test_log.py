@@ -1,5 +1,6 @@
 """A log of this process: what goes in comes out."""
 
+import errno
 import gc
 import pickle
 from datetime import UTC, datetime, timedelta
@@ -87,6 +88,18 @@ def test_discarded_records_are_gone(log: chiplog.Log) -> None:
     with pytest.raises(chiplog.DiscardedError) as error:
         log.read(5)
     assert isinstance(error.value, LookupError)
+
+
+def test_errors_are_those_that_python_has_words_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        chiplog.Viewer(tmp_path / "none")
+    assert isinstance(missing.value, chiplog.NotFoundError) and "none" in str(missing.value)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError) as refused:
+        chiplog.Log(tmp_path / "file" / "log")
+    assert isinstance(refused.value, chiplog.IoError) and refused.value.errno == refused.value.os_error == errno.ENOTDIR
+    assert issubclass(chiplog.UnavailableError, ConnectionError)
+
 
 
 def test_sessions_append_once(log: chiplog.Log) -> None:

@@ -52,6 +52,10 @@ pub(crate) struct WriteOptions {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     capacity: Option<u64>,
 
+    /// Make a new log where there is none, also in a directory that is given without a slash.
+    #[arg(long, conflicts_with = "no_create")]
+    create: bool,
+
     /// Fail (status 4) instead of making a new log where there is none.
     #[arg(long)]
     no_create: bool,
@@ -75,10 +79,16 @@ impl WriteOptions {
         [
             (self.segment_bytes.is_some(), "--segment-bytes"),
             (self.capacity.is_some(), "--capacity"),
+            (self.create, "--create"),
             (self.no_create, "--no-create"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// Whether a log may be made in whatever directory was given.
+    pub(crate) fn creates(&self) -> bool {
+        self.create
     }
 
     /// As the library takes them.
@@ -90,12 +100,17 @@ impl WriteOptions {
 
 /// Opens a log for writing. If somebody else has it open, the failure says who, where that can be known.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Log> {
-    let known = dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0);
+    let known = is_log(dir);
     Log::open(dir, options).map_err(|error| match error.kind() {
         // A log that is not there has nothing to discard.
         ErrorKind::Full if !known => Failure::new(ErrorKind::Full, format!("{error} (--segment-bytes)")),
         _ => missing(&error).unwrap_or_else(|| refused(dir, error)),
     })
+}
+
+/// Whether a log was made in this directory.
+pub(crate) fn is_log(dir: &Path) -> bool {
+    dir.join(IDENTITY_FILE).metadata().is_ok_and(|file| file.len() > 0)
 }
 
 /// Opens a log for reading only.

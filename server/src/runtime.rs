@@ -16,6 +16,6 @@ pub(crate) fn runtime(of: Option<u64>) -> Result<tokio::runtime::Runtime> {
 
 /// Half of the processors, one at least: the other half is for the log's own threads and those between replicas. On a
 /// small machine more of them wake each other in vain, which an append that is alone pays for.
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).div_ceil(2)
 }

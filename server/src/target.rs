@@ -1,6 +1,7 @@
 //! What a command works on: a directory, or servers: `host:port`, or several with commas between.
 //!
-//! `a:9000` is a server; a directory of such a name is written `./a:9000`.
+//! With a colon it is a server, `a:9000`; a directory of such a name is written `./a:9000`. A name without colon and slash can be meant as
+//! either: no command makes a directory of it unasked ([`Target::check_new`]).
 
 use crate::failure::{Failure, Result};
 use chiplog::ErrorKind;
@@ -22,7 +23,7 @@ impl Target {
     /// The directory.
     ///
     /// # Errors
-    /// `Unsupported` for servers.
+    /// `InvalidArgument` for servers.
     pub(crate) fn directory(&self) -> Result<&Path> {
         match self {
             Self::Directory(path) => Ok(path),
@@ -30,18 +31,45 @@ impl Target {
                 let why = format!(
                     "{self} names a server, and this command reads files: give a directory of this machine (one of that name is ./{self})"
                 );
-                Err(Failure::new(ErrorKind::Unsupported, why))
+                Err(Failure::usage(why))
             }
+        }
+    }
+
+    /// Before a log is made there: that a directory is meant.
+    ///
+    /// # Errors
+    /// `NotFound` for a name without a slash that is no directory yet.
+    pub(crate) fn check_new(&self) -> Result<()> {
+        match self {
+            Self::Directory(path) if is_bare(path) && !path.is_dir() => {
+                let why = format!(
+                    "there is no directory {self}: a server is given as {self}:7411, a new log as ./{self} or with --create"
+                );
+                Err(Failure::new(ErrorKind::NotFound, why))
+            }
+            _ => Ok(()),
         }
     }
 }
 
-/// Whether it has the form of `host:port`, with a good port or not.
-fn looks_like_server(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| {
-        let plain = !host.is_empty() && !host.contains('/') && !port.is_empty();
-        plain && port.bytes().all(|b| b.is_ascii_digit())
-    })
+/// Whether a path is a plain name, as a host's can be.
+fn is_bare(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    !text.contains(&b'/') && !matches!(text, b"." | b"..")
+}
+
+/// A directory that a command makes: neither a URL nor `host:port`.
+///
+/// # Errors
+/// Says what to give instead.
+pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
+    match text.parse()? {
+        Target::Directory(path) => Ok(path),
+        Target::Servers(_) => {
+            Err(format!("{text} names a server: give a directory (one of that name is ./{text})"))
+        }
+    }
 }
 
 impl FromStr for Target {
@@ -51,8 +79,14 @@ impl FromStr for Target {
         if text.is_empty() {
             return Err("give a directory, or host:port".into());
         }
+        if let Some((_, rest)) = text.split_once("://") {
+            let host = rest.split(['/', '?']).next().unwrap_or_default();
+            return Err(format!(
+                "a URL is not taken here: a server is HOST:PORT, such as {host}, a directory a path"
+            ));
+        }
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        if text.contains('/') || !parts.iter().any(|part| looks_like_server(part)) {
+        if text.starts_with(['/', '.']) || !text.contains(':') {
             return Ok(Self::Directory(text.into()));
         }
         for part in &parts {
@@ -83,7 +117,7 @@ mod tests {
             ("/var/lib/log", directory("/var/lib/log")),
             ("log", directory("log")),
             ("./a:9000", directory("./a:9000")),
-            ("a:b", directory("a:b")),
+            ("logs/a", directory("logs/a")),
             ("a,b", directory("a,b")),
             ("/x/a:1,b:2", directory("/x/a:1,b:2")),
             ("localhost:9000", servers(&["localhost:9000"])),
@@ -92,7 +126,18 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(target));
         }
-        for bad in ["host:0", "host:70000", "", "a:1,b", "a:1,"] {
+        for bad in [
+            "host:0",
+            "host:70000",
+            "",
+            "a:1,b",
+            "a:1,",
+            "a:b",
+            "a:1/",
+            "a:1x",
+            "http://host:7411",
+            "file:///var/lib/log",
+        ] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
     }
@@ -101,6 +146,19 @@ mod tests {
     fn where_files_are_needed_a_server_is_refused_in_words() {
         let failure = "host:9000".parse::<Target>().unwrap().directory().unwrap_err();
         assert!(failure.to_string().contains("./host:9000"));
-        assert_eq!(failure.exit(), crate::exit::Exit::Unsupported);
+        assert_eq!(failure.exit(), crate::exit::Exit::Usage);
+        assert!(directory("host:9000").unwrap_err().contains("./host:9000"));
+        assert_eq!(directory("log"), Ok("log".into()));
+    }
+
+    #[test]
+    fn plain_name_makes_no_directory() {
+        let check = |text: &str| text.parse::<Target>().unwrap().check_new();
+        for new in ["./log", "log/", "/var/lib/none", "a:1", "."] {
+            assert!(check(new).is_ok(), "{new}");
+        }
+        let failure = check("no-such-log1").unwrap_err().to_string();
+        assert!(failure.contains("no-such-log1:7411") && failure.contains("./no-such-log1"), "{failure}");
+        assert!(check("src").is_ok(), "it is there");
     }
 }

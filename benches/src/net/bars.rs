@@ -138,9 +138,8 @@ pub(crate) fn read_cached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 /// The same with an empty page cache, beside `cat`.
 pub(crate) fn read_uncached(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
     let seen = reads::uncached(bench, sizes.scan_bytes)?;
-    let how = seen.dropped.map_or(String::new(), |dropped| format!("; cache emptied by {dropped}"));
-    let note = format!("limit: plain read of the same files in 128 KiB, as cat does{how}");
-    Ok(scans("net_read_uncached", &seen, 0.95, note))
+    let note = "limit: plain read of the same files in 128 KiB, as cat does";
+    Ok(scans("net_read_uncached", &seen, 0.95, note.into()))
 }
 
 /// How soon a waiting reader has a record, and what many of them cost.

@@ -7,7 +7,7 @@ use super::bare::BareServer;
 use super::servers::Servers;
 use crate::cases::Bench;
 use crate::measure::interleave;
-use crate::raw::{self, Ahead, Dropped};
+use crate::raw::{self, Ahead};
 use crate::run::RECORD_BYTES;
 use anyhow::{Result, ensure};
 use chiplog::{Index, Start};
@@ -24,8 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct RemoteScans {
     pub(crate) figures: Vec<f64>,
     pub(crate) limits: Vec<f64>,
-    /// How the page cache was emptied, if it was.
-    pub(crate) dropped: Option<Dropped>,
 }
 
 /// A server with a log of about so many bytes, in the batches that a producer makes.
@@ -76,20 +74,20 @@ pub(crate) fn cached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
     scan(servers.address(1), records)?; // what was read once is in the cache
     let (limits, figures) =
         interleave(bench.rounds, || bare.receive(bytes), || scan(servers.address(1), records))?;
-    Ok(RemoteScans { figures, limits, dropped: None })
+    Ok(RemoteScans { figures, limits })
 }
 
 /// With an empty page cache, beside `cat` of the same files.
 pub(crate) fn uncached(bench: &Bench, bytes: u64) -> Result<RemoteScans> {
     let (mut servers, records) = filled(bench, bytes)?;
     let files = servers.files(1)?;
-    let mut seen = RemoteScans { figures: Vec::new(), limits: Vec::new(), dropped: None };
+    let mut seen = RemoteScans { figures: Vec::new(), limits: Vec::new() };
     for _ in 0..bench.rounds {
         // What a process has mapped stays in the cache: the server is begun anew.
         servers.kill(1);
         raw::drop_caches(&files)?;
         seen.limits.push(raw::read_files(&files, CAT_BYTES, Ahead::Kernel)?);
-        seen.dropped = Some(raw::drop_caches(&files)?);
+        raw::drop_caches(&files)?;
         servers.run(1)?;
         seen.figures.push(scan(servers.address(1), records)?);
     }

@@ -28,8 +28,8 @@ class Error(Exception):
     offset: int | None = None
 
 
-class IoError(Error):
-    """The operating system refused or failed a call. The message names the path."""
+class IoError(Error, OSError):
+    """The operating system refused or failed a call. The message names the path; `errno` is `os_error`."""
 
     kind, code = "io", 1
 
@@ -109,7 +109,7 @@ class ForkedError(Error):
     kind, code, fatal = "forked", 13, True
 
 
-class NotFoundError(Error, LookupError):
+class NotFoundError(Error, FileNotFoundError, LookupError):
     """There is no log at this place."""
 
     kind, code = "not_found", 14
@@ -152,7 +152,7 @@ class NotLeaderError(Error):
     kind, code, retryable = "not_leader", 20, True
 
 
-class UnavailableError(Error):
+class UnavailableError(Error, ConnectionError):
     """No answer could be had from a majority in time. Of an append: it MAY BE in the log, and appended again it can be there
     twice."""
 

@@ -38,7 +38,8 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   chiplog append ./log < app.log
-      Every line becomes a record, without its newline. Makes the log if there is none.
+      Every line becomes a record, without its newline. Makes the log if there is none; a directory that is given
+      without a slash, as `log`, has to be there, for that can be the name of a server, too.
   tail -F /var/log/syslog | chiplog append ./log
       Each line is durable as soon as it comes.
   chiplog append ./log --lines data.csv --codec zstd --batch 10000
@@ -73,7 +74,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Append {
-    /// The log's directory, or servers of a cluster; one is enough.
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
@@ -191,7 +192,14 @@ pub(crate) fn run(args: &Append, ui: &Ui) -> Result<Exit> {
             return Err(Failure::usage("--session-file is for servers"));
         }
         Target::Directory(dir) => {
+            if !args.log.creates() {
+                args.target.check_new()?;
+            }
+            let is_new = !engine::is_log(dir);
             let opened = engine::open(dir, options)?;
+            if is_new {
+                ui.say(&format!("made a new log in the directory {}", dir.display()));
+            }
             log = Some(opened.clone());
             Arc::new(Local { log: opened, in_flight: plan.in_flight })
         }

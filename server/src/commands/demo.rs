@@ -7,6 +7,7 @@
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human::{bytes, count, parse_bytes};
+use crate::target;
 use crate::ui::{self, Ui};
 use crate::witness::{self, Counters, Plan, Running, Seen, Text, Trouble, Witness};
 use chiplog::{ErrorKind, Index, Log, Start, Viewer};
@@ -35,6 +36,7 @@ Examples:
   chiplog demo --size 1GiB --json          longer, and the figures for a script")]
 pub(crate) struct Demo {
     /// Directory for the log, new or empty; it stays. Without it one is made here and removed at the end.
+    #[arg(value_parser = target::directory)]
     dir: Option<PathBuf>,
 
     /// Text whose lines become the records, over and over; the built-in one is Newton's Opticks (1730).

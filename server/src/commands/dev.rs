@@ -5,12 +5,13 @@ use crate::failure::{Failure, Result};
 use crate::runtime::runtime;
 use crate::serve::{Config, First, Server};
 use crate::signals;
+use crate::target;
 use crate::ui::Ui;
 use chiplog::{Bootstrap, Change, ErrorKind, Log, NodeId, Role};
 use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::ops::Range;
@@ -32,7 +33,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Dev {
     /// Keep the replicas in this directory, and go on with those that are there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = target::directory)]
     dir: Option<PathBuf>,
 
     /// The first of nine ports: clients, peers and probes of each server. 0: any that are free, not with --dir.
@@ -42,12 +43,47 @@ pub(crate) struct Dev {
 
 const NODES: u16 = 3;
 
-/// A directory that goes away.
-struct Scratch(PathBuf);
+/// A directory that goes away, at the latest when the next one is made: a process that was killed removes nothing.
+struct Scratch {
+    dir: PathBuf,
+    /// Locked for as long as the directory is in use.
+    _lock: File,
+}
+
+const SCRATCH: &str = "chiplog-dev-";
+const LOCK: &str = "lock";
+
+impl Scratch {
+    fn make(parent: &Path) -> Result<Self> {
+        clear(parent);
+        let dir = parent.join(format!("{SCRATCH}{}", std::process::id()));
+        let lock = dir.join(LOCK);
+        loop {
+            fs::create_dir_all(&dir).map_err(|e| Failure::io("make", &dir, &e))?;
+            let file = File::create(&lock).map_err(|e| Failure::io("make", &lock, &e))?;
+            file.lock().map_err(|e| Failure::io("lock", &lock, &e))?;
+            // Another process may have taken it for left behind before it was locked.
+            if lock.exists() {
+                return Ok(Self { dir, _lock: file });
+            }
+        }
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes what processes that were killed have left.
+fn clear(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_scratch = entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH));
+        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
+        if is_scratch && lock.try_lock().is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -64,14 +100,9 @@ pub(crate) fn run(args: &Dev, ui: &Ui) -> Result<Exit> {
     signals::on_stop(move || _ = stop.send(()))?;
     let scratch = match args.dir {
         Some(_) => None,
-        None => {
-            let name = format!("chiplog-dev-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir_all(&path).map_err(|e| Failure::io("make", &path, &e))?;
-            Some(Scratch(path))
-        }
+        None => Some(Scratch::make(&std::env::temp_dir())?),
     };
-    let dir = scratch.as_ref().map_or_else(|| args.dir.clone().unwrap_or_default(), |s| s.0.clone());
+    let dir = scratch.as_ref().map_or_else(|| args.dir.clone().unwrap_or_default(), |s| s.dir.clone());
     let runtime = runtime(None)?;
     let ended = runtime.block_on(async {
         let servers = start(args.port, &dir).await?;
@@ -200,4 +231,30 @@ fn announce(servers: &[Server], scratch: bool, ui: &Ui) -> Result<()> {
         );
         out
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_of_a_killed_process_is_removed_by_the_next() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = |name: &str| {
+            let dir = parent.path().join(name);
+            fs::create_dir_all(dir.join("node1")).unwrap();
+            File::create(dir.join(LOCK)).unwrap();
+            dir
+        };
+        let (killed, other) = (left("chiplog-dev-1"), left("something-else"));
+        let running = left("chiplog-dev-2");
+        let lock = File::open(running.join(LOCK)).unwrap();
+        lock.lock().unwrap();
+        let scratch = Scratch::make(parent.path()).unwrap();
+        assert!(!killed.exists() && other.exists() && running.exists());
+        let mine = scratch.dir.clone();
+        assert!(mine.exists());
+        drop(scratch);
+        assert!(!mine.exists());
+    }
 }

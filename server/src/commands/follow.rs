@@ -8,6 +8,7 @@ use crate::remote;
 use crate::serve::Config;
 use crate::serve::copy::CopyServer;
 use crate::signals;
+use crate::target;
 use crate::ui::Ui;
 use chiplog::{ErrorKind, Followed, Index, Options, Start, Timestamp};
 use chiplog_net::follower::{Follower, FollowerEvent, FollowerOptions};
@@ -49,7 +50,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Follow {
     /// The copy's directory. Empty or new: a copy is begun there.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_parser = target::directory)]
     dir: PathBuf,
 
     /// Servers of the cluster, by the address for clients, or others that follow; one is enough.

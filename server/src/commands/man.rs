@@ -14,17 +14,18 @@ const EXAMPLES: &str = "\
 Examples:
   chiplog man | man -l -                       read the page of chiplog itself
   chiplog man append | man -l -                read that of one command
+  chiplog man member add | man -l -            or of a command's own command
   chiplog man --out /usr/local/share/man/man1  install all";
 
 /// Print a manual page, or write all of them to a directory.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Man {
-    /// The command whose page to print; without it, that of chiplog itself.
-    #[arg(conflicts_with = "out")]
-    command: Option<String>,
+    /// The command whose page to print, such as `append` or `member add`; without it, that of chiplog itself.
+    #[arg(conflicts_with = "out", num_args = 0..=2)]
+    command: Vec<String>,
 
-    /// Write all pages, chiplog.1, chiplog-append.1 …, to this directory. It is made if need be.
+    /// Write all pages, chiplog.1, chiplog-append.1, chiplog-member-add.1 …, to this directory. It is made if need be.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -35,8 +36,7 @@ pub(crate) fn run(args: &Man, ui: &Ui) -> Result<Exit> {
     if let Some(dir) = &args.out {
         fs::create_dir_all(dir).map_err(|e| Failure::io("make", dir, &e))?;
         let mut written = Vec::new();
-        for command in std::iter::once(&root).chain(root.get_subcommands().filter(|c| c.get_name() != "help"))
-        {
+        for command in all(&root) {
             let path = dir.join(format!("{}.1", page_name(command)));
             fs::write(&path, render(command)?).map_err(|e| Failure::io("write", &path, &e))?;
             written.push(path);
@@ -46,13 +46,13 @@ pub(crate) fn run(args: &Man, ui: &Ui) -> Result<Exit> {
         })?;
         return Ok(Exit::Ok);
     }
-    let command = match &args.command {
-        None => &root,
-        Some(name) => root.find_subcommand(name).ok_or_else(|| {
-            let names: Vec<_> = root.get_subcommands().map(clap::Command::get_name).collect();
-            Failure::usage(format!("there is no command {name}; there are {}", names.join(", ")))
-        })?,
-    };
+    let command = args.command.iter().try_fold(&root, |command, name| {
+        command.find_subcommand(name).ok_or_else(|| {
+            let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+            Failure::usage(format!("{} has no command {name}; it has {there}", command.get_name()))
+        })
+    })?;
     let page = render(command)?;
     if ui.json {
         ui.json(&json!({ "name": page_name(command), "page": String::from_utf8_lossy(&page) }))?;
@@ -60,6 +60,12 @@ pub(crate) fn run(args: &Man, ui: &Ui) -> Result<Exit> {
         print(&page)?;
     }
     Ok(Exit::Ok)
+}
+
+/// A command and all its subcommands, except `help`, which has no page.
+fn all(command: &clap::Command) -> Vec<&clap::Command> {
+    let below = command.get_subcommands().filter(|c| c.get_name() != "help");
+    std::iter::once(command).chain(below.flat_map(all)).collect()
 }
 
 /// `chiplog-append` for a subcommand, as manual pages are named.
@@ -128,6 +134,19 @@ mod tests {
         let append = synopsis(root.find_subcommand("append").unwrap());
         assert_eq!(append, ".SH SYNOPSIS\n.nf\nchiplog append [OPTIONS] <DIR|HOST:PORT>\n.fi\n");
         assert!(synopsis(&root).contains("chiplog [OPTIONS] <COMMAND>"), "{}", synopsis(&root));
+    }
+
+    #[test]
+    fn every_command_has_a_page() {
+        let mut root = args::command();
+        root.build();
+        let names: Vec<String> = all(&root).into_iter().map(page_name).collect();
+        for name in
+            ["chiplog", "chiplog-append", "chiplog-member", "chiplog-member-add", "chiplog-config-check"]
+        {
+            assert!(names.iter().any(|have| have == name), "{name} is not in {names:?}");
+        }
+        assert!(!names.iter().any(|name| name.ends_with("-help")), "{names:?}");
     }
 
     #[test]

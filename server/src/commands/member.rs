@@ -28,8 +28,9 @@ Examples:
 /// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
 /// has caught up.
 ///
-/// A server whose disk was lost does not come back under its number: remove it, and add it under a new one. One that has
-/// moved, with its disk, does: start it with its new addresses, and `set-address` tells the others where it is.
+/// A server whose disk was lost does not come back under its number. While a majority of the voters runs without it, add a
+/// server under a number that was never used, with --promote, and then remove the lost one: in this order there are never
+/// fewer voters than before. A server that has moved, with its disk, keeps its number: start it with its new addresses, and `set-address` tells the others where it is.
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct MemberCommand {
@@ -40,7 +41,7 @@ pub(crate) struct MemberCommand {
 /// Which cluster.
 #[derive(Args, Debug)]
 struct Of {
-    /// Servers of the cluster, by the address for clients; one is enough.
+    /// Servers of the cluster, by the address for clients: one that runs is enough, A,B,C are tried in turn.
     #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     cluster: Vec<String>,
 

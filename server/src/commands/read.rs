@@ -64,7 +64,7 @@ Format:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// The log's directory, or servers of a cluster; one is enough.
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
     #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 

@@ -12,14 +12,14 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   chiplog token --role append
-  chiplog token --role read --out reader.token       the token in a file of its own; prints the line
-  echo \"$LINE # the reader\" >> /etc/chiplog/tokens  the line, on every server
+  chiplog token --role read --out reader.token >> /etc/chiplog/tokens
+      The token goes into a file of its own, its line to those that the servers read: append it on every server.
   chiplog read log1:7411 --tls-authority ca.pem --token-file reader.token";
 
 /// Make a token for servers that ask for one.
 ///
 /// Prints two halves: the token, which the client shows (--token-file, or CHIPLOG_TOKEN), and a line for the file of
-/// tokens that the servers read (`auth.tokens`). The line holds the token's role and its SHA-256: who reads it cannot
+/// tokens that the servers read (`auth.tokens`). With --out the token goes to a file, and only the line is printed. The line holds the token's role and its SHA-256: who reads it cannot
 /// make the token of it. Nothing is stored, but for the token itself where --out says so: in a file that only its owner
 /// may read.
 ///
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Token, ui: &Ui) -> Result<Exit> {
         if ui.json {
             ui.json(&json!({ "role": args.role.name(), "line": line, "out": out }))?;
         } else {
-            print(format!("line   {line}\n").as_bytes())?;
+            print(format!("{line}\n").as_bytes())?;
         }
     } else if ui.json {
         ui.json(&json!({ "role": args.role.name(), "token": token, "line": line }))?;

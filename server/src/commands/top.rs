@@ -46,7 +46,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// Servers, by the address for clients; one is enough.
+    /// Servers, by the address for clients: one that runs is enough, A,B,C are tried in turn.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 

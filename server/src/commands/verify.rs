@@ -52,8 +52,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// The log's directory, or servers of a cluster; one is enough.
-    #[arg(value_name = "DIR|HOST:PORT")]
+    /// The log's directory, or servers of a cluster: one that runs is enough, A,B,C are tried in turn.
+    #[arg(value_name = "DIR|HOST:PORT", env = "CHIPLOG_SERVERS")]
     target: Target,
 
     /// Of servers: read all records over the network as well, and check each.

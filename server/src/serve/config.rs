@@ -374,7 +374,8 @@ impl Config {
     /// The most memory that the server takes.
     pub(crate) fn memory_bytes_max(&self) -> Result<u64> {
         let options = self.options(Bootstrap::Existing, Arc::new(Nowhere), String::new())?;
-        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0))
+        let threads = self.threads.unwrap_or(crate::runtime::threads() as u64);
+        Ok(self.limits.memory_bytes_max(&options, self.cluster.peer_queue_bytes_max.0, threads))
     }
 
     /// The same with every limit filled in.

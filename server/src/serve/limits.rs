@@ -4,8 +4,8 @@
 
 use super::config::Size;
 use crate::failure::{Failure, Result};
-use chiplog::Options;
-use chiplog_net::budget::BudgetLimits;
+use chiplog::{Options, ReadMode};
+use chiplog_net::budget::{BudgetLimits, turns};
 use chiplog_net::connection::ConnectionLimits;
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,12 @@ impl Limits {
 
     /// The most memory that a server takes with these limits, its log and its cluster; docs/configuration.md has the formula.
     /// The system's cache of files does not count.
-    pub(super) fn memory_bytes_max(&self, log: &Options, peer_queue_bytes_max: u64) -> u64 {
+    pub(super) fn memory_bytes_max(&self, log: &Options, peer_queue_bytes_max: u64, threads: u64) -> u64 {
+        // Without mappings each of those that read at a time has a block, and a batch that it has not paid for.
+        let reading = match log.read_mode {
+            ReadMode::Read => u64::from(log.block_bytes_max) + u64::from(log.batch_bytes_max),
+            _ => 0,
+        };
         let inbox = log.cluster.as_ref().map_or(0, |cluster| cluster.inbox_bytes_max as u64);
         let windows =
             (self.connections_max.saturating_mul(WINDOWS_PER_CONNECTION.into())).min(self.streams_total_max);
@@ -166,6 +171,7 @@ impl Limits {
             self.streams_total_max.saturating_mul(STREAM_BYTES),
             windows.saturating_mul(self.window_bytes.0),
             (log.queue_bytes_max as u64).saturating_mul(2),
+            (turns() as u64).saturating_add(threads).saturating_mul(reading),
             inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)),
         ]
         .into_iter()
@@ -249,8 +255,12 @@ mod tests {
     /// The bound was 19 GiB, 16 of it windows: no figure that memory could be judged by.
     #[test]
     fn default_memory_is_bounded_by_four_gibibytes() {
-        let bytes = Limits::default().memory_bytes_max(&Options::default(), 64 << 20);
+        let mut log = Options::default();
+        let bytes = Limits::default().memory_bytes_max(&log, 64 << 20, 3);
         assert!(bytes <= 4 << 30, "{} MiB", bytes >> 20);
+        log.read_mode = ReadMode::Read;
+        let reading = (turns() as u64 + 3) * u64::from(log.block_bytes_max + log.batch_bytes_max);
+        assert_eq!(Limits::default().memory_bytes_max(&log, 64 << 20, 3), bytes + reading);
     }
 
     /// Each option sets its own limit, and no other.

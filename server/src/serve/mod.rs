@@ -294,8 +294,8 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
 /// Whether this is a replica of a log whose leader has not added it yet: it knows of no member, not even of itself.
 pub(crate) fn awaits_its_leader(log: &Log) -> bool {
     let status = log.status();
-    // One that is being repaired may not know yet what it knew.
-    status.members.is_empty() && status.role != Role::Repairing
+    // One that is being repaired may not know yet what it knew, nor may one that was removed meanwhile.
+    status.members.is_empty() && !matches!(status.role, Role::Repairing | Role::Removed)
 }
 
 /// Whether what is in the directory is what the command line says of an empty one. That it says so still is no mistake.

@@ -1,9 +1,10 @@
 //! Commands one after the other: what they print and how they end.
 
-use crate::harness::{Place, has_fields, is_error, numbered, run, run_with};
+use crate::harness::{Place, command, has_fields, is_error, numbered, run, run_with};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 #[test]
 fn lines_go_in_and_come_out() {
@@ -199,8 +200,38 @@ fn what_is_wrong_with_the_command_line_is_status_2() {
 #[test]
 fn what_reads_files_refuses_servers() {
     for command in ["dump", "doctor"] {
-        is_error(&run(&[command, "localhost:9000", "--json"]).fails(7), "unsupported", 15);
+        is_error(&run(&[command, "localhost:9000", "--json"]).fails(2), "invalid_argument", 9);
     }
+}
+
+#[test]
+fn misspelt_servers_make_no_log() {
+    let place = tempfile::tempdir().unwrap();
+    let append = |args: &[&str]| {
+        let mut append = command(&[&["append"], args].concat());
+        let output = append.current_dir(&place).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (target, code) in [
+        ("http://log1:7411", 2),
+        ("log1:7411/", 2),
+        ("log1:7411x", 2),
+        ("log1:7411, log2", 2),
+        ("log1", 4),
+        ("127.0.0.1", 4),
+    ] {
+        let (ended, words) = append(&[target]);
+        assert_eq!(ended, Some(code), "{target}: {words}");
+        assert!(
+            words.contains("./") || words.contains("HOST:PORT"),
+            "{target}: it says what to give: {words}"
+        );
+    }
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "nothing was made");
+    assert_eq!(append(&["log1", "--create"]).0, Some(0));
+    let (ended, words) = append(&["./log2"]);
+    assert!(ended == Some(0) && words.contains("made a new log in the directory ./log2"), "{words}");
+    assert_eq!(append(&["log1"]).0, Some(0), "it is there");
 }
 
 #[test]

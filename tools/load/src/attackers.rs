@@ -32,6 +32,8 @@ use tonic::{Request, Status};
 pub(crate) enum Attack {
     /// 200 streams of logspec.Log read batches that are small in the log and 14 MiB unpacked, and take nothing
     PackedReads,
+    /// The same over 1,000 connections, a stream each: so many wait for memory at once
+    ManyConnections,
     /// Append streams over 8 connections announce 30 MiB, send 9 bytes, and are renewed every 5 s
     Announced,
     /// 20 connections with 200 read streams each take nothing of what they are sent
@@ -51,6 +53,7 @@ const FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CONNECTIONS: usize = 20;
 const STREAMS: usize = 200;
 const PACKED_STREAMS: usize = 10;
+const MANY_CONNECTIONS: usize = 1000;
 const ANNOUNCING: usize = 8;
 const ANNOUNCED_STREAMS: usize = 32;
 const ANNOUNCED_BYTES: u32 = 30 << 20;
@@ -70,6 +73,7 @@ const SETTLING: Duration = Duration::from_secs(10);
 fn parts(attack: Attack) -> usize {
     match attack {
         Attack::PackedReads => CONNECTIONS * PACKED_STREAMS,
+        Attack::ManyConnections => MANY_CONNECTIONS,
         Attack::Announced => ANNOUNCING * ANNOUNCED_STREAMS,
         Attack::UnreadReads | Attack::HealthWatches | Attack::HalfOpenHealth => CONNECTIONS * STREAMS,
         Attack::Connections => 4 * SILENT,
@@ -96,7 +100,7 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
         let mut tasks = JoinSet::new();
         for part in 0..match attack {
             Attack::Announced => ANNOUNCING,
-            Attack::Connections => parts(attack),
+            Attack::Connections | Attack::ManyConnections => parts(attack),
             Attack::Garbage => 1,
             _ => CONNECTIONS,
         } {
@@ -119,6 +123,7 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
             Attack::PackedReads => {
                 hold(&target, "/logspec.Log/Read", || whole(READ_ALL), PACKED_STREAMS).await
             }
+            Attack::ManyConnections => hold(&target, "/logspec.Log/Read", || whole(READ_ALL), 1).await,
             Attack::UnreadReads => hold(&target, "/logspec.Log/Read", || whole(READ_ALL), STREAMS).await,
             Attack::HealthWatches => hold(&target, HEALTH[1], || whole(NOTHING), STREAMS).await,
             // A whole message and no end; and not even a message.

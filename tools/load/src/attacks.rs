@@ -178,7 +178,7 @@ fn peaks(process: u32, over: &AtomicBool) -> (u64, u64) {
 fn fill(address: &str, token: &str, attack: Attack) -> Result<Index> {
     const RECORD_BYTES: usize = 64 << 10;
     let (batches, batch_bytes, codec) = match attack {
-        Attack::PackedReads => (20, 14 << 20, Codec::Zstd),
+        Attack::PackedReads | Attack::ManyConnections => (20, 14 << 20, Codec::Zstd),
         _ => (64, 1 << 20, Codec::None),
     };
     let mut options = ClientOptions::default();
