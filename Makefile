@@ -29,25 +29,28 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: help all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+
+help: ## this list: what there is to make
+	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 all: check test
 
 demo: ## three servers, the leader killed in mid-append. FILE=path takes another text, DIR=path keeps their data there
-	@echo "building the release binaries; the first time this takes some minutes"
-	@$(CARGO) build --quiet --release --package chiplog-server --package chiplog-example-cluster
+	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
+	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
 	$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-replicated: ## three replicas in one process, a leader lost in mid-append. FILE=, DIR= as above
-	@echo "building the release binary; the first time this takes a minute or two"
-	@$(CARGO) build --quiet --release --package chiplog-example-replicated
+	@echo "building the release binary; the first time this takes some minutes"
+	@$(CARGO) build --release --package chiplog-example-replicated
 	$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
-	@echo "building the release binary; the first time this takes a minute or two"
-	@$(CARGO) build --quiet --release --package chiplog-server
+	@echo "building the release binary; the first time this takes ten minutes of processor time or so"
+	@$(CARGO) build --release --package chiplog-server
 	$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
@@ -166,7 +169,7 @@ MINUTES ?= 30
 soak: ## three servers under load and faults: nothing lost, memory and descriptors flat: text, and target/soak.json. MINUTES=, SOAK_FLAGS="--seed 7"
 	$(LOAD) soak --minutes $(MINUTES) --json-file target/soak.json $(SOAK_FLAGS)
 
-# Goes on where it stopped; what is known already is below target/mutants.
+# Goes on where it stopped; what is known already is in tools/mutants.json.
 MUTANTS ?= 300
 MUTANTS_SEED ?= 1
 mutants: export PATH := $(TOOLS)/bin:$(PATH)
@@ -206,10 +209,10 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 PREFIX ?= /usr/local
 # `dev` for tests of programs in C.
 LIB_PROFILE ?= release
-LIB_ARCHIVE = target/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
+LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
 lib: ## libchiplog.so and libchiplog.a with header, pkg-config file and CMake package, below target/c
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
-	ffi/install.sh $(LIB_ARCHIVE) $(CURDIR)/target/c $(VERSION)
+	ffi/install.sh $(LIB_ARCHIVE) $(abspath $(or $(CARGO_TARGET_DIR),target))/c $(VERSION)
 
 install: ## the same below PREFIX (DESTDIR= for packagers)
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
