@@ -297,7 +297,30 @@ impl SimDisk {
 
     /// Adds to the fault plan.
     pub fn plan(&self, fault: Fault) {
-        self.lock_inner().faults.plan(fault);
+        self.lock_inner().faults.plan(fault, None);
+    }
+
+    /// Adds to the fault plan, for calls on one file only: reads, writes, syncs and lengths of what has this name now,
+    /// whatever it is renamed to. False, and nothing is planned, when there is no such file.
+    ///
+    /// ```
+    /// use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+    /// use chiplog::disk::Disk;
+    /// let disk = SimDisk::default();
+    /// let (a, b) = (disk.create("a")?, disk.create("b")?);
+    /// let fault = Fault { call: Some(Call::Sync), nth: 1, lasting: false, trouble: Trouble::Eio(Landed::Nothing) };
+    /// assert!(disk.plan_on("a", fault));
+    /// assert!(b.sync().is_ok());
+    /// assert!(a.sync().is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn plan_on(&self, name: &str, fault: Fault) -> bool {
+        let mut inner = self.lock_inner();
+        let node = inner.node(name).ok();
+        if node.is_some() {
+            inner.faults.plan(fault, node);
+        }
+        node.is_some()
     }
 
     /// Takes back the whole fault plan: the disk is sound from now on (what was lost stays lost).
@@ -358,7 +381,7 @@ enum Verdict {
 }
 
 impl Inner {
-    fn begin(&mut self, call: Call) -> io::Result<Verdict> {
+    fn begin(&mut self, call: Call, file: Option<NodeId>) -> io::Result<Verdict> {
         if let Some(left) = &mut self.calls_left {
             match left.checked_sub(1) {
                 Some(fewer) => *left = fewer,
@@ -369,7 +392,7 @@ impl Inner {
         if self.off || (self.failing && !reads) {
             return Err(eio());
         }
-        Ok(match self.faults.next(call) {
+        Ok(match self.faults.next(call, file) {
             None => Verdict::Sound,
             Some(Trouble::Eio(landed)) => Verdict::Fail(eio(), landed),
             Some(Trouble::Enospc(landed)) => Verdict::Fail(enospc(), landed),
@@ -378,8 +401,8 @@ impl Inner {
     }
 
     /// For calls of which nothing can land and which cannot lie.
-    fn begin_plain(&mut self, call: Call) -> io::Result<()> {
-        match self.begin(call)? {
+    fn begin_plain(&mut self, call: Call, file: Option<NodeId>) -> io::Result<()> {
+        match self.begin(call, file)? {
             Verdict::Fail(error, _) => Err(error),
             Verdict::Sound | Verdict::Lie => Ok(()),
         }
@@ -406,7 +429,7 @@ impl Inner {
 
     /// A change of names: sound, failed but landed all the same, or a lie.
     fn change_names(&mut self, call: Call, op: Op, needs: &str) -> io::Result<()> {
-        let verdict = self.begin(call)?;
+        let verdict = self.begin(call, None)?;
         self.node(needs)?;
         match verdict {
             Verdict::Sound => self.record(op),
@@ -426,7 +449,7 @@ impl Inner {
     }
 
     fn write(&mut self, node: NodeId, offset: u64, data: Vec<u8>) -> io::Result<()> {
-        match self.begin(Call::Write)? {
+        match self.begin(Call::Write, Some(node))? {
             Verdict::Lie => return Ok(()),
             Verdict::Sound => {}
             Verdict::Fail(error, landed) => {
@@ -464,7 +487,7 @@ impl Inner {
     }
 
     fn sync(&mut self, node: NodeId) -> io::Result<()> {
-        match self.begin(Call::Sync)? {
+        match self.begin(Call::Sync, Some(node))? {
             Verdict::Lie => Ok(()),
             Verdict::Sound => {
                 self.record(Op::Sync { node });
@@ -501,20 +524,20 @@ impl Disk for SimDisk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut inner = self.lock_inner();
-        inner.begin_plain(Call::List)?;
+        inner.begin_plain(Call::List, None)?;
         Ok(inner.state.names().keys().cloned().collect())
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut inner = self.lock_inner();
-        inner.begin_plain(Call::Create)?;
+        inner.begin_plain(Call::Create, None)?;
         let node = inner.create(name)?;
         Ok(self.handle(&mut inner, node, true))
     }
 
     fn open(&self, name: &str, write: bool) -> io::Result<Arc<dyn DiskFile>> {
         let mut inner = self.lock_inner();
-        inner.begin_plain(Call::Open)?;
+        inner.begin_plain(Call::Open, None)?;
         let node = inner.node(name)?;
         Ok(self.handle(&mut inner, node, write))
     }
@@ -530,7 +553,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut inner = self.lock_inner();
-        match inner.begin(Call::SyncDir)? {
+        match inner.begin(Call::SyncDir, None)? {
             Verdict::Lie => {}
             Verdict::Sound => inner.record(Op::SyncDir),
             Verdict::Fail(error, landed) => {
@@ -547,7 +570,7 @@ impl Disk for SimDisk {
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Lock>> {
         let mut inner = self.lock_inner();
-        inner.begin_plain(Call::Lock)?;
+        inner.begin_plain(Call::Lock, None)?;
         let node = match inner.node(name) {
             Ok(node) => node,
             Err(_) => inner.create(name)?,
@@ -599,13 +622,13 @@ impl Drop for SimFile {
 impl DiskFile for SimFile {
     fn len(&self) -> io::Result<u64> {
         let mut inner = self.shared.lock_inner();
-        inner.begin_plain(Call::Len)?;
+        inner.begin_plain(Call::Len, Some(self.node))?;
         Ok(inner.state.content(self.node).len())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut inner = self.shared.lock_inner();
-        inner.begin_plain(Call::Read)?;
+        inner.begin_plain(Call::Read, Some(self.node))?;
         if inner.state.content(self.node).read(offset, buf) {
             return Ok(());
         }

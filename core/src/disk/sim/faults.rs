@@ -1,9 +1,9 @@
 //! When a simulated disk fails, and how: the plan, and the count of what it did.
 //!
-//! Knows no files. Every call asks [`Faults::next`] once; all calls are counted, so that a test can run a
+//! Knows no names of files. Every call asks [`Faults::next`] once; all calls are counted, so that a test can run a
 //! workload once, learn how many calls it makes, and fail each of them in turn.
 
-use super::state::Landed;
+use super::state::{Landed, NodeId};
 use std::io;
 
 /// The calls of [`Disk`](crate::disk::Disk) and [`DiskFile`](crate::disk::DiskFile).
@@ -101,16 +101,31 @@ pub struct Fault {
     pub trouble: Trouble,
 }
 
+#[derive(Debug)]
+struct Plan {
+    fault: Fault,
+    /// Calls on this file only.
+    file: Option<NodeId>,
+    /// The calls that it is for, since it was made.
+    seen: u64,
+}
+
+impl Plan {
+    fn is_for(&self, call: Call, file: Option<NodeId>) -> bool {
+        self.fault.call.is_none_or(|c| c == call) && (self.file.is_none() || self.file == file)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    plans: Vec<(Fault, u64)>,
+    plans: Vec<Plan>,
     counts: [u64; Call::ALL.len()],
     fired: u64,
 }
 
 impl Faults {
-    pub(super) fn plan(&mut self, fault: Fault) {
-        self.plans.push((fault, 0));
+    pub(super) fn plan(&mut self, fault: Fault, file: Option<NodeId>) {
+        self.plans.push(Plan { fault, file, seen: 0 });
     }
 
     /// Forgets all plans, not the counts.
@@ -118,16 +133,14 @@ impl Faults {
         self.plans.clear();
     }
 
-    /// Counts a call; tells what is to go wrong with it.
-    pub(super) fn next(&mut self, call: Call) -> Option<Trouble> {
+    /// Counts a call, on an open file or on the directory; tells what is to go wrong with it.
+    pub(super) fn next(&mut self, call: Call, file: Option<NodeId>) -> Option<Trouble> {
         self.counts[call as usize] += 1;
         let mut trouble = None;
-        for (fault, seen) in &mut self.plans {
-            if fault.call.is_none_or(|c| c == call) {
-                *seen += 1;
-                if *seen == fault.nth || (fault.lasting && *seen > fault.nth) {
-                    trouble = trouble.or(Some(fault.trouble));
-                }
+        for Plan { fault, seen, .. } in self.plans.iter_mut().filter(|plan| plan.is_for(call, file)) {
+            *seen += 1;
+            if *seen == fault.nth || (fault.lasting && *seen > fault.nth) {
+                trouble = trouble.or(Some(fault.trouble));
             }
         }
         self.fired += u64::from(trouble.is_some());
