@@ -198,6 +198,9 @@ fn built(name: &str) -> Option<Program> {
     }
 }
 
+/// What gRPC's clients in Go and Java call an answer that did not come in time.
+const LATE: [&str; 2] = ["DEADLINE_EXCEEDED", "DeadlineExceeded"];
+
 fn leaves_liars(name: &str) {
     let Some(program) = built(name) else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -210,11 +213,21 @@ fn leaves_liars(name: &str) {
         (Way::Repeats, "where 3 is due"),
         (Way::LagsBehind, "others have more"),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path(), false);
         let cluster = [runtime.block_on(serve(way)), honest.clone()];
-        let ended = Processes::default().start(name, &program, &cluster, &files, 6).unwrap().end().unwrap();
-        assert!(ended.success, "{way:?}: {ended:?}");
+        // On a machine that is slow enough a view gives the liar up before it was answered.
+        let is_late =
+            |line: &String| line.contains(&cluster[0]) && LATE.iter().any(|late| line.contains(late));
+        let (dir, files, ended) = (0..10)
+            .map(|_| {
+                let dir = tempfile::tempdir().unwrap();
+                let files = Files::new(dir.path(), false);
+                let ended =
+                    Processes::default().start(name, &program, &cluster, &files, 6).unwrap().end().unwrap();
+                assert!(ended.success, "{way:?}: {ended:?}");
+                (dir, files, ended)
+            })
+            .find(|(.., ended)| !ended.lines.iter().any(is_late))
+            .unwrap_or_else(|| panic!("{way:?}: the liar never answered in time"));
         let told = ended.lines.iter().any(|line| line.contains(&cluster[0]) && line.contains(why));
         assert!(told, "{way:?}: {ended:?}");
         assert!(ended.lines.contains(&summary.to_string()), "{way:?}: {ended:?}");
@@ -224,6 +237,7 @@ fn leaves_liars(name: &str) {
         let ended = Processes::default().start(name, &program, &other, &files, 7).unwrap().end().unwrap();
         assert!(!ended.success && ended.lines.iter().any(|line| line.contains("has log b0")), "{ended:?}");
         assert_eq!(tables(&files.db).unwrap(), hash);
+        drop(dir);
     }
 }
 
