@@ -52,7 +52,7 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let why = damaged.why.clone();
         let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
-        let Some(opened) = open_file(damaged, number) else {
+        let Some(opened) = open_file(damaged, number)? else {
             let is_mended = at < SEGMENT_HEADER_BYTES as u64
                 && mend_header(&*damaged.disk, damaged.identity.log, number).is_ok();
             if !is_mended {
@@ -140,7 +140,7 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
     if is_there && !make_whole(disk, log, number, one)? {
         return refuse("nothing tells what stood there");
     }
-    let begins = open_file(damaged, number).is_some_and(|file| base_of(&file).is_some());
+    let begins = open_file(damaged, number)?.is_some_and(|file| base_of(&file).is_some());
     // Of one without a footer nothing tells how much of it is missing.
     let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
     if !is_there || missing > 1 && !begins {
@@ -191,9 +191,8 @@ fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
 fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Option<Base>)>> {
     let mut alive = Vec::new();
     let mut next: Option<Base> = None;
-    for file in
-        numbers(damaged)?.into_iter().rev().filter(|n| *n > number).filter_map(|n| open_file(damaged, n))
-    {
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
+        let file = file?;
         let base = base_of(&file).or_else(|| file.footer.map(|f| Base::before(&f)));
         if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
             continue;
@@ -243,7 +242,8 @@ struct End {
 fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<End>> {
     let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
     let is_alive = |file: &files::Opened| base_of(file).is_some_and(|base| base.raft < upto);
-    let Some(before) = files.filter_map(|n| open_file(damaged, n)).find(is_alive) else { return Ok(None) };
+    let mut alive = open_files(damaged, files).filter(|file| file.as_ref().map_or(true, is_alive));
+    let Some(before) = alive.next().transpose()? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let mut walk = Walk::new(&before);
     walk.run(&mut before.scanner(), &mut Past { learner: &mut replayed, to: upto })?;
@@ -265,10 +265,28 @@ fn unlearnt(damaged: &Damaged) -> Sequencer {
     Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options)
 }
 
-/// A segment file whose fixed parts are sound.
-fn open_file(damaged: &Damaged, number: u64) -> Option<files::Opened> {
+/// A segment file whose fixed parts are sound, if it is there and they are. One that could not be read says nothing of
+/// the log, and may well be the one that tells most.
+///
+/// # Errors
+/// `Io`; `Unsupported`: a newer version wrote it.
+fn open_file(damaged: &Damaged, number: u64) -> Result<Option<files::Opened>> {
     let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
-    files.open(number, false).ok().flatten()
+    if !numbers(damaged)?.contains(&number) {
+        return Ok(None);
+    }
+    match files.open(number, false) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(None),
+        opened => opened,
+    }
+}
+
+/// Those of these segment files that [`open_file`] opens, one at a time.
+fn open_files(
+    damaged: &Damaged,
+    numbers: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = Result<files::Opened>> {
+    numbers.filter_map(|number| open_file(damaged, number).transpose())
 }
 
 /// Where a segment begins, if its opening block is sound.
@@ -287,7 +305,8 @@ fn base_of(file: &files::Opened) -> Option<Base> {
 /// `Io`.
 pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Sequencer>> {
     let number = if wound.is_opening() { wound.made_of } else { Some(wound.place.number) };
-    let Some(holding) = number.and_then(|number| open_file(damaged, number)) else { return Ok(None) };
+    let Some(number) = number else { return Ok(None) };
+    let Some(holding) = open_file(damaged, number)? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let to = RaftIndex(wound.first().0 - 1);
     Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
@@ -305,7 +324,7 @@ pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<Ha
     let from = wound.made_of.unwrap_or(wound.place.number);
     let mut newest = None;
     for number in numbers(damaged)?.into_iter().filter(|n| *n >= from) {
-        let Some(file) = open_file(damaged, number) else { continue };
+        let Some(file) = open_file(damaged, number)? else { continue };
         let place = Place { number, id: file.header.id, bytes: file.header.bytes, base: None, end: None };
         let states = Probe::new(&*damaged.disk, place, PIECE_BYTES)?.states(SEGMENT_HEADER_BYTES)?;
         let states = states.into_iter().map(|(_, state)| state);
@@ -326,7 +345,8 @@ pub(crate) fn membership_on(damaged: &Damaged) -> Result<(Membership, RaftIndex)
         return Ok(last);
     }
     let mut committed = RaftIndex(0);
-    for file in numbers(damaged)?.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
+        let file = file?;
         let told = told_in(&mut file.scanner(), file.header.id)?;
         committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, RaftIndex::max);
         for (at, membership, _) in told.into_iter().rev() {
@@ -377,7 +397,8 @@ fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Optio
 /// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
 fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
     let mut later = Vec::new();
-    for file in numbers(damaged)?.into_iter().rev().filter_map(|number| open_file(damaged, number)) {
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
+        let file = file?;
         let mut scanner = file.scanner();
         let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
             Found::Block(h, body) if h.kind == Kind::Opening => {

@@ -206,6 +206,11 @@ fn a_failed_sync_poisons_for_good_and_readers_go_on() {
         assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::Poisoned);
     }
     assert_eq!(disk.faults_fired(), 1, "a failed sync is never tried again");
+    let image = disk.visible();
+    for name in image.names().filter(|name| name.ends_with(".seg") && *name != FIRST_SEGMENT) {
+        let begun = image.file(name).unwrap()[4096..].iter().any(|b| *b != 0);
+        assert!(!begun, "{name}: no later segment is begun either");
+    }
     assert_eq!(&log.read(Index(1)).unwrap().data[..], b"safe");
     assert_eq!(log.info().last, Index(1), "what was not acknowledged is not shown");
     let mut reader = log.reader(Start::First).unwrap();

@@ -1,7 +1,7 @@
 //! Segment files that are missing or too short when a replica is opened.
 
 use super::trio::{NO_SCRUB, NODES, SCRUB, SEGMENT_HEADER_BYTES, Trio, flip, wait};
-use chiplog::disk::sim::{Damage, Image, SimDisk};
+use chiplog::disk::sim::{Call, Damage, Fault, Image, Landed, SimDisk, Trouble};
 use chiplog::{Bootstrap, ErrorKind, NodeId, Role};
 
 /// A voter whose segment file is gone, or too short, ended instead of fetching it.
@@ -109,6 +109,43 @@ fn file_with_sound_blocks_stays_until_the_log_opens() {
         assert_eq!(is_same, has_footer);
         trio.append(5, 1000);
         assert_eq!(trio.read(victim), Ok(()));
+    }
+}
+
+/// A file that could not be opened once, for want of descriptors, was taken for one that is gone: a replica that could repair
+/// itself was to be removed, and the highest term on its disk was not seen.
+#[test]
+fn call_that_fails_once_condemns_no_replica() {
+    let (mut trio, victim) = Trio::with_one_stopped(100, 4000);
+    let names = trio.segments(victim);
+    let mut harmed = trio.disk(victim).visible();
+    assert!(harmed.damage(&names[names.len() - 1], &flip(5000)));
+    assert!(harmed.damage(&names[1], &flip(SEGMENT_HEADER_BYTES + 70)));
+    trio.network.disconnect(NodeId(victim));
+    for call in [Call::Open, Call::Read, Call::Len, Call::List] {
+        let mut failed = 0;
+        for nth in 1.. {
+            let disk = SimDisk::new(harmed.clone());
+            disk.plan(Fault {
+                call: Some(call),
+                nth,
+                lasting: false,
+                trouble: Trouble::Eio(Landed::Nothing),
+            });
+            trio.disks[victim as usize - 1] = disk.clone();
+            if let Err(error) = trio.open(victim, Bootstrap::Existing, NO_SCRUB) {
+                assert_eq!(error.kind(), ErrorKind::Io, "{call:?} {nth}: {error}");
+                failed += 1;
+                disk.heal();
+                trio.start(victim, NO_SCRUB);
+            }
+            assert_eq!(trio.log(victim).status().role, Role::Repairing, "{call:?} {nth}");
+            trio.stop(victim);
+            if disk.faults_fired() == 0 {
+                break;
+            }
+        }
+        assert!(failed > 0, "{call:?}");
     }
 }
 
