@@ -29,7 +29,7 @@ MATURIN := $(BUILD_VENV)/bin/maturin
 # Tests take the development profile, whose dependencies `make unit` has built; the wheel for use is another.
 WHEEL_PROFILE ?= dev
 
-.PHONY: help all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
+.PHONY: help all lib install wheel wheel-dev sdist test-sdist test-wheel test-python check-free-threaded third-party bench-c bench-python bars-core demo demo-replicated demo-embedded examples test unit sim sim-bugs sim-porcupine check-alerts model mutants attacks soak nightly nightly-sim nightly-fuzz bench bars check fmt deny fuzz fuzz-short loom miri doc clean
 
 help: ## this list: what there is to make
 	@sed -n '/^#   /s/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -159,6 +159,12 @@ sim-porcupine: ## needs go
 	  find target/histories -name '*.jsonl' | sort | xargs target/porcupine; \
 	else echo "no go here: the histories were NOT checked by porcupine"; fi
 
+# promtool is Prometheus's; Debian has it in the package prometheus.
+check-alerts: ## the rules of docs/monitoring/alerts.yml against histories of clusters; needs promtool
+	@if command -v promtool >/dev/null; then \
+	  promtool check rules docs/monitoring/alerts.yml && promtool test rules docs/monitoring/alerts.test.yml; \
+	else echo "no promtool here: the alert rules were NOT checked"; fi
+
 # Both on real servers, with release builds, below target/load.
 LOAD = $(CARGO) build --quiet --release --package chiplog-server --package chiplog-load && \
   $(or $(CARGO_TARGET_DIR),target)/release/chiplog-load
@@ -179,7 +185,7 @@ mutants: ## small changes of the consensus state machine, one at a time: does a 
 	CARGO=$(CARGO) nice -n 15 $(PYTHON) tools/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANTS_FLAGS)
 
 # Each part runs whatever becomes of the others.
-NIGHTLY := loom sim-bugs model nightly-sim nightly-fuzz mutants attacks soak
+NIGHTLY := loom sim-bugs check-alerts model nightly-sim nightly-fuzz mutants attacks soak
 nightly: ## all that takes too long for `make test`, one after the other
 	@failed=; for part in $(NIGHTLY); do echo "== $$part"; \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \

@@ -33,6 +33,7 @@ use crate::batch::{Malformed, u64_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DirectoryId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 const VERSION: u32 = 1;
 pub(crate) const MEMBERSHIP_BYTES: usize = 8;
@@ -144,6 +145,19 @@ impl Change {
 pub(crate) struct Membership {
     members: BTreeMap<NodeId, Member>,
     auto_leave: bool,
+}
+
+/// As `1 voter, 2 voter leaving, 3 learner`: for the operator's log.
+impl fmt::Display for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, member) in self.members().enumerate() {
+            let part = if member.is_voter() { "voter" } else { "learner" };
+            let leaving = if member.is_leaving() { " leaving" } else { "" };
+            let comma = if n == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {part}{leaving}", member.node)?;
+        }
+        Ok(())
+    }
 }
 
 impl Membership {
@@ -375,6 +389,13 @@ mod tests {
                 assert!(Membership::decode(&bytes[..n]).is_err(), "{n}");
             }
         }
+    }
+
+    #[test]
+    fn it_reads_well_in_a_log() {
+        let add = Change::AddLearner { node: NodeId(4), directory: DirectoryId(4), address: "d".into() };
+        let joint = three().after(&[add, Change::Remove(NodeId(1)), Change::Demote(NodeId(2))]).unwrap();
+        assert_eq!(joint.to_string(), "1 voter leaving, 2 voter leaving, 3 voter, 4 learner");
     }
 
     #[test]

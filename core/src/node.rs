@@ -452,6 +452,9 @@ impl Node {
         let (raft, next, first) = (committed.raft, committed.next, committed.first);
         let members_changed = committed.changed != members;
         let moved = first > self.first;
+        if moved {
+            self.tell_discarded(first);
+        }
         self.first = self.first.max(first);
         self.writing.store.commit(raft);
         let leads = self.replica.is_leader();
@@ -521,6 +524,13 @@ impl Node {
         }
     }
 
+    /// Tells the operator that the log begins at `first` from now on. Each replica tells it; why, the leader of that time.
+    fn tell_discarded(&self, first: Index) {
+        let records = first.0 - self.first.0;
+        self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
+        tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
+    }
+
     fn publish_state(&mut self, now: Moment) {
         let published = &self.published;
         let sequencer = &self.replica.sequencer;
@@ -538,6 +548,9 @@ impl Node {
                 || (quiet && shown.upto != upto)
         };
         if self.shown.as_ref().is_none_or(stale) {
+            if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
+                tell_leader(self.cluster.node, lead.1, lead.2);
+            }
             self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
             let status = self.status(now);
             self.published.show(status);
@@ -600,7 +613,7 @@ impl Node {
         if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
             return Ok(());
         }
-        let Some(first) = self.beyond_retention(now) else {
+        let Some((first, why)) = self.beyond_retention(now) else {
             if self.is_too_old(now) {
                 self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
             }
@@ -613,6 +626,9 @@ impl Node {
             return Ok(());
         }
         self.replica.command(command, None, now, &mut self.writing)?;
+        let (used, bytes_max, age_max) =
+            (self.queue.used(), self.options.retention_bytes, self.options.retention_age);
+        tracing::info!(node = %self.cluster.node, %first, used, ?bytes_max, ?age_max, "{why}");
         // Not again before this one has come into force.
         self.retain_at = now.plus(MARKER_DELAY);
         self.finish(now)
@@ -632,8 +648,8 @@ impl Node {
         })
     }
 
-    /// The first index that retention would leave, if it is beyond today's.
-    fn beyond_retention(&self, now: Moment) -> Option<Index> {
+    /// The first index that retention would leave, if it is beyond today's, and why.
+    fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
         if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
             return None;
         }
@@ -641,8 +657,12 @@ impl Node {
         let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
-        ((too_many || self.is_too_old(now)) && first > committed.first && first <= committed.next)
-            .then_some(first)
+        let why = match (too_many, self.is_too_old(now)) {
+            (true, _) => "discards what is beyond retention_bytes of this server",
+            (false, true) => "discards what is older than retention_age of this server",
+            (false, false) => return None,
+        };
+        (first > committed.first && first <= committed.next).then_some((first, why))
     }
 
     /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
@@ -700,6 +720,15 @@ impl Node {
         for item in self.items.drain(..) {
             fail(item, &unknown);
         }
+    }
+}
+
+/// Tells the operator of another leader, or of none.
+fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
+    match leader {
+        Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
+        Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),
+        None => tracing::info!(%node, %term, "no leader is known"),
     }
 }
 

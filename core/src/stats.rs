@@ -43,6 +43,8 @@ pub struct Stats {
     /// Records that were written here, were not known to be committed, and were cut off because another leader has others
     /// in their place. Their callers were told that the outcome is unknown.
     pub truncated_records: u64,
+    /// Records that a discard or retention has taken from the log, whoever led then.
+    pub discarded_records: u64,
     /// How many syncs took less than 2, 4, 8 … microseconds, each counted once; the last one counts all others.
     pub sync_micros_buckets: [u64; SYNC_BUCKETS],
     /// The same of writes that this replica made as the leader: from the write to its commit.
@@ -136,6 +138,7 @@ pub(crate) struct Counters {
     pub(crate) damaged: AtomicU64,
     pub(crate) repaired: AtomicU64,
     pub(crate) truncated: AtomicU64,
+    pub(crate) discarded: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_micros_max: AtomicU64,
@@ -192,6 +195,7 @@ impl Counters {
             damaged: get(&self.damaged),
             repaired: get(&self.repaired),
             truncated_records: get(&self.truncated),
+            discarded_records: get(&self.discarded),
             sync_micros_buckets: std::array::from_fn(|n| get(&self.sync_buckets[n])),
             commit_micros_buckets: std::array::from_fn(|n| get(&self.commit_buckets[n])),
             commit_micros_total: get(&self.commit_micros),

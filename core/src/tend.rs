@@ -42,6 +42,7 @@ use crate::store::segment::{Segment, Segments};
 use crate::store::wound::{Look, Place, Probe, Spare, Wound};
 use crate::types::NodeId;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -323,7 +324,8 @@ impl Tending {
                     Ok(Some(Hurt::Wound(wound, opening))) => {
                         counters.damaged.fetch_add(1, Ordering::Relaxed);
                         let error = wound.error(&*self.disk);
-                        tracing::error!(%error, records = ?wound.records(), "damage was found; it is being repaired");
+                        let Range { start, end } = wound.records();
+                        tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
                         if looking.mended == Some(wound.from) {
                             self.give_up(number, &error);
                             return true;

@@ -636,6 +636,10 @@ typedef struct {
    * Records cut off because another leader has others in their place; none was known to be committed.
    */
   uint64_t truncated_records;
+  /**
+   * Records that a discard or retention has taken from the log.
+   */
+  uint64_t discarded_records;
 } chiplog_stats_t;
 
 /**

@@ -146,6 +146,8 @@ pub struct chiplog_stats_t {
     pub syncing_micros: u64,
     /// Records cut off because another leader has others in their place; none was known to be committed.
     pub truncated_records: u64,
+    /// Records that a discard or retention has taken from the log.
+    pub discarded_records: u64,
 }
 
 impl Sized0 for chiplog_stats_t {
@@ -661,6 +663,7 @@ pub unsafe extern "C" fn chiplog_log_stats(
                 repaired: now.repaired,
                 syncing_micros: u64::try_from(now.syncing.as_micros()).unwrap_or(u64::MAX),
                 truncated_records: now.truncated_records,
+                discarded_records: now.discarded_records,
             };
             fill(stats, "stats", shown)
         })

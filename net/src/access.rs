@@ -10,6 +10,7 @@
 //! Must not know: files, connections.
 
 use crate::arrival::Arrival;
+use crate::audit::Audit;
 use crate::refusals::{Refusal, Refusals};
 use crate::revoked::{Admitted, Open};
 use crate::status::to_status;
@@ -431,7 +432,9 @@ where
                 if !METHODS.contains(&(request.uri().path(), Needs::Nothing)) {
                     prove(&request);
                 }
-                Box::pin(self.inner.call(request))
+                let audit = Audit::of(&request, None);
+                let answering = self.inner.call(request);
+                Box::pin(async move { answering.await.inspect(|response| tell(audit.as_ref(), response)) })
             }
             Ok(Way::Tokenless) => {
                 request.extensions_mut().insert(Tokenless);
@@ -440,8 +443,12 @@ where
             Ok(Way::Token(call)) => {
                 prove(&request);
                 request.extensions_mut().insert(Bearer(call.by().token));
+                let audit = Audit::of(&request, Some(&call.by().token));
                 let answering = self.inner.call(request);
-                Box::pin(async move { Ok(answering.await?.map(|body| call.answer(body))) })
+                Box::pin(async move {
+                    let response = answering.await.inspect(|response| tell(audit.as_ref(), response))?;
+                    Ok(response.map(|body| call.answer(body)))
+                })
             }
             Err(status) => {
                 if let Some(arrival) = request.extensions().get::<Arrival>() {
@@ -450,6 +457,12 @@ where
                 Box::pin(std::future::ready(Ok(status.into_http())))
             }
         }
+    }
+}
+
+fn tell(audit: Option<&Audit>, response: &Response<Body>) {
+    if let Some(audit) = audit {
+        audit.answered(response);
     }
 }
 

@@ -33,6 +33,7 @@ mod accounts;
 pub mod address;
 pub mod admin;
 pub mod arrival;
+mod audit;
 pub mod authority;
 pub mod budget;
 mod calls;

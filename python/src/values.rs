@@ -106,6 +106,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {
         damaged = stats.damaged,
         repaired = stats.repaired,
         truncated_records = stats.truncated_records,
+        discarded_records = stats.discarded_records,
         syncing_seconds = stats.syncing.as_secs_f64(),
     );
     make(py, "Stats", &fields)

@@ -51,21 +51,15 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 
-    /// What the library logs to standard error, unless -v or -q says so: off, error, warn, info, debug, trace.
-    #[arg(
-        long,
-        global = true,
-        env = "CHIPLOG_LOG",
-        default_value = "warn",
-        value_name = "LEVEL",
-        hide_default_value = true
-    )]
-    pub(crate) log: LevelFilter,
+    /// What is logged to standard error, unless -v or -q says so: off, error, warn, info, debug, trace [default: info for
+    /// serve and follow, which run for long; else warn]
+    #[arg(long, global = true, env = "CHIPLOG_LOG", value_name = "LEVEL")]
+    pub(crate) log: Option<LevelFilter>,
 }
 
 const ENVIRONMENT: &str = "\
 Environment:
-  CHIPLOG_LOG  what the library logs to standard error, as --log
+  CHIPLOG_LOG  what is logged to standard error, as --log
   NO_COLOR     if set, no colours";
 
 /// The command line with all its help.
@@ -77,37 +71,38 @@ pub(crate) fn command() -> clap::Command {
     with_tables(Cli::command()).mut_subcommands(with_tables)
 }
 
-/// What a program says itself of its work, where that is JSON: a target of tracing that is shown at every level.
+/// What a program says itself of its work, where that is logged: a target of tracing that is shown at every level.
 pub(crate) const SAID: &str = "chiplog::said";
 
-/// Sends what the library notices to standard error.
-pub(crate) fn start_log(global: &Global) -> Result<()> {
+/// Sends what the library notices to standard error. A service says more of its own accord than a command that ends soon.
+pub(crate) fn start_log(global: &Global, is_service: bool) -> Result<()> {
+    let default = if is_service { LevelFilter::INFO } else { LevelFilter::WARN };
     let level = match (global.quiet, global.verbose) {
         (true, _) => LevelFilter::ERROR,
-        (_, 0) => global.log,
+        (_, 0) => global.log.unwrap_or(default),
         (_, 1) => LevelFilter::INFO,
         (_, 2) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let started = if global.json { log_as_json(level) } else { log_in_words(level) };
+    let shown = Targets::new().with_default(level).with_target(SAID, LevelFilter::INFO);
+    let started = if global.json { log_as_json(shown) } else { log_in_words(shown) };
     started.map_err(|e| Failure::usage(format!("cannot start logging: {e}")))
 }
 
-fn log_in_words(level: LevelFilter) -> Result<(), String> {
+/// A line an event: time, level, message, and what else is known of it.
+fn log_in_words(shown: Targets) -> Result<(), String> {
     let colours =
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
+    let lines = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
         .with_target(false)
-        .try_init()
-        .map_err(|e| e.to_string())
+        .with_writer(std::io::stderr)
+        .with_filter(shown);
+    tracing_subscriber::registry().with(lines).try_init().map_err(|e| e.to_string())
 }
 
 /// An object a line: `timestamp`, `level`, `message`, and what else is known of the event.
-fn log_as_json(level: LevelFilter) -> Result<(), String> {
-    let shown = Targets::new().with_default(level).with_target(SAID, LevelFilter::INFO);
+fn log_as_json(shown: Targets) -> Result<(), String> {
     let lines = tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)

@@ -37,8 +37,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return explain(&error, json),
     };
-    let ui = Ui::new(cli.global.json, cli.global.quiet);
-    let result = args::start_log(&cli.global).and_then(|()| commands::run(cli.command, &ui));
+    let is_service = cli.command.is_service();
+    let ui = Ui::new(cli.global.json, cli.global.quiet, is_service);
+    let result = args::start_log(&cli.global, is_service).and_then(|()| commands::run(cli.command, &ui));
     let exit = result.unwrap_or_else(|failure| {
         report(&failure, ui.json);
         failure.exit()

@@ -14,14 +14,16 @@ pub(crate) struct Ui {
     pub(crate) json: bool,
     /// No progress, no summaries.
     pub(crate) quiet: bool,
+    /// What is said goes where all else is logged, in the same form: a service's output is read as one log.
+    pub(crate) logs: bool,
 }
 
 const BAR: &str = "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
 const COUNTER: &str = "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}";
 
 impl Ui {
-    pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet }
+    pub(crate) fn new(json: bool, quiet: bool, is_service: bool) -> Self {
+        Self { json, quiet, logs: json || is_service }
     }
 
     /// A result: as JSON, or what `words` makes of it (nothing, when quiet).
@@ -49,7 +51,7 @@ impl Ui {
         if self.quiet {
             return;
         }
-        if self.json {
+        if self.logs {
             tracing::info!(target: SAID, "{what}");
         } else {
             eprintln!("chiplog: {what}");

@@ -69,7 +69,7 @@ impl Replica {
         if sorted(state.voters) != wanted.voters || sorted(state.voters_outgoing) != wanted.voters_outgoing {
             return Err(wrong_change(entry, "raft and the log disagree about the voters"));
         }
-        tracing::info!(node = %self.node(), at = %index, ?membership, "the membership has changed");
+        tracing::info!(node = %self.node(), at = %index, %membership, "the membership has changed");
         // What comes from before its time may speak of the directory that was there before it.
         let is_it = |m: &Member| m.directory.0 == 0 || m.directory == self.me.directory;
         let was_member = self.membership.get(self.node()).is_some_and(is_it);

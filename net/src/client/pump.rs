@@ -178,7 +178,7 @@ impl Pump {
                 return;
             }
             if let Err(broken) = self.stream().await {
-                tracing::debug!(error = %broken.error, server = ?self.server, "append stream ended");
+                tracing::debug!(error = %broken.error, server = self.server, "append stream ended");
                 self.stream_ended(&broken);
                 if !self.recover(broken).await {
                     return;

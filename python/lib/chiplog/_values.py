@@ -55,6 +55,7 @@ class Stats:
             "callers were told that the outcome is unknown."
         )
     )
+    discarded_records: int = field(metadata=told("Records that a discard or retention has taken from the log."))
     syncing_seconds: float = field(metadata=told("How long the sync has run that is running now, in seconds; none: 0."))
 
 

@@ -52,6 +52,13 @@ pub(crate) enum Command {
     Man(man::Man),
 }
 
+impl Command {
+    /// Whether it runs until it is told to end, so that what it says is a log.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Follow(_))
+    }
+}
+
 /// Runs a command.
 pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
     match command {

@@ -169,6 +169,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
         "records cut off because another leader has others in their place",
         stats.truncated_records,
     )?;
+    page.counter("discarded_records", "records that a discard or retention took", stats.discarded_records)?;
     histograms(page, &stats)?;
     let peers = |value: fn(&chiplog::PeerStatus) -> u64| -> Vec<(String, u64)> {
         status.peers.iter().map(|p| (p.node.to_string(), value(p))).collect()

@@ -81,6 +81,16 @@ fn roles_reach_what_they_should_and_tokens_change_while_the_server_runs() {
     let refused = with(&append, &["discard", &server.client, "2"]);
     assert_eq!((refused.code, refused.err.contains("role admin")), (2, true), "{}", refused.err);
     with(&admin, &["discard", &server.client, "2"]).ok();
+    // The log tells of discards: that it was done, and by whose token; of refused ones, the metrics only.
+    let digest = lines.lines().find_map(|line| line.strip_prefix("admin:")).unwrap();
+    let by = format!("token=\"{}\"", &digest[..8]);
+    wait("it is told", || server.said().contains("records before the first were discarded").then_some(()));
+    let said = server.said();
+    let calls: Vec<&str> = said.lines().filter(|line| line.contains("an administrative call")).collect();
+    assert_eq!(calls.len(), 1, "{said}");
+    for part in [" INFO ", "method=\"Discard\"", "remote=127.0.0.1:", &by] {
+        assert!(calls[0].contains(part), "{part}: {said}");
+    }
     // The variable does as well as the file.
     let output = chiplog()
         .args(["info", &server.client])

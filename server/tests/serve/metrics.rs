@@ -115,6 +115,23 @@ fn the_page_and_a_server_tell_of_the_same() {
 }
 
 #[test]
+fn alerts_and_dashboard_name_metrics_that_there_are() {
+    let documented = documented();
+    for file in ["alerts.yml", "dashboard.json"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring").join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let named: BTreeSet<&str> =
+            text.split(|c| !word(c)).filter(|name| name.starts_with("chiplog_")).collect();
+        assert!(named.len() > 10, "{file}: {named:?}");
+        for name in named {
+            let base = name.strip_suffix("_bucket").unwrap_or(name);
+            assert!(documented.contains_key(base), "{file} names {name}");
+        }
+    }
+}
+
+#[test]
 fn streams_and_connections_are_counted_while_they_are_open() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::new(1, dir.path());

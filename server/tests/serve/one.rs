@@ -151,10 +151,10 @@ fn who_is_not_there_is_said_to_be_so() {
 
     // What becomes of it is said where it was said that it waits.
     let made = run(&["member", "init", &waits.client, "--json"]).ok().json();
-    let now = format!("chiplog: node 1 has a replica of log {} now", made["log_id"].as_str().unwrap());
+    let now = format!("INFO node 1 has a replica of log {} now", made["log_id"].as_str().unwrap());
     wait("it says that it waits no more", || waits.said().contains(&now).then_some(()));
     assert_eq!(waits.stop(), Some(0));
-    assert!(waits.said().contains("chiplog: node 1 has ended in order\n"), "{}", waits.said());
+    assert!(waits.said().contains("INFO node 1 has ended in order\n"), "{}", waits.said());
 }
 
 /// A piece of an id was taken for a whole one; and `--init` in a directory that was to join that log was passed over in silence,

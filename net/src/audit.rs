@@ -1,0 +1,54 @@
+//! Audit: calls that take a token of the role `admin` are logged, with where they came from, by whose token, and how
+//! they ended.
+//!
+//! Invariant: a call is logged once it is answered, whatever the answer; one that was not let in is counted among the
+//! refusals and not logged, since anybody can make any number of them.
+//!
+//! Must not know: what a method does.
+
+use crate::access::{METHODS, Needs, Role};
+use crate::arrival::Arrival;
+use http::{Request, Response};
+use std::net::SocketAddr;
+use tonic::{Code, Status};
+
+/// A call that has to be logged.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    method: &'static str,
+    remote: Option<SocketAddr>,
+    /// The first digits of the token's digest, as the file of tokens has it.
+    token: Option<String>,
+}
+
+impl Audit {
+    /// Of a call that was let in, by the token with this digest if there are tokens. None: it is not of those to be logged.
+    pub(crate) fn of<T>(request: &Request<T>, token: Option<&[u8]>) -> Option<Self> {
+        let is_it = |(method, needs): &&(&str, Needs)| {
+            *needs == Needs::Role(Role::Admin) && *method == request.uri().path()
+        };
+        let (method, _) = METHODS.iter().find(is_it)?;
+        let remote = request.extensions().get::<Arrival>().map(Arrival::remote);
+        let digits = |digest: &[u8]| digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        Some(Self { method, remote, token: token.map(digits) })
+    }
+
+    /// Logs how it was answered. A stream was answered when it has begun.
+    pub(crate) fn answered<T>(&self, response: &Response<T>) {
+        let method = self.method.rsplit('/').next().unwrap_or(self.method);
+        let remote = self.remote.map(tracing::field::display);
+        let token = self.token.as_deref();
+        match Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok) {
+            None => tracing::info!(method, remote, token, "an administrative call"),
+            Some(status) => {
+                tracing::info!(
+                    method,
+                    remote,
+                    token,
+                    error = status.message(),
+                    "an administrative call failed"
+                );
+            }
+        }
+    }
+}
