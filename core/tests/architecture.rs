@@ -102,6 +102,10 @@ const ORDER: &[&str] = &[
     "driver",
     "following",
     "diagnosis",
+    "repairing::members",
+    "repairing::terms",
+    "repairing::superseded",
+    "repairing::treatment",
     "repairing",
     "rescue",
     // What a program holds.
