@@ -126,6 +126,7 @@ const ORDER: &[&str] = &[
     // The cluster simulated.
     "sim::clock",
     "sim::fault",
+    "sim::harm",
     "sim::failover",
     "sim::story",
     "sim::history",
@@ -151,6 +152,7 @@ const ORDER: &[&str] = &[
     "sim::world::leaving",
     "sim::world::process",
     "sim::run",
+    "sim::directed::one_replica",
     "sim::directed",
     "sim::bugs",
     "sim",
