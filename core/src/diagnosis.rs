@@ -67,8 +67,9 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
         let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
         let mut last = end.is_none();
+        let upto = if planted!(73) { RaftIndex(u64::MAX) } else { wound.latest_beginning() };
         if wound.is_opening()
-            && let Some(before) = end_before(damaged, number, wound.latest_beginning())?
+            && let Some(before) = end_before(damaged, number, upto)?
         {
             // The opening is made of what stands before it, so that has to be sound first.
             match examine(damaged, &before.place)? {
@@ -79,10 +80,11 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
                 None => {
                     place.base = Some(before.base);
                     // The hole stays as it was found: what is sound behind it is nowhere taken for lost.
-                    let found = examine(damaged, &place)?.filter(|(found, _)| found.to == wound.to);
+                    let found =
+                        examine(damaged, &place)?.filter(|(found, _)| found.to == wound.to || planted!(73));
                     let Some(found) = found else { return Err(why) };
                     (wound, probe) = found;
-                    wound.begin_behind(before.place.number, before.committed, before.is_sure);
+                    wound.begin_behind(before.place.number, before.committed, before.is_sure || planted!(73));
                 }
             }
         }
@@ -331,6 +333,32 @@ pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<Ha
         newest = newest.into_iter().chain(states).max_by_key(|state| (state.term, state.vote != 0));
     }
     Ok(newest)
+}
+
+/// The last entry that the changes of membership in a log say is committed, `entries` that are put back into a hole included:
+/// a change is written only behind the word that the one before is committed. A repair that loses such a word keeps what it said.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[Spare]) -> Result<RaftIndex> {
+    let change = |h: &BlockHeader| (h.kind == Kind::Configuration).then_some(h.raft_index);
+    let mut changes: BTreeSet<RaftIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
+    let from = wound.made_of.unwrap_or(wound.place.number);
+    // What a conflict cut off stands behind the place where a later segment begins.
+    let mut upto = RaftIndex(u64::MAX);
+    for file in
+        numbers(damaged)?.into_iter().rev().filter(|n| *n >= from).filter_map(|n| open_file(damaged, n))
+    {
+        let mut scanner = file.scanner();
+        let mut at = SEGMENT_HEADER_BYTES;
+        while at + BLOCK_HEADER_BYTES <= scanner.limit() {
+            let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, file.header.id).ok();
+            changes.extend(header.as_ref().and_then(change).filter(|raft| *raft <= upto));
+            at += BLOCK_HEADER_BYTES;
+        }
+        upto = base_of(&file).map_or(upto, |base| base.raft.min(upto));
+    }
+    Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
 }
 
 /// The last membership that sound blocks tell of, and the entry that it is of. If this replica is the only voter in it, that

@@ -102,6 +102,10 @@ const ORDER: &[&str] = &[
     "driver",
     "following",
     "diagnosis",
+    "repairing::members",
+    "repairing::terms",
+    "repairing::superseded",
+    "repairing::treatment",
     "repairing",
     "rescue",
     // What a program holds.
@@ -122,6 +126,7 @@ const ORDER: &[&str] = &[
     // The cluster simulated.
     "sim::clock",
     "sim::fault",
+    "sim::harm",
     "sim::failover",
     "sim::story",
     "sim::history",
@@ -147,6 +152,7 @@ const ORDER: &[&str] = &[
     "sim::world::leaving",
     "sim::world::process",
     "sim::run",
+    "sim::directed::one_replica",
     "sim::directed",
     "sim::bugs",
     "sim",

@@ -1,22 +1,25 @@
 //! Repairing: what is believed, and what is written.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use super::members::voters_of;
 use super::*;
 use crate::cluster::{Bootstrap, Cluster};
 use crate::config::Options;
 use crate::disk::sim::{Damage, SimDisk};
 use crate::fetch::{encode_blocks, encode_gone};
-use crate::membership::Change;
+use crate::membership::{Change, Member};
+use crate::mender::Mender;
 use crate::node::Node;
 use crate::open::{Directory, open_or_find_damage};
 use crate::replica::tests::{
     LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, turn,
 };
-use crate::store::block::BLOCK_HEADER_BYTES;
-use crate::store::layout::SegmentHeader;
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::layout::{SEGMENT_HEADER_BYTES, SegmentHeader, digest_of_bytes};
 use crate::store::segment::file_name;
+use crate::store::wound::{Spare, Wound};
 use crate::transport::MemoryNetwork;
-use raft::eraftpb::{Entry, EntryType, Message};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,7 +127,7 @@ fn entry_is_not_lost_before_all_members_are_known() {
     assert!(turned(&mut repairing, now, &[(LEADER, gone.clone())]).unwrap().is_none());
     assert_eq!(sent(&mut repairing, HeadKind::Hello), [LEADER]);
     assert!(turned(&mut repairing, now, &[(LEADER, known(9, &[LEADER, ME, THIRD]))]).unwrap().is_none());
-    assert_eq!(repairing.others(), [LEADER, THIRD]);
+    assert_eq!(repairing.members.others(), [LEADER, THIRD]);
     assert!(turned(&mut repairing, now, &[(THIRD, gone)]).unwrap().is_none());
     assert_lost(turned(&mut repairing, now, &[(THIRD, known(9, &[LEADER, ME, THIRD]))]));
 }
@@ -156,7 +159,7 @@ fn talker_that_is_no_member_is_not_waited_for() {
     let members = [LEADER, ME, THIRD];
     let all = [(LEADER, known(9, &members)), (THIRD, known(9, &members)), (LEADER, gone()), (THIRD, gone())];
     assert!(turned(&mut repairing, now, &all[..3]).unwrap().is_none());
-    assert_eq!(repairing.others(), [LEADER, THIRD, NodeId(4)], "it is asked all the same");
+    assert_eq!(repairing.members.others(), [LEADER, THIRD, NodeId(4)], "it is asked all the same");
     assert_lost(turned(&mut repairing, now, &all[3..]));
 }
 
@@ -177,7 +180,7 @@ fn entry_is_not_lost_before_all_have_told_of_the_members() {
     ] {
         assert!(turned(&mut repairing, now, &[mail]).unwrap().is_none());
     }
-    assert_eq!(repairing.others(), [LEADER, THIRD, fourth]);
+    assert_eq!(repairing.members.others(), [LEADER, THIRD, fourth]);
     assert_lost(turned(&mut repairing, now, &[(fourth, gone())]));
 }
 
@@ -188,7 +191,7 @@ fn older_word_of_the_voters_changes_nothing() {
     let two = [LEADER, ME];
     let mail = [(LEADER, known(9, &two)), (LEADER, known(5, &[LEADER, ME, THIRD]))];
     assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
-    assert_eq!(repairing.heard.voters[&LEADER], (RaftIndex(9), voters_of(&voters(&two))));
+    assert_eq!(repairing.members.voters[&LEADER], (RaftIndex(9), voters_of(&voters(&two))));
 }
 
 /// Damages entry 5 and the hard state behind it; returns the answer that brings entry 5.
@@ -285,6 +288,53 @@ fn learnt_state_takes_no_promise_back_that_the_disk_tells_of() {
     assert_eq!((term, vote), (Term(9), THIRD.0));
 }
 
+/// The last hard states of a segment were lost, and with them the words that the changes of membership are committed. The
+/// replica opened with several of them in doubt: with the majority of a membership two changes ago it could have been elected.
+#[test]
+fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
+    let change = raft_codec::conf_change(&[Change::Promote(THIRD)], &voters(&[LEADER, ME, THIRD]));
+    let data = protobuf::Message::write_to_bytes(&change).unwrap();
+    let disk = disk_of(3, |node| {
+        for index in 5..=12 {
+            let entry = match index {
+                7 | 10 => Entry { data: data.clone().into(), ..change_at(index, 1) },
+                _ => entry_at(index),
+            };
+            turn(node, &append(index - 1, vec![entry]));
+        }
+    });
+    hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= RaftIndex(6));
+    let mut repairing = opened(&disk);
+    let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
+    assert!(turned(&mut repairing, Moment::START, &[heartbeat()]).unwrap().is_none());
+    let later = Moment::START.plus(Duration::from_secs(60));
+    let opened = turned(&mut repairing, later, &[heartbeat()]).unwrap().unwrap();
+    assert!(opened.sequencer.changes_in_doubt() <= 1, "{}", opened.sequencer.changes_in_doubt());
+    assert_eq!(opened.sequencer.membership_at_end().members().count(), 3);
+}
+
+/// The power failed in the midst of a write, and an entry further ahead is damaged. The sound blocks between were not taken for
+/// the end of the damage, because what follows them is torn: the replica refused to open.
+#[test]
+fn damage_before_a_torn_write_is_repaired() {
+    let disk = disk_of(3, |node| {
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![entry_at(6)]));
+        turn(node, &append(6, vec![entry_at(7)]));
+        turn(node, &Message { commit: 6, ..append(7, vec![change_at(8, 1)]) });
+    });
+    let fifth = place_of(&disk, 5);
+    let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == fifth).unwrap();
+    let torn = blocks(&disk).into_iter().find(|(at, h)| *at > fifth && h.kind == Kind::HardState).unwrap().0;
+    assert!(disk.damage(&file_name(1), &Damage::FlipBit { bit: (torn as u64 + 70) * 8 }));
+    hurt(&disk, |at, _| at == fifth);
+    let mut repairing = opened(&disk);
+    assert_eq!(repairing.missing(), Some(RaftIndex(5)));
+    let answer = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
+    let opened = turned(&mut repairing, Moment::START, &[(LEADER, answer)]).unwrap().unwrap();
+    assert_eq!(opened.sequencer.end().raft, RaftIndex(7));
+}
+
 #[test]
 fn state_binds_by_its_term_and_then_by_its_vote() {
     let state = |(term, vote)| HardState { term: Term(term), vote, commit: RaftIndex(0) };
@@ -365,7 +415,7 @@ fn removal_that_is_not_committed_leaves_nobody_alone() {
         hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
         disk
     };
-    assert_eq!(opened(&disk(4)).others(), [LEADER]);
+    assert_eq!(opened(&disk(4)).members.others(), [LEADER]);
     assert_eq!(begun(&disk(5)).err().unwrap().kind(), ErrorKind::Corrupt);
 }
 
@@ -393,7 +443,7 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
         repairing.doubt(None);
         let doubt = repairing.treatment.doubt.as_mut().unwrap();
         doubt.rivals.take(std::iter::once(no_op(lost.0 - 1, 1)).chain(committed));
-        repairing.heard.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(told))));
+        repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(told))));
         repairing
     };
     let other = |members: &[_], committed, told: &[_]| repairing(members, committed, told).other_of_two();
@@ -405,12 +455,12 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
     // A change behind the hole can be superseded as well.
     for (members, behind, expected) in [(&two[..], &three[..], Some(LEADER)), (&three, &two, None)] {
         let mut repairing = repairing(members, vec![], &two);
-        (repairing.membership, repairing.membership_at) = (voters(behind), RaftIndex(9));
+        repairing.members.in_log = (voters(behind), RaftIndex(9));
         assert_eq!(repairing.other_of_two(), expected);
     }
     // Another node tells of others since.
     let mut repairing = repairing(&two, vec![], &two);
-    repairing.told = Some((RaftIndex(12), voters(&three)));
+    repairing.members.told = Some((voters(&three), RaftIndex(12)));
     assert_eq!(repairing.other_of_two(), None);
 }
 

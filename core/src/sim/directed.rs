@@ -2,36 +2,34 @@
 //! when the bug is planted that [`super::bugs`] names beside it.
 //!
 //! Those with a cluster play in a [`World`], so its oracle judges them after every event as well. Those with one replica
-//! hand it the messages of a leader that is not there.
+//! are in [`one_replica`].
+
+mod one_replica;
 
 use super::fault::Fault;
+use super::harm;
 use super::history::{LARGE, record_of};
 use super::host::Maimed;
-use super::machine::{Machine, Request, SetClock, Setup};
+use super::machine::Request;
 use super::oracle::Check;
 use super::plan::Plan;
 use super::story::Story;
-use super::threads::Then;
 use super::world::{Asker, Task, World};
-use crate::batch::BatchBuilder;
+use crate::batch::{Batch, BatchBuilder};
 use crate::cluster::{Bootstrap, Role};
 #[cfg(test)]
 use crate::disk::Disk as _;
-use crate::disk::sim::{DiskState, SimDisk};
+use crate::disk::sim::{DiskState, Rng, SimDisk};
 use crate::error::ErrorKind;
-use crate::fetch::{Fetch, parse_blocks};
-use crate::membership::{Change, Member, Membership};
-use crate::moment::Moment;
-use crate::raft_codec::{self, HeadKind};
-use crate::replica::snapshot_of;
 #[cfg(test)]
 use crate::store::segment::{file_name, file_number};
-use crate::transport::{Envelope, Transport as _};
-use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term};
-use bytes::Bytes;
-use protobuf::Message as _;
-use raft::eraftpb::{Entry, EntryType, Message, MessageType};
-use std::sync::Arc;
+use crate::transport::Transport as _;
+use crate::types::{Index, NodeId};
+use one_replica::{
+    ELECTION_TIMEOUT, LONG, another_directory_is_not_heard, barrier_is_asked_again_after_a_jump,
+    body_of_another_term_is_not_sent, committed_entries_alone_are_lent_as_committed,
+    vote_that_the_disk_tells_of_is_not_given_again,
+};
 use std::time::Duration;
 
 /// A scenario: its name, and how it is played.
@@ -53,13 +51,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("full_cluster_takes_a_discard", full_cluster_takes_a_discard),
     ("replica_without_room_is_silent_and_goes_on", replica_without_room_is_silent_and_goes_on),
     ("follower_on_a_slow_link_gets_nothing_twice", follower_on_a_slow_link_gets_nothing_twice),
+    ("opening_behind_an_old_cut_is_made_for_the_cut", opening_behind_an_old_cut_is_made_for_the_cut),
+    ("vote_that_the_disk_tells_of_is_not_given_again", vote_that_the_disk_tells_of_is_not_given_again),
 ];
-
-const ELECTION_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longer than anything takes here.
-const LONG: Duration = Duration::from_secs(15);
-
-// ---- clusters ----
 
 /// A cluster without clients and without a nemesis.
 struct Stage {
@@ -116,11 +110,7 @@ impl Stage {
     /// Appends at the leader, and waits until that is committed.
     fn append(&mut self) -> Check {
         let leader = self.leader()?;
-        self.records += 1;
-        let mut builder = BatchBuilder::new();
-        let built = builder.push(&record_of(self.records)).and_then(BatchBuilder::build);
-        let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
-        self.world.oracle.proposed(&[self.records]);
+        let batch = self.batch(0)?;
         let before = self.world.oracle.last();
         self.world.ask(Asker::Probe, leader, Request::Append(batch), LONG);
         self.until("the append is committed", |w| w.oracle.last() > before)
@@ -133,13 +123,18 @@ impl Stage {
 
     fn append_one(&mut self, size: u64) -> Check<Option<ErrorKind>> {
         let leader = self.leader()?;
+        let batch = self.batch(size)?;
+        self.ask(leader, Request::Append(batch))
+    }
+
+    /// A batch of the next record: of `LARGE` size, or of none in particular.
+    fn batch(&mut self, size: u64) -> Check<Batch> {
         self.records += 1;
         let record = self.records | size;
         let mut builder = BatchBuilder::new();
         let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
-        let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
         self.world.oracle.proposed(&[record]);
-        self.ask(leader, Request::Append(batch))
+        built.map_err(|e| format!("cannot build a batch: {e}"))
     }
 
     fn append_many(&mut self, records: u64) -> Check {
@@ -228,6 +223,29 @@ impl Stage {
         self.until("it was told what the others know of it", |w| {
             w.machine(node).is_some_and(|m| m.is_introduced() || m.glance().role == Role::Removed)
         })
+    }
+
+    /// The leader is cut off and writes so many entries, which another one supersedes by so many of its own. Returns the one
+    /// that was cut off, when it has the others' log.
+    fn cut_off_entries(&mut self, superseded: u64, committed: u64) -> Check<NodeId> {
+        let cut_off = self.leader()?;
+        self.isolate(cut_off);
+        for _ in 0..superseded {
+            let batch = self.batch(LARGE)?;
+            drop(self.world.hand(cut_off, Request::Append(batch))?);
+        }
+        self.until("another leads", |w| w.leader().is_some_and(|n| n != cut_off))?;
+        self.append_many(committed)?;
+        self.world.network.open();
+        self.until("all are settled", |w| w.is_settled().is_some())?;
+        Ok(cut_off)
+    }
+
+    /// A replica whose files were damaged while it was off starts, and is repaired.
+    fn is_repaired(&mut self, node: NodeId) -> Check {
+        self.world.start(node)?;
+        self.until("it takes part again", |w| w.hosts.get(&node).is_some_and(|h| h.repaired))?;
+        self.until("all are settled", |w| w.is_settled().is_some())
     }
 
     /// The power fails, and nothing that was not synced is left. The host comes back when it is started.
@@ -444,21 +462,7 @@ fn follower_on_a_slow_link_gets_nothing_twice() -> Check {
 fn segment_before_a_gap_in_the_numbers_is_repaired() -> Check {
     let mut stage = Stage::new(3, 0)?;
     stage.append_many(100)?;
-    let cut_off = stage.leader()?;
-    stage.isolate(cut_off);
-    for _ in 0..60 {
-        stage.records += 1;
-        let record = stage.records | LARGE;
-        let mut builder = BatchBuilder::new();
-        let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
-        let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
-        stage.world.oracle.proposed(&[record]);
-        drop(stage.world.hand(cut_off, Request::Append(batch))?);
-    }
-    stage.until("another leads", |w| w.leader().is_some_and(|n| n != cut_off))?;
-    stage.append_many(100)?;
-    stage.world.network.open();
-    stage.until("all are settled", |w| w.is_settled().is_some())?;
+    let cut_off = stage.cut_off_entries(60, 100)?;
     stage.append_many(100)?;
     stage.pass(ELECTION_TIMEOUT)?;
     stage.cut_power(cut_off)?;
@@ -470,176 +474,26 @@ fn segment_before_a_gap_in_the_numbers_is_repaired() -> Check {
     let Some(lost) = gap.map(|w| w[0]) else { return Err(format!("no number is missing: {numbers:?}")) };
     host.disk.remove(&file_name(lost)).and_then(|()| host.disk.sync_dir()).map_err(|e| e.to_string())?;
     (host.maimed, host.damaged) = (Some(Maimed::Rotten), true);
-    stage.world.start(cut_off)?;
-    stage.until("it takes part again", |w| w.hosts.get(&cut_off).is_some_and(|h| h.repaired))?;
-    stage.until("all are settled", |w| w.is_settled().is_some())
+    stage.is_repaired(cut_off)
 }
 
-// ---- one replica ----
-
-const LOG: LogId = LogId(7);
-const LEADER: NodeId = NodeId(1);
-const ME: NodeId = NodeId(2);
-const DIRECTORY: DirectoryId = DirectoryId(11);
-
-/// Node 2, which has begun to follow node 1.
-struct Follower(Machine);
-
-impl Follower {
-    fn new() -> Check<Self> {
-        let setup = Setup {
-            node: ME,
-            bootstrap: Bootstrap::Join(LOG),
-            clock: Arc::<SetClock>::default(),
-            heartbeat: ELECTION_TIMEOUT / 10,
-            election_timeout: ELECTION_TIMEOUT,
-            session_idle_max: LONG,
-            sessions_max: None,
-            queue_bytes_max: 1 << 20,
-            seed: 1,
-        };
-        let machine = Machine::open(&SimDisk::default(), &setup, Moment::START);
-        Ok(Self(machine.map_err(|e| format!("it does not open: {e}"))?))
-    }
-
-    /// Takes a message, and does all that follows.
-    fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
-        self.gets(raft_codec::encode_message(message).map_err(str::to_owned)?, directory)
-    }
-
-    /// Takes what is not raft's as well.
-    fn gets(&mut self, head: Bytes, directory: DirectoryId) -> Check {
-        self.0.deliver(Envelope {
-            log: LOG,
-            from: LEADER,
-            from_directory: directory,
-            to: ME,
-            to_directory: DirectoryId(0),
-            head,
-            bodies: Vec::new(),
-            urgent: false,
-        });
-        self.turns()
-    }
-
-    fn turns(&mut self) -> Check {
-        let now = Moment::START;
-        let mut turns = || {
-            while self.0.run(0, now, false).0.then == Then::Syncing {
-                self.0.sync(0)?;
-            }
-            self.0.failure().map_or(Ok(()), Err)
-        };
-        turns().map_err(|e| format!("it fails: {e}"))
-    }
-}
-
-fn message(kind: MessageType) -> Message {
-    let mut message = Message { from: LEADER.0, to: ME.0, term: 1, ..Message::default() };
-    message.set_msg_type(kind);
-    message
-}
-
-fn append(after: u64, entries: Vec<Entry>) -> Message {
-    let commit = after + entries.len() as u64;
-    let mut message = message(MessageType::MsgAppend);
-    (message.index, message.log_term, message.commit) = (after, 1, commit);
-    message.set_entries(entries.into());
-    message
-}
-
-fn entry(index: u64) -> Entry {
-    Entry { index, term: 1, ..Entry::default() }
-}
-
-/// A barrier was answered for a place before the jump, and waits for this replica to be there. What the replica shows
-/// right after the jump was never a state of the log.
-fn barrier_is_asked_again_after_a_jump() -> Check {
-    let mut follower = Follower::new()?;
-    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
-    let asked =
-        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
-    follower.turns()?;
-    let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
-        let (kind, body) = raft_codec::parse_head(&envelope.head).ok()?;
-        let message = Message::parse_from_bytes(&body).ok().filter(|_| kind == HeadKind::Raft)?;
-        (message.get_msg_type() == MessageType::MsgReadIndex).then_some(message)
-    });
-    let Some(question) = question else { return Err("it does not ask its leader".to_owned()) };
-    let mut answer = message(MessageType::MsgReadIndexResp);
-    answer.index = 20;
-    answer.set_entries(question.get_entries().to_vec().into());
-    follower.hears(&answer, DIRECTORY)?;
-    follower.hears(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
-    if follower.0.glance().committed_raft != RaftIndex(50) {
-        return Err(format!("it does not jump: {:?}", follower.0.glance()));
-    }
-    match asked.poll() {
-        None => Ok(()),
-        Some(told) => Err(format!("a barrier from before the jump was passed: {told:?}")),
-    }
-}
-
-/// Another leader has put another entry there since: its body must not go with the old header.
-fn body_of_another_term_is_not_sent() -> Check {
-    let mut follower = Follower::new()?;
-    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
-    if follower.0.body_of(RaftIndex(1), Term(1)).is_err() {
-        return Err("the entry is not there".to_owned());
-    }
-    match follower.0.body_of(RaftIndex(1), Term(2)) {
-        Err(_) => Ok(()),
-        Ok(_) => Err("the body of entry 1 of term 1 was given for that of term 2".to_owned()),
-    }
-}
-
-/// The cluster knows another directory for node 1: what comes from this one is not the leader's.
-fn another_directory_is_not_heard() -> Check {
-    let mut follower = Follower::new()?;
-    let here = follower.0.identity().1;
-    let changed = |index, node, members: &[Member]| {
-        let membership = Membership::of(members.iter().cloned());
-        let change = raft_codec::conf_change(&[Change::Promote(node)], &membership);
-        let mut entry = entry(index);
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
-        entry.data = change.write_to_bytes().unwrap_or_default().into();
-        entry
+/// A conflict cut off the end of a segment that has lost its footer since, and the opening of the segment behind it is damaged.
+/// It is made for the place of the cut, not for the dead end: that would cover acknowledged entries.
+fn opening_behind_an_old_cut_is_made_for_the_cut() -> Check {
+    let mut stage = Stage::new(3, 0)?;
+    stage.append_many(5)?;
+    let cut_off = stage.cut_off_entries(6, 10)?;
+    stage.append_many(3)?;
+    stage.pass(ELECTION_TIMEOUT)?;
+    stage.cut_power(cut_off)?;
+    let Some(host) = stage.world.hosts.get(&cut_off) else { return Ok(()) };
+    let image = host.disk.visible();
+    let harms = (0..64).filter_map(|seed| harm::find(&image, Fault::DamagedCut, &mut Rng::new(seed)));
+    let Some(harm) = harms.into_iter().find(|harm| harm.begins_behind.is_some()) else {
+        return Err("no opening stands behind a cut".to_owned());
     };
-    let voters = [Member::voter(LEADER, DIRECTORY, ""), Member::voter(ME, here, "")];
-    let entries = vec![entry(1), changed(2, LEADER, &voters[..1]), changed(3, ME, &voters)];
-    follower.hears(&append(0, entries), DIRECTORY)?;
-    follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
-    if follower.0.glance().last_raft != RaftIndex(3) {
-        return Err(format!(
-            "it took an entry from a directory that is no member's: {:?}",
-            follower.0.glance()
-        ));
-    }
-    follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
-    if follower.0.glance().last_raft != RaftIndex(4) {
-        return Err(format!("it did not take its leader's entry: {:?}", follower.0.glance()));
-    }
-    Ok(())
-}
-
-/// A replica that repairs its log replaces a superseded end by what it is told is committed.
-fn committed_entries_alone_are_lent_as_committed() -> Check {
-    let mut follower = Follower::new()?;
-    let entries = (1..=5).map(entry).collect();
-    follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
-    let anchor = (RaftIndex(5), Term(1));
-    let fetch = Fetch { first: RaftIndex(2), last: RaftIndex(5), anchor, bytes_max: 1 << 20 };
-    follower.gets(fetch.encode_committed(), DIRECTORY)?;
-    let answer = follower.0.take_outgoing().into_iter().find_map(|envelope| {
-        let (kind, body) = raft_codec::parse_head(&envelope.head).ok()?;
-        (kind == HeadKind::Committed).then(|| parse_blocks(&body, envelope.bodies))
-    });
-    let given: Option<Vec<u64>> =
-        answer.and_then(Result::ok).map(|blocks| blocks.iter().map(|(h, _)| h.raft_index.0).collect());
-    match given {
-        Some(given) if given == [2, 3] => Ok(()),
-        given => Err(format!("of five entries, of which three are committed, it gives {given:?}")),
-    }
+    stage.world.harm(cut_off, harm);
+    stage.is_repaired(cut_off)
 }
 
 #[cfg(test)]

@@ -88,6 +88,14 @@ faults! {
     Rot = "rot",
     /// A file was lost, cut short or changed while its replica was down.
     Damage = "damage",
+    /// Hard states of the newest segment were damaged while the replica was down.
+    DamagedState = "damaged_state",
+    /// The newest segment's opening was.
+    DamagedOpening = "damaged_opening",
+    /// An older segment was, at the place where a conflict had cut it off, or the newest one's opening behind that place.
+    DamagedCut = "damaged_cut",
+    /// One of the newest entries was.
+    DamagedEnd = "damaged_end",
     /// A replica whose log did not open repaired it with what the others have.
     Repair = "repair",
     /// A voter came back without its data.

@@ -63,6 +63,10 @@ pub(super) struct Host {
     pub(super) patient: Option<Patient>,
     /// A file was damaged while it was down, and is to be repaired.
     pub(super) damaged: bool,
+    /// No sound block told its newest term and vote when it was damaged.
+    pub(super) state_lost: bool,
+    /// The entry before a segment whose opening was damaged, and its term.
+    pub(super) begins_behind: Option<(RaftIndex, Term)>,
     /// This life began with a repair.
     pub(super) repaired: bool,
     pub(super) state: State,
@@ -141,6 +145,8 @@ impl Host {
             patient: None,
             repaired: false,
             damaged: false,
+            state_lost: false,
+            begins_behind: None,
             state: State::Down,
             life: 0,
             directory: None,

@@ -22,6 +22,7 @@
 //! | `history`, `linear` | what clients asked and were told; whether one log can have said so |
 //! | `plan`, `run` | what a seed stands for; from building the cluster to the verdict |
 //! | `directed`, `bugs` | plays for mistakes that seeds meet too rarely; mistakes that can be planted, and what finds each |
+//! | `harm` | where newest files can be damaged so that a log is specified to survive it |
 //! | `story`, `fault` | a number and a text for what happened; what can happen |
 //!
 //! Whoever builds on the log can let a [`Plan`] of their own run, look at the [`History`] and the records of the
@@ -35,6 +36,7 @@ mod copy;
 mod directed;
 mod failover;
 mod fault;
+mod harm;
 mod history;
 mod host;
 mod kept;

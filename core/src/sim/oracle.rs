@@ -11,6 +11,7 @@
 //! | an acknowledged record is committed, and its entry, by term and digest, durable on a majority of both halves | `acknowledged`, `is_durable` |
 //! | a term and a vote are durable before a message tells of them | `leaves` |
 //! | a replica remembers each vote that it told of | `look` |
+//! | one that has lost its last vote to damage gives no vote again | `has_learnt` |
 //! | a replica that has started votes only after another one has told what it knows of it | `leaves` |
 //! | at one entry all replicas have the same sessions, membership, positions and time, live and after a replay or a jump | `stands` |
 //! | a log that opens has at most one change of membership that it does not know to be committed | `opens` |
@@ -66,6 +67,9 @@ pub(super) mod excuse {
     /// What a damaged replica lacks nobody has, and it says so.
     pub(in crate::sim) const DISCARDED: &str =
         "damaged replica says that all others have discarded what it lacks";
+    /// A conflict cut a log off behind an entry that was superseded later, and what the log said there is damaged.
+    pub(in crate::sim) const SUPERSEDED: &str =
+        "damaged opening stood behind an entry that was never committed";
     /// A leader without room keeps the lead.
     pub(in crate::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
 }
@@ -477,6 +481,38 @@ impl Oracle {
                 "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
                 kept.term, kept.vote
             ));
+        }
+        Ok(())
+    }
+
+    /// Whether another entry was committed where this one stands.
+    pub(super) fn is_superseded(&self, (entry, term): (RaftIndex, Term)) -> bool {
+        let committed = entry.0.checked_sub(1).and_then(|n| self.entries.get(n as usize));
+        committed.is_some_and(|seal| seal.term != term)
+    }
+
+    /// A replica whose disk had lost its last term and vote takes part. It gives no vote again: in the term of its last one
+    /// it has the same vote, or one for the term's leader, or for itself, which nobody counts. Only a candidacy of its own that
+    /// no other one has `heard` of, which are in no such term, may be forgotten.
+    pub(super) fn has_learnt(&self, host: &mut Host, heard: Term) -> Check {
+        let Some(machine) = host.machine.as_ref().filter(|_| std::mem::take(&mut host.state_lost)) else {
+            return Ok(());
+        };
+        let (node, (told, named)) = (host.node, host.promised);
+        let glance = machine.glance();
+        let vote = NodeId(glance.vote);
+        let is_harmless = vote.0 == named || vote == node || self.leaders.get(&told) == Some(&vote);
+        let keeps = glance.term > told || glance.term == told && is_harmless;
+        if !keeps && !(named == node.0 && heard < told) {
+            return Err(format!(
+                "node {node}: told of a vote for {named} in term {told}, and goes on in term {} with a vote for {vote}",
+                glance.term
+            ));
+        }
+        if glance.vote != 0 {
+            host.promised = (glance.term, glance.vote);
+        } else if !keeps {
+            host.promised = (Term(0), 0);
         }
         Ok(())
     }

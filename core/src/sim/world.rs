@@ -254,7 +254,10 @@ impl World {
     /// A replica takes part.
     fn begins(&mut self, node: NodeId) -> Check {
         self.after_damage(node)?;
+        let others = self.hosts.values().filter(|h| h.node != node);
+        let heard = others.map(|h| h.kept.term).max().unwrap_or_default();
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        self.oracle.has_learnt(host, heard)?;
         self.oracle.opens(host)?;
         self.after_step(node)?;
         self.wake_all(node);

@@ -103,6 +103,14 @@ pub(crate) struct Wound {
     pub(crate) why: Malformed,
 }
 
+/// The end of a hole, and what stands behind it: as in [`Wound`].
+struct Behind {
+    to: Option<usize>,
+    upto: RaftIndex,
+    anchor: (RaftIndex, Term),
+    next: Index,
+}
+
 /// Whether an entry is the one before a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basis {
@@ -281,39 +289,26 @@ impl Probe {
             }
             at += BLOCK_HEADER_BYTES;
         }
-        let (to, upto, anchor, next) = match (sound, self.place.end) {
+        let behind = match (sound, self.place.end) {
             (Some((at, h)), _) => {
                 let upto = if h.kind.is_entry() { RaftIndex(h.raft_index.0 - 1) } else { h.raft_index };
-                (Some(at), upto, (h.raft_index, h.term), h.first)
+                Behind { to: Some(at), upto, anchor: (h.raft_index, h.term), next: h.first }
             }
-            (None, Some((end, base))) => (end, base.raft, (base.raft, base.term), base.next),
+            (None, Some((to, Base { raft, term, next }))) => {
+                Behind { to, upto: raft, anchor: (raft, term), next }
+            }
             (None, None) => return Ok(None),
         };
-        if upto < self.before.raft {
+        if behind.upto < self.before.raft {
             return Ok(None);
         }
-        let seen = self.headers(from..to.unwrap_or(upper), upto)?;
+        let seen = self.headers(from..behind.to.unwrap_or(upper), behind.upto)?;
         if from == SEGMENT_HEADER_BYTES && self.place.base.is_none() {
             // Only the opening block is gone, as far as can be told from here.
-            self.before = Point { raft: upto, ..self.before };
+            self.before = Point { raft: behind.upto, ..self.before };
         }
-        let (place, before, indexed) = (self.place.clone(), self.before, Vec::new());
-        let (basis, committed, made_of) = (Basis::Sure, self.committed, None);
-        let mut wound = Wound {
-            place,
-            from,
-            to,
-            before,
-            basis,
-            committed,
-            made_of,
-            upto,
-            anchor,
-            next,
-            indexed,
-            seen,
-            why,
-        };
+        let mut wound = Wound::new(self.place.clone(), (from, self.before), behind, why);
+        (wound.committed, wound.seen) = (self.committed, seen);
         wound.keep_index(self.index()?);
         Ok(Some(wound))
     }
@@ -337,7 +332,7 @@ impl Probe {
     }
 
     /// Whether a sound block at `at` can be where the log goes on behind a hole: it comes later than what stands
-    /// before, no later than where the next segment begins, and something sound follows it, or nothing at all. (Sectors
+    /// before, no later than where the next segment begins, and something sound follows it, or nothing that was durable. (Sectors
     /// that were swapped hold sound blocks, too.)
     fn candidate(&mut self, at: usize) -> Result<Option<BlockHeader>> {
         let id = self.place.id;
@@ -364,7 +359,8 @@ impl Probe {
             return Ok(((after.raft, after.term) == (base.raft, base.term)).then_some(header));
         }
         let follows = self.sound_block(behind, after)?.is_ok();
-        Ok((follows || self.scanner.later(behind)?.end == 0).then_some(header))
+        // A write that nothing proves can have been torn.
+        Ok((follows || self.scanner.later(behind)?.durable_upto <= behind).then_some(header))
     }
 
     /// Whether a sound hard state block stands behind `at`.
@@ -442,24 +438,15 @@ impl Wound {
             timestamp: Timestamp(0),
             durable_upto: 0,
         };
-        let (from, to, upto) = (8192, Some(12288), RaftIndex(anchor.0.0 - 1));
-        let (indexed, seen) = (Vec::new(), Vec::new());
+        let behind = Behind { to: Some(12288), upto: RaftIndex(anchor.0.0 - 1), anchor, next };
+        Self::new(place, (8192, before), behind, "test")
+    }
+
+    fn new(place: Place, (from, before): (usize, Point), behind: Behind, why: Malformed) -> Self {
+        let Behind { to, upto, anchor, next } = behind;
         let (basis, committed, made_of) = (Basis::Sure, RaftIndex(0), None);
-        Self {
-            place,
-            from,
-            to,
-            before,
-            basis,
-            committed,
-            made_of,
-            upto,
-            anchor,
-            next,
-            indexed,
-            seen,
-            why: "test",
-        }
+        let (indexed, seen) = (Vec::new(), Vec::new());
+        Self { place, from, to, before, basis, committed, made_of, upto, anchor, next, indexed, seen, why }
     }
 
     /// The last entry behind which this segment can have begun, if its opening is gone: all entries in it come later.

@@ -6,7 +6,9 @@ use crate::disk::Disk as _;
 use crate::disk::sim::Damage;
 use crate::error::ErrorKind;
 use crate::sim::fault::Fault;
+use crate::sim::harm::{self, Harm};
 use crate::sim::host::{Host, Maimed};
+use crate::sim::machine::Machine;
 use crate::sim::oracle::excuse;
 use crate::types::{NodeId, RaftIndex};
 use std::time::Duration;
@@ -16,26 +18,75 @@ const NEWEST: usize = 4;
 /// The bytes of a file in which a bit turns over: in its header.
 const BEGINNING: u64 = 64;
 
+/// What can be damaged, each about as often.
+const KINDS: [Fault; 7] = [
+    Fault::Damage,
+    Fault::Damage,
+    Fault::Damage,
+    Fault::DamagedState,
+    Fault::DamagedOpening,
+    Fault::DamagedCut,
+    Fault::DamagedEnd,
+];
+
 impl World {
-    /// A file of a replica is damaged while it is down.
+    /// Files of a replica are damaged while it is down.
     pub(super) fn damage(&mut self, node: NodeId) -> Check {
-        let files = self.full_segments(node);
-        if files.len() < 2 || !self.may_maim(node) {
+        if !self.may_maim(node) {
             return Ok(());
         }
+        let all_run = self.all_run();
         let back = self.nemesis.rng.between(100, 2_000);
         self.cut_power(node, Duration::from_millis(back))?;
-        // Those that are left after the power cut.
-        let files = self.full_segments(node);
-        let Some(name) = self.nemesis.rng.pick(files.get(1..).unwrap_or_default()).cloned() else {
-            return Ok(());
+        // What is left after the power cut.
+        let Some(host) = self.hosts.get(&node) else { return Ok(()) };
+        let image = host.disk.visible();
+        let cut = harm::find(&image, Fault::DamagedCut, &mut self.nemesis.rng);
+        // There are few places where a log was cut off.
+        let kind = match cut {
+            Some(_) if self.nemesis.rng.permille(500) => Fault::DamagedCut,
+            _ => self.nemesis.rng.pick(&KINDS).copied().unwrap_or(Fault::Damage),
         };
+        let harm = match kind {
+            Fault::Damage => None,
+            Fault::DamagedCut => cut,
+            kind => harm::find(&image, kind, &mut self.nemesis.rng),
+        };
+        match harm {
+            // A lost vote is learnt from the others, so all of them have to be there.
+            Some(harm) if all_run || !harm.loses_state => self.harm(node, harm),
+            _ => self.damage_full_segment(node),
+        }
+        Ok(())
+    }
+
+    /// Damages the newest files.
+    pub(in crate::sim) fn harm(&mut self, node: NodeId, harm: Harm) {
+        let now = self.now();
+        let Some(host) = self.hosts.get_mut(&node) else { return };
+        for (name, bit) in &harm.bits {
+            host.disk.damage(name, &Damage::FlipBit { bit: *bit });
+        }
+        (host.maimed, host.damaged) = (Some(Maimed::Rotten), true);
+        (host.state_lost, host.begins_behind) = (harm.loses_state, harm.begins_behind);
+        self.nemesis.maimed.insert(node);
+        if harm.loses_state {
+            self.nemesis.hold(node, now);
+        }
+        self.counts.add(harm.kind);
+        self.story.tell(now, || format!("TROUBLE {} at node {node}: {harm:?}", harm.kind));
+    }
+
+    /// A file that others follow is lost, cut short or changed.
+    fn damage_full_segment(&mut self, node: NodeId) {
+        let files = self.full_segments(node);
+        let Some(name) = self.nemesis.rng.pick(files.get(1..).unwrap_or_default()).cloned() else { return };
         let (dice, len, bit) = (
             self.nemesis.rng.below(3),
             self.nemesis.rng.between(0, 60_000),
             self.nemesis.rng.between(0, BEGINNING * 8),
         );
-        let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        let Some(host) = self.hosts.get_mut(&node) else { return };
         match dice {
             0 => drop(host.disk.remove(&name).and_then(|()| host.disk.sync_dir())),
             1 => drop(host.disk.damage(&name, &Damage::Shorten { len })),
@@ -46,7 +97,6 @@ impl World {
         self.counts.add(Fault::Damage);
         let now = self.now();
         self.story.tell(now, || format!("TROUBLE damage of kind {dice} to {name} of node {node}"));
-        Ok(())
     }
 
     fn full_segments(&self, node: NodeId) -> Vec<String> {
@@ -73,6 +123,8 @@ impl World {
         self.send_fresh(node)?;
         let nobody_has_it = lacks.is_some_and(|entry| self.has_nobody(entry));
         let Some(host) = self.hosts.get_mut(&node) else { return Ok(()) };
+        // Of a segment that begins behind an entry that was never committed nothing tells where it began.
+        let is_superseded = host.begins_behind.is_some_and(|entry| self.oracle.is_superseded(entry));
         match outcome {
             Ok(None) => {
                 if let Some(deadline) = deadline {
@@ -89,9 +141,9 @@ impl World {
                 self.begins(node)
             }
             // Nobody can help, and it says so: an operator replaces it.
-            Err(error) if error.kind() == ErrorKind::Corrupt && nobody_has_it => {
+            Err(error) if error.kind() == ErrorKind::Corrupt && (nobody_has_it || is_superseded) => {
                 self.story.tell(now, || format!("node {node}: cannot be repaired: {error}"));
-                self.oracle.excuse(excuse::DISCARDED);
+                self.oracle.excuse(if nobody_has_it { excuse::DISCARDED } else { excuse::SUPERSEDED });
                 let unanswered = self.hosts.get_mut(&node).map(Host::retire).unwrap_or_default();
                 self.lost(unanswered)?;
                 self.after_damage(node)
@@ -106,16 +158,16 @@ impl World {
         }
     }
 
-    /// Whether no replica that runs has this entry any more.
+    /// Whether no replica that runs has this entry: it was discarded, or never came to one that is new.
     fn has_nobody(&self, entry: RaftIndex) -> bool {
-        let mut machines = self.hosts.values().filter_map(|h| h.machine.as_ref());
-        machines.all(|m| m.glance().base_raft >= entry)
+        let mut glances = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::glance);
+        glances.all(|g| !(g.base_raft < entry && entry <= g.last_raft))
     }
 
     /// A replica whose file was damaged takes part: repaired, or without having noticed; then it is replaced.
     pub(super) fn after_damage(&mut self, node: NodeId) -> Check {
         let Some(host) = self.hosts.get_mut(&node).filter(|h| h.damaged) else { return Ok(()) };
-        host.damaged = false;
+        (host.damaged, host.begins_behind) = (false, None);
         if host.repaired {
             host.maimed = None;
             self.nemesis.left(node);

@@ -1,8 +1,8 @@
 //! Nemesis: makes trouble of the kinds that the plan allows, and mends what does not mend itself.
 //!
 //! Trouble stays within what the log promises to survive. Any number of hosts may be cut off, slow, stopped or
-//! without power. Data may be lost at one member at a time, which is then replaced; and while a disk that was set back
-//! is in use nothing else happens, since what finds it out is the memory of the others.
+//! without power. Data may be lost at one member at a time, which is then replaced or repaired; and while a disk that was set
+//! back is in use, or one that has lost its last vote, nothing else happens, since the memory of the others is needed.
 
 use super::admin::Task;
 use super::{Check, Event, World};
@@ -62,6 +62,10 @@ impl Nemesis {
                     | Fault::NoRoom
                     | Fault::NoRoomForTerms
                     | Fault::Jump
+                    | Fault::DamagedState
+                    | Fault::DamagedOpening
+                    | Fault::DamagedCut
+                    | Fault::DamagedEnd
                     | Fault::Repair
                     | Fault::FollowerSwitch
                     | Fault::FollowerChain
@@ -82,6 +86,11 @@ impl Nemesis {
             maimed: BTreeSet::new(),
             hold: None,
         }
+    }
+
+    /// Nothing else happens until this member is whole again, or has left, or enough time has passed.
+    pub(super) fn hold(&mut self, node: NodeId, now: Moment) {
+        self.hold = Some((node, now.plus(HOLD_MAX)));
     }
 
     /// Whether no trouble lasts.
@@ -105,7 +114,7 @@ impl Nemesis {
     }
 }
 
-/// A disk set back is given so long to be found and replaced.
+/// A disk set back, or one that has lost a vote, is given so long to be found and replaced or repaired.
 const HOLD_MAX: Duration = Duration::from_secs(30);
 
 impl World {
@@ -427,6 +436,11 @@ impl World {
             && (voters.len() >= 3 || !voters.contains(&node))
     }
 
+    /// Whether all run and reach each other.
+    pub(super) fn all_run(&self) -> bool {
+        self.up().len() == self.present().len() && self.network.is_sound()
+    }
+
     fn wipe(&mut self, node: NodeId) -> Check {
         if !self.may_maim(node) {
             return Ok(());
@@ -451,10 +465,8 @@ impl World {
     }
 
     fn roll_back(&mut self, node: NodeId) -> Check {
-        let present = self.present();
         let voters = self.voters();
-        let all_well = self.up().len() == present.len() && self.network.is_sound();
-        if !self.may_maim(node) || !all_well || voters.len() < 3 {
+        if !self.may_maim(node) || !self.all_run() || voters.len() < 3 {
             return Ok(());
         }
         let chance = self.nemesis.rng.next_u64();
@@ -474,7 +486,7 @@ impl World {
         self.story.tell(now, || format!("TROUBLE rollback at node {node}"));
         self.counts.add(Fault::Rollback);
         self.nemesis.maimed.insert(node);
-        self.nemesis.hold = Some((node, now.plus(HOLD_MAX)));
+        self.nemesis.hold(node, now);
         self.cut_power(node, Duration::from_millis(500))?;
         if let Some(host) = self.hosts.get_mut(&node) {
             host.loses(disk, Maimed::SetBack);
