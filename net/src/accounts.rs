@@ -16,7 +16,7 @@
 //! Grants are fair. The next one goes to the caller whose accounts hold least, its own share not counted: the fullest of its
 //! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
 //! the connections of its address that hold something. Equal callers are served by age, and so are those of one address and
-//! token whose shares hold something already.
+//! token whose shares hold something already. (Of the token, the own share counts as the next power of two: line.rs says why.)
 //!
 //! Newcomers that hold less do not pass for ever. A caller whose wait has an end and whose share holds something already
 //! comes first once half of its time is over; such callers are served by age. So a message of which a part has come stands
@@ -45,7 +45,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::time::Instant;
 
 /// The things that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +111,8 @@ pub(crate) struct Accounts {
 struct State {
     accounts: Slab<Account>,
     named: HashMap<Name, usize>,
-    /// Those that wait, by their number.
-    waiting: BTreeMap<u64, Waiter>,
+    /// Those that wait, by resource and number.
+    waiting: [BTreeMap<u64, Waiter>; RESOURCES],
     next: u64,
 }
 
@@ -149,19 +148,10 @@ struct Ask {
 
 #[derive(Debug)]
 struct Waiter {
-    slots: Slots,
+    caller: Caller,
     ask: Ask,
-    /// From then on it comes before all that hold less.
-    first_at: Option<Instant>,
     granted: Arc<Granted>,
     tally: Arc<Tally>,
-}
-
-impl Waiter {
-    fn caller(&self, number: u64) -> Caller {
-        let Self { slots, ask, first_at, .. } = self;
-        Caller { number, slots: *slots, holds: ask.held > 0, first_at: *first_at }
-    }
 }
 
 /// The amount that a waiter was given; 0: nothing yet.
@@ -179,7 +169,7 @@ impl Accounts {
         let mut accounts = Slab::new();
         let all = accounts.insert(Account { name: None, payers: 1, meters: Default::default() });
         debug_assert_eq!(all, ALL);
-        let state = State { accounts, named: HashMap::new(), waiting: BTreeMap::new(), next: 0 };
+        let state = State { accounts, named: HashMap::new(), waiting: Default::default(), next: 0 };
         Arc::new(Self { caps, reserves: Default::default(), state: Mutex::new(state) })
     }
 
@@ -200,7 +190,7 @@ impl Accounts {
 
     /// How many callers wait for it.
     pub(crate) fn waiting(&self, resource: Resource) -> usize {
-        self.state().waiting.values().filter(|waiter| waiter.ask.resource == resource).count()
+        self.state().waiting[resource as usize].len()
     }
 
     /// A payer of no connection that is known.

@@ -2,7 +2,7 @@
 //!
 //! Must not know: what is counted; futures.
 
-use super::line::{Caller, Part};
+use super::line::{Caller, Holding, Part, Size};
 use super::{Accounts, Ask, Granted, Resource, Slots, State, TIERS, Tier, present};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,8 +58,8 @@ impl Accounts {
         slots: &Slots,
         ask: Ask,
     ) -> Result<(usize, Vec<Arc<Granted>>), usize> {
-        if !state.waiting.is_empty() {
-            let rank = (self.standing(state, slots, ask), u64::MAX);
+        if !state.waiting[ask.resource as usize].is_empty() {
+            let rank = (self.standing(state, slots, ask.resource, self.holding(slots, ask)), u64::MAX);
             for (_, slot) in present(slots) {
                 if self.first_in_line(state, slot, ask.resource).is_some_and(|first| first < rank) {
                     return Err(slot);
@@ -70,21 +70,38 @@ impl Accounts {
         Ok((amount, self.serve(state, slots, ask.resource)))
     }
 
+    /// The share that a caller has already, as lines know it.
+    pub(super) fn holding(&self, slots: &Slots, ask: Ask) -> Option<Holding> {
+        let part = |tier: Tier| slots[tier as usize].map_or(0, |_| self.part(tier, ask.resource, ask.held));
+        (ask.held > 0).then(|| Holding { parts: ORDERING.map(part), size: Size::of(ask.held) })
+    }
+
     /// The parts of their caps that the accounts of a caller hold, except its own share; the fullest first.
-    pub(super) fn standing(&self, state: &State, slots: &Slots, ask: Ask) -> Standing {
-        let mut parts = [0; TIERS - 1];
-        for (tier, slot) in present(slots).filter(|(tier, _)| *tier != Tier::All as usize) {
-            parts[tier] = self.part(state, slot, tier, ask.resource, ask.held);
-        }
+    pub(super) fn standing(
+        &self,
+        state: &State,
+        slots: &Slots,
+        resource: Resource,
+        holding: Option<Holding>,
+    ) -> Standing {
+        let holds = |tier: Tier| {
+            let used = |slot: usize| state.accounts[slot].meters[resource as usize].used;
+            let except = if tier == Tier::Token { holding.map_or(0, |own| own.size.amount()) } else { 0 };
+            slots[tier as usize]
+                .map_or(0, |slot| self.part(tier, resource, used(slot).saturating_sub(except)))
+        };
+        let own = holding.map_or([0; 2], |own| own.parts);
+        let [connection, address] = ORDERING.map(holds);
+        let mut parts =
+            [connection.saturating_sub(own[0]), address.saturating_sub(own[1]), holds(Tier::Token)];
         parts.sort_unstable_by(|a, b| b.cmp(a));
         Some(parts)
     }
 
-    /// The part of its cap that an account of this tier holds, in 1/2^64; except so much of it.
-    fn part(&self, state: &State, slot: usize, tier: usize, resource: Resource, except: usize) -> Part {
-        let (cap, _) = self.cap(resource, tier);
-        let used = state.accounts[slot].meters[resource as usize].used - except.min(cap);
-        ((used as u128) << 64).checked_div(cap as u128).unwrap_or(0)
+    /// So much as a part of the cap of accounts of this tier, in 1/2^64.
+    fn part(&self, tier: Tier, resource: Resource, amount: usize) -> Part {
+        let (cap, _) = self.cap(resource, tier as usize);
+        ((amount.min(cap) as u128) << 64).checked_div(cap as u128).unwrap_or(0)
     }
 
     /// Where the caller stands whose turn is next in a line.
@@ -95,35 +112,32 @@ impl Accounts {
             _ => {}
         }
         let rank = |number: u64| {
-            let waiter = state.waiting.get(&number)?;
-            Some((self.standing(state, &waiter.slots, waiter.ask), number))
+            let Caller { slots, holding, .. } = state.waiting[resource as usize].get(&number)?.caller;
+            Some((self.standing(state, &slots, resource, holding), number))
         };
         line.candidates().filter_map(rank).min()
     }
 
-    /// The caller of this number, which waits, joins the line of an account.
-    pub(super) fn join(&self, state: &mut State, slot: usize, number: u64) {
-        let Some(waiter) = state.waiting.get(&number) else { return };
-        let (caller, resource) = (waiter.caller(number), waiter.ask.resource);
-        let part = |tier: Tier| {
+    /// A caller joins the line of an account.
+    pub(super) fn join(&self, state: &mut State, slot: usize, caller: Caller, resource: Resource) {
+        let [connection, address] = ORDERING.map(|tier| {
             let own = caller.slots[tier as usize];
-            own.map_or(0, |own| self.part(state, own, tier as usize, resource, 0))
-        };
-        let (connection, address) = (part(Tier::Connection), part(Tier::Address));
+            own.map_or(0, |own| self.part(tier, resource, state.meter(own, resource).used))
+        });
         state.meter(slot, resource).line.insert(&caller, connection, address);
         state.count_order(&caller, slot, resource, |count| count + 1);
     }
 
     /// The order of the lines in which callers of these accounts wait follows what the accounts hold.
     fn reorder(&self, state: &mut State, slots: &Slots, resource: Resource) {
-        if state.waiting.is_empty() {
+        if state.waiting[resource as usize].is_empty() {
             return;
         }
         for tier in ORDERING {
             let Some(own) = slots[tier as usize] else { continue };
             let orders = std::mem::take(&mut state.meter(own, resource).orders);
             if !orders.is_empty() {
-                let part = self.part(state, own, tier as usize, resource, 0);
+                let part = self.part(tier, resource, state.meter(own, resource).used);
                 for (slot, token) in orders.keys() {
                     state.meter(*slot, resource).line.moved(slots, *token, tier, part);
                 }
@@ -134,7 +148,13 @@ impl Accounts {
 
     /// These accounts hold less of a share: that of its connection, and those that others share. Serves those in
     /// line there.
-    pub(super) fn release(&self, slots: &Slots, resource: Resource, from: (usize, usize), to: (usize, usize)) {
+    pub(super) fn release(
+        &self,
+        slots: &Slots,
+        resource: Resource,
+        from: (usize, usize),
+        to: (usize, usize),
+    ) {
         let mut state = self.state();
         for (tier, slot) in present(slots) {
             let (cap, _) = self.cap(resource, tier);
@@ -151,21 +171,19 @@ impl Accounts {
     /// Serves those in line at these accounts, as far as there is room.
     pub(super) fn serve(&self, state: &mut State, slots: &Slots, resource: Resource) -> Vec<Arc<Granted>> {
         let mut served = Vec::new();
-        if state.waiting.is_empty() {
+        if state.waiting[resource as usize].is_empty() {
             return served;
         }
         for (tier, slot) in present(slots) {
             let (cap, _) = self.cap(resource, tier);
             while state.meter(slot, resource).used < cap {
                 let Some((_, number)) = self.first_in_line(state, slot, resource) else { break };
-                let Some((caller, ask)) = state.waiting.get(&number).map(|w| (w.caller(number), w.ask))
-                else {
-                    break;
-                };
+                let waiter = state.waiting[resource as usize].get(&number);
+                let Some((caller, ask)) = waiter.map(|waiter| (waiter.caller, waiter.ask)) else { break };
                 match self.attempt(state, &caller.slots, ask) {
                     Ok(amount) => {
                         state.leave(&caller, slot, resource);
-                        if let Some(waiter) = state.waiting.remove(&number) {
+                        if let Some(waiter) = state.waiting[resource as usize].remove(&number) {
                             waiter.tally.waits_no_more(resource);
                             waiter.tally.holds_more(resource, amount - ask.held);
                             waiter.granted.amount.store(amount, Ordering::Release);
@@ -175,7 +193,7 @@ impl Accounts {
                     Err(lacks) if lacks == slot => break,
                     Err(lacks) => {
                         state.leave(&caller, slot, resource);
-                        self.join(state, lacks, number);
+                        self.join(state, lacks, caller, resource);
                     }
                 }
             }

@@ -3,6 +3,7 @@ use super::*;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::time::Instant;
 
 const UNBOUND: usize = usize::MAX >> 1;
 
@@ -105,9 +106,8 @@ fn shares_that_grow_never_block_each_other() {
         let accounts = accounts([cap.min(24), cap.min(40), UNBOUND, cap], message);
         let payers: Vec<_> = (0..6).map(|n| from(&accounts, n / 2)).collect();
         // Each wants a message, a few pieces at a time; what waits is polled until something moves.
-        let mut open: Vec<(Option<Share>, usize)> = (0..12)
-            .map(|n| (Some(payers[n % payers.len()].nothing(R)), random.usize(1..=message)))
-            .collect();
+        let mut open: Vec<(Option<Share>, usize)> =
+            (0..12).map(|n| (Some(payers[n % payers.len()].nothing(R)), random.usize(1..=message))).collect();
         let mut waiting: Vec<Option<Pin<Box<dyn Future<Output = Share>>>>> =
             (0..open.len()).map(|_| None).collect();
         let (mut done, mut turns) = (0, 0);
@@ -300,21 +300,62 @@ fn look_at_a_line_takes_one_step_per_token() {
     assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
 }
 
+/// A look at a line compared all addresses of which a message had come in part.
+#[test]
+fn look_at_a_line_takes_one_step_per_size_of_what_callers_hold() {
+    let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 4500], 0);
+    let begun: Vec<_> =
+        (0..200).map(|n| from(&accounts, n).try_take(R, 1 + usize::from(n) % 40).unwrap()).collect();
+    let held = from(&accounts, 250).try_take(R, 4500 - accounts.used(R)).unwrap();
+    let mut line: Vec<_> = begun.into_iter().map(|share| Box::pin(share.grow(50, 50))).collect();
+    assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
+    {
+        let state = accounts.state();
+        let line = &state.accounts[ALL].meters[R as usize].line;
+        // 1, 2, 4 and so on up to 64.
+        assert_eq!((line.len(), line.candidates().count()), (200, 7));
+    }
+    drop((held, line));
+    assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
+}
+
+/// Each look at the metrics went through all that wait for anything.
+#[test]
+fn callers_in_line_are_counted_by_what_they_wait_for() {
+    let accounts = accounts([1; TIERS], 0);
+    let payer = from(&accounts, 1);
+    let held = [Resource::Answers, R].map(|resource| payer.try_take(resource, 1).unwrap());
+    let mut waits = [Resource::Answers, R, R].map(|resource| Box::pin(payer.take(resource, 1)));
+    assert!(waits.iter_mut().all(|wait| poll(wait).is_none()));
+    let count = || [Resource::Answers, R, Resource::Turns].map(|resource| accounts.waiting(resource));
+    assert_eq!(count(), [1, 2, 0]);
+    drop(held);
+    assert_eq!(count(), [0, 1, 0]);
+    drop(waits);
+    assert_eq!(count(), [0; 3]);
+}
+
 /// The one that comes first in a line, by looking at all that wait there.
 fn first_of_all(accounts: &Accounts, state: &State, slot: usize) -> Option<Rank> {
     let line = &state.accounts[slot].meters[R as usize].line;
+    let callers = || state.waiting[R as usize].values().map(|w| w.caller).filter(|caller| line.has(caller));
+    let is_first = |caller: &Caller| caller.first_at.is_some_and(|at| at <= Instant::now());
+    if let Some(first) = callers().find(is_first) {
+        return Some((None, first.number));
+    }
     let mut oldest = BTreeMap::new();
-    let rank = |(number, waiter): (&u64, &Waiter)| {
-        let (is_there, is_begun) = (line.has(&waiter.caller(*number)), waiter.ask.held > 0);
-        let pair = [Tier::Address, Tier::Token].map(|tier| waiter.slots[tier as usize]);
-        let stands = is_there && !(is_begun && oldest.insert(pair, *number).is_some());
-        stands.then(|| (accounts.standing(state, &waiter.slots, waiter.ask), *number))
+    let rank = |Caller { number, slots, holding, .. }: Caller| {
+        let pair = [Tier::Address, Tier::Token].map(|tier| slots[tier as usize]);
+        let stands = !(holding.is_some() && oldest.insert(pair, number).is_some());
+        stands.then(|| (accounts.standing(state, &slots, R, holding), number))
     };
-    state.waiting.iter().filter_map(rank).min()
+    callers().filter_map(rank).min()
 }
 
-#[test]
-fn lines_keep_their_order_while_what_is_held_changes() {
+#[tokio::test(start_paused = true)]
+async fn lines_keep_their_order_while_what_is_held_changes() {
+    const PATIENCE: Duration = Duration::from_millis(40);
+    let mut firsts = 0;
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
         let accounts = accounts([6, 9, 12, 16], 4);
@@ -325,18 +366,18 @@ fn lines_keep_their_order_while_what_is_held_changes() {
             })
             .collect();
         let mut held: Vec<Share> = Vec::new();
-        let mut waiting: Vec<Pin<Box<dyn Future<Output = Share>>>> = Vec::new();
+        let mut waiting: Vec<Pin<Box<dyn Future<Output = Option<Share>>>>> = Vec::new();
         for _ in 0..200 {
-            match random.usize(0..6) {
+            match random.usize(0..8) {
                 0 | 1 => {
                     let (payer, amount) = (random.choice(&payers).unwrap(), random.usize(1..=4));
-                    let share = payer.nothing(R);
-                    waiting.push(Box::pin(share.grow(amount, amount + random.usize(0..3))));
+                    let grown = payer.nothing(R).grow(amount, amount + random.usize(0..3));
+                    waiting.push(Box::pin(async move { Some(grown.await) }));
                 }
                 2 if !held.is_empty() => {
                     let share = held.swap_remove(random.usize(..held.len()));
                     let want = share.amount() + random.usize(1..=3);
-                    waiting.push(Box::pin(share.grow(want, want)));
+                    waiting.push(Box::pin(async move { Some(share.grow(want, want).await) }));
                 }
                 3 if !held.is_empty() => drop(held.swap_remove(random.usize(..held.len()))),
                 4 if !held.is_empty() => {
@@ -344,22 +385,31 @@ fn lines_keep_their_order_while_what_is_held_changes() {
                     held[n].shrink(1);
                 }
                 5 if waiting.len() > 8 => drop(waiting.swap_remove(random.usize(..waiting.len()))),
+                6 if !held.is_empty() => {
+                    let share = held.swap_remove(random.usize(..held.len()));
+                    let want = share.amount() + random.usize(1..=3);
+                    waiting.push(Box::pin(share.grow_within(PATIENCE, want, want)));
+                }
+                7 => tokio::time::advance(PATIENCE / 16).await,
                 _ => {}
             }
             for n in (0..waiting.len()).rev() {
                 if let Some(share) = poll(&mut waiting[n]) {
                     drop(waiting.swap_remove(n));
-                    held.push(share);
+                    held.extend(share);
                 }
             }
             let state = accounts.state();
             for (slot, _) in &state.accounts {
                 let first = accounts.first_in_line(&state, slot, R);
                 assert_eq!(first, first_of_all(&accounts, &state, slot), "seed {seed}");
+                firsts += usize::from(matches!(first, Some((None, _))));
             }
         }
         drop((held, waiting, payers));
         let state = accounts.state();
-        assert_eq!((state.accounts.len(), state.waiting.len()), (1, 0), "nothing is remembered");
+        let is_empty = state.waiting.iter().all(BTreeMap::is_empty);
+        assert_eq!((state.accounts.len(), is_empty), (1, true), "nothing is remembered");
     }
+    assert!(firsts > 1000, "{firsts} came first for their age");
 }
