@@ -56,6 +56,7 @@ pub mod refusals;
 mod revoked;
 mod sockets;
 pub mod status;
+mod tail;
 pub mod tls;
 mod turn;
 mod verbatim;
