@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Installed, Server, compiler, run, run_with};
+use support::{Installed, Server, compiler, run, run_with, zeros_without_a_table};
 
 const C99: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 const CPP17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
@@ -47,6 +47,18 @@ fn a_cluster_from_c() {
     let installed = Installed::get();
     let program = installed.build("network.c", C99, &[]);
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    run(Command::new(program).arg(dir.path()).arg(&server.address));
+}
+
+/// Only a batch that was found undecodable is skipped, over the network as well.
+#[test]
+fn a_batch_of_a_server_that_does_not_unpack_is_skipped_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("undecodable.c", C99, &[]);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    server.log.append(b"before").unwrap();
+    server.log.append_batch(&zeros_without_a_table()).unwrap();
+    server.log.append(b"behind").unwrap();
     run(Command::new(program).arg(dir.path()).arg(&server.address));
 }
 

@@ -16,7 +16,7 @@
 //! Grants are fair. The next one goes to the caller whose accounts hold least, its own share not counted: the fullest of its
 //! accounts is compared first, as a part of its cap, then the next one. So a connection that holds nothing comes before
 //! the connections of its address that hold something. Equal callers are served by age, and so are those of one address and
-//! token whose shares hold something already.
+//! token whose shares hold something already. (Of the token, the own share counts as the next power of two: line.rs says why.)
 //!
 //! Newcomers that hold less do not pass for ever. A caller whose wait has an end and whose share holds something already
 //! comes first once half of its time is over; such callers are served by age. So a message of which a part has come stands
@@ -32,11 +32,12 @@
 //!
 //! Must not know: what is counted; sockets.
 
+mod grants;
 mod line;
 mod share;
 
 use futures_util::task::AtomicWaker;
-use line::{Caller, Line, Part};
+use line::{Caller, Line};
 use share::Tally;
 pub(crate) use share::{Payer, Pressure, Share, Spare};
 use slab::Slab;
@@ -44,7 +45,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::time::Instant;
 
 /// The things that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ pub(crate) struct Accounts {
 struct State {
     accounts: Slab<Account>,
     named: HashMap<Name, usize>,
-    /// Those that wait, by their number.
-    waiting: BTreeMap<u64, Waiter>,
+    /// Those that wait, by resource and number.
+    waiting: [BTreeMap<u64, Waiter>; RESOURCES],
     next: u64,
 }
 
@@ -148,19 +148,10 @@ struct Ask {
 
 #[derive(Debug)]
 struct Waiter {
-    slots: Slots,
+    caller: Caller,
     ask: Ask,
-    /// From then on it comes before all that hold less.
-    first_at: Option<Instant>,
     granted: Arc<Granted>,
     tally: Arc<Tally>,
-}
-
-impl Waiter {
-    fn caller(&self, number: u64) -> Caller {
-        let Self { slots, ask, first_at, .. } = self;
-        Caller { number, slots: *slots, holds: ask.held > 0, first_at: *first_at }
-    }
 }
 
 /// The amount that a waiter was given; 0: nothing yet.
@@ -170,15 +161,7 @@ struct Granted {
     waker: AtomicWaker,
 }
 
-/// The parts of their caps that a caller's accounts hold, in 1/2^64; the largest first. None: it comes before the others.
-type Standing = Option<[Part; TIERS - 1]>;
-/// The smaller comes first. The number tells the age.
-type Rank = (Standing, u64);
-
 const ALL: usize = 0;
-
-/// The tiers whose accounts order the callers of one token.
-const ORDERING: [Tier; 2] = [Tier::Connection, Tier::Address];
 
 impl Accounts {
     /// With these bounds, by resource.
@@ -186,7 +169,7 @@ impl Accounts {
         let mut accounts = Slab::new();
         let all = accounts.insert(Account { name: None, payers: 1, meters: Default::default() });
         debug_assert_eq!(all, ALL);
-        let state = State { accounts, named: HashMap::new(), waiting: BTreeMap::new(), next: 0 };
+        let state = State { accounts, named: HashMap::new(), waiting: Default::default(), next: 0 };
         Arc::new(Self { caps, reserves: Default::default(), state: Mutex::new(state) })
     }
 
@@ -207,7 +190,7 @@ impl Accounts {
 
     /// How many callers wait for it.
     pub(crate) fn waiting(&self, resource: Resource) -> usize {
-        self.state().waiting.values().filter(|waiter| waiter.ask.resource == resource).count()
+        self.state().waiting[resource as usize].len()
     }
 
     /// A payer of no connection that is known.
@@ -227,172 +210,6 @@ impl Accounts {
         let slots = [Some(own), Some(address), None, Some(ALL)];
         Payer::new(self.clone(), slots)
     }
-
-    fn cap(&self, resource: Resource, tier: usize) -> (usize, usize) {
-        let cap = self.caps[resource as usize][tier];
-        (cap, self.reserves[resource as usize].load(Ordering::Relaxed).min(cap))
-    }
-
-    /// The amount that a share becomes: the one that is wanted, or all of it; else the account that lacks room. Takes
-    /// nothing then.
-    fn attempt(&self, state: &mut State, slots: &Slots, ask: Ask) -> Result<usize, usize> {
-        let (mut is_ample, mut lacks) = (true, None);
-        for (tier, slot) in present(slots) {
-            let (cap, reserve) = self.cap(ask.resource, tier);
-            let used = state.meter(slot, ask.resource).used;
-            let held = ask.held.min(cap);
-            is_ample &= used + (ask.want.min(cap) - held) <= cap - reserve;
-            if used + (ask.total.min(cap) - held) > cap {
-                lacks = lacks.or(Some(slot));
-            }
-        }
-        let amount = match lacks {
-            _ if is_ample => ask.want,
-            None => ask.total,
-            Some(slot) => return Err(slot),
-        };
-        for (tier, slot) in present(slots) {
-            let (cap, _) = self.cap(ask.resource, tier);
-            let meter = state.meter(slot, ask.resource);
-            meter.used += amount.min(cap) - ask.held.min(cap);
-            debug_assert!(meter.used <= cap, "{:?}: {} of {cap}", ask.resource, meter.used);
-        }
-        self.reorder(state, slots, ask.resource);
-        Ok(amount)
-    }
-
-    /// The same for a caller that comes now: those in line that come before it keep their place. With what it got, its
-    /// accounts hold more, and another caller may be the next one there: those that are served then, to be woken.
-    fn arrive(
-        &self,
-        state: &mut State,
-        slots: &Slots,
-        ask: Ask,
-    ) -> Result<(usize, Vec<Arc<Granted>>), usize> {
-        if !state.waiting.is_empty() {
-            let rank = (self.standing(state, slots, ask), u64::MAX);
-            for (_, slot) in present(slots) {
-                if self.first_in_line(state, slot, ask.resource).is_some_and(|first| first < rank) {
-                    return Err(slot);
-                }
-            }
-        }
-        let amount = self.attempt(state, slots, ask)?;
-        Ok((amount, self.serve(state, slots, ask.resource)))
-    }
-
-    /// The parts of their caps that the accounts of a caller hold, except its own share; the fullest first.
-    fn standing(&self, state: &State, slots: &Slots, ask: Ask) -> Standing {
-        let mut parts = [0; TIERS - 1];
-        for (tier, slot) in present(slots).filter(|(tier, _)| *tier != Tier::All as usize) {
-            parts[tier] = self.part(state, slot, tier, ask.resource, ask.held);
-        }
-        parts.sort_unstable_by(|a, b| b.cmp(a));
-        Some(parts)
-    }
-
-    /// The part of its cap that an account of this tier holds, in 1/2^64; except so much of it.
-    fn part(&self, state: &State, slot: usize, tier: usize, resource: Resource, except: usize) -> Part {
-        let (cap, _) = self.cap(resource, tier);
-        let used = state.accounts[slot].meters[resource as usize].used - except.min(cap);
-        ((used as u128) << 64).checked_div(cap as u128).unwrap_or(0)
-    }
-
-    /// Where the caller stands whose turn is next in a line.
-    fn first_in_line(&self, state: &State, slot: usize, resource: Resource) -> Option<Rank> {
-        let line = &state.accounts[slot].meters[resource as usize].line;
-        match line.first_in_the_end() {
-            Some((number, at)) if at <= Instant::now() => return Some((None, number)),
-            _ => {}
-        }
-        let rank = |number: u64| {
-            let waiter = state.waiting.get(&number)?;
-            Some((self.standing(state, &waiter.slots, waiter.ask), number))
-        };
-        line.candidates().filter_map(rank).min()
-    }
-
-    /// The caller of this number, which waits, joins the line of an account.
-    fn join(&self, state: &mut State, slot: usize, number: u64) {
-        let Some(waiter) = state.waiting.get(&number) else { return };
-        let (caller, resource) = (waiter.caller(number), waiter.ask.resource);
-        let part = |tier: Tier| {
-            let own = caller.slots[tier as usize];
-            own.map_or(0, |own| self.part(state, own, tier as usize, resource, 0))
-        };
-        let (connection, address) = (part(Tier::Connection), part(Tier::Address));
-        state.meter(slot, resource).line.insert(&caller, connection, address);
-        state.count_order(&caller, slot, resource, |count| count + 1);
-    }
-
-    /// The order of the lines in which callers of these accounts wait follows what the accounts hold.
-    fn reorder(&self, state: &mut State, slots: &Slots, resource: Resource) {
-        if state.waiting.is_empty() {
-            return;
-        }
-        for tier in ORDERING {
-            let Some(own) = slots[tier as usize] else { continue };
-            let orders = std::mem::take(&mut state.meter(own, resource).orders);
-            if !orders.is_empty() {
-                let part = self.part(state, own, tier as usize, resource, 0);
-                for (slot, token) in orders.keys() {
-                    state.meter(*slot, resource).line.moved(slots, *token, tier, part);
-                }
-                state.meter(own, resource).orders = orders;
-            }
-        }
-    }
-
-    /// These accounts hold less of a share: that of its connection, and those that others share. Serves those in
-    /// line there.
-    fn release(&self, slots: &Slots, resource: Resource, from: (usize, usize), to: (usize, usize)) {
-        let mut state = self.state();
-        for (tier, slot) in present(slots) {
-            let (cap, _) = self.cap(resource, tier);
-            let is_connection = tier == Tier::Connection as usize;
-            let (from, to) = if is_connection { (from.0, to.0) } else { (from.1, to.1) };
-            state.meter(slot, resource).used -= from.min(cap) - to.min(cap);
-        }
-        self.reorder(&mut state, slots, resource);
-        let served = self.serve(&mut state, slots, resource);
-        drop(state);
-        served.iter().for_each(|granted| granted.waker.wake());
-    }
-
-    /// Serves those in line at these accounts, as far as there is room.
-    fn serve(&self, state: &mut State, slots: &Slots, resource: Resource) -> Vec<Arc<Granted>> {
-        let mut served = Vec::new();
-        if state.waiting.is_empty() {
-            return served;
-        }
-        for (tier, slot) in present(slots) {
-            let (cap, _) = self.cap(resource, tier);
-            while state.meter(slot, resource).used < cap {
-                let Some((_, number)) = self.first_in_line(state, slot, resource) else { break };
-                let Some((caller, ask)) = state.waiting.get(&number).map(|w| (w.caller(number), w.ask))
-                else {
-                    break;
-                };
-                match self.attempt(state, &caller.slots, ask) {
-                    Ok(amount) => {
-                        state.leave(&caller, slot, resource);
-                        if let Some(waiter) = state.waiting.remove(&number) {
-                            waiter.tally.waits_no_more(resource);
-                            waiter.tally.holds_more(resource, amount - ask.held);
-                            waiter.granted.amount.store(amount, Ordering::Release);
-                            served.push(waiter.granted);
-                        }
-                    }
-                    Err(lacks) if lacks == slot => break,
-                    Err(lacks) => {
-                        state.leave(&caller, slot, resource);
-                        self.join(state, lacks, number);
-                    }
-                }
-            }
-        }
-        served
-    }
 }
 
 fn present(slots: &Slots) -> impl Iterator<Item = (usize, usize)> {
@@ -403,35 +220,6 @@ fn present(slots: &Slots) -> impl Iterator<Item = (usize, usize)> {
 impl State {
     fn meter(&mut self, slot: usize, resource: Resource) -> &mut Meter {
         &mut self.accounts[slot].meters[resource as usize]
-    }
-
-    /// The caller leaves the line of an account, if it stands there.
-    fn leave(&mut self, caller: &Caller, slot: usize, resource: Resource) {
-        if self.meter(slot, resource).line.remove(caller) {
-            self.count_order(caller, slot, resource, |count| count - 1);
-        }
-    }
-
-    /// Callers of one connection compare alike in its own line, and those of one address in that of the address, whatever
-    /// these hold: such a line is not told of it.
-    fn count_order(
-        &mut self,
-        caller: &Caller,
-        slot: usize,
-        resource: Resource,
-        count: impl Fn(usize) -> usize,
-    ) {
-        let token = caller.slots[Tier::Token as usize];
-        let owns = ORDERING.map(|tier| caller.slots[tier as usize]);
-        let told = owns.iter().position(|own| *own == Some(slot)).unwrap_or(owns.len());
-        for own in owns.into_iter().take(told).flatten() {
-            let orders = &mut self.meter(own, resource).orders;
-            let entry = orders.entry((slot, token)).or_default();
-            *entry = count(*entry);
-            if *entry == 0 {
-                orders.remove(&(slot, token));
-            }
-        }
     }
 
     /// The account of this name, with one payer more.
@@ -451,369 +239,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::pin::Pin;
-    use std::task::{Context, Poll, Waker};
-    use std::time::Duration;
-
-    const UNBOUND: usize = usize::MAX >> 1;
-
-    fn accounts(of: [usize; TIERS], reserve: usize) -> Arc<Accounts> {
-        let accounts = Accounts::new([of; RESOURCES]);
-        accounts.reserve(R, reserve);
-        accounts
-    }
-
-    fn from(accounts: &Arc<Accounts>, host: u8) -> Arc<Payer> {
-        accounts.connection([10, 0, 0, host].into())
-    }
-
-    fn poll<T>(future: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) -> Option<T> {
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(done) => Some(done),
-            Poll::Pending => None,
-        }
-    }
-
-    const R: Resource = Resource::Requests;
-
-    #[test]
-    fn each_account_has_its_cap_and_holders_give_back() {
-        let accounts = accounts([3, 5, 6, 8], 0);
-        let (a, b, c) = (from(&accounts, 1), from(&accounts, 1), from(&accounts, 2));
-        let first = a.try_take(R, 3).unwrap();
-        assert_eq!(a.try_take(R, 1).unwrap_err(), Tier::Connection);
-        let second = b.try_take(R, 2).unwrap();
-        assert_eq!(b.try_take(R, 1).unwrap_err(), Tier::Address);
-        let [t, u] = [c.for_call(Some([7; 32])), from(&accounts, 3).for_call(Some([7; 32]))];
-        let third = t.try_take(R, 3).unwrap();
-        assert_eq!(u.try_take(R, 1).unwrap_err(), Tier::All);
-        drop(first);
-        let fourth = u.try_take(R, 3).unwrap();
-        assert_eq!(from(&accounts, 4).for_call(Some([7; 32])).try_take(R, 1).unwrap_err(), Tier::Token);
-        assert_eq!(accounts.used(R), 8);
-        drop((second, third, fourth));
-        assert_eq!(accounts.used(R), 0);
-        drop((a, b, c, t, u));
-        let state = accounts.state();
-        assert_eq!((state.accounts.len(), state.named.len()), (1, 0), "nothing is remembered");
-    }
-
-    #[test]
-    fn a_need_beyond_the_cap_is_met_alone() {
-        let accounts = accounts([4; TIERS], 0);
-        let payer = from(&accounts, 1);
-        let large = payer.try_take(R, 100).unwrap();
-        assert!(payer.try_take(R, 1).is_err());
-        assert_eq!(accounts.used(R), 4);
-        drop(large);
-        assert_eq!(accounts.used(R), 0);
-    }
-
-    #[test]
-    fn callers_in_line_are_served_in_order_and_others_pass() {
-        let accounts = accounts([2, UNBOUND, UNBOUND, 10], 0);
-        let (a, b) = (from(&accounts, 1), from(&accounts, 2));
-        let held = a.try_take(R, 2).unwrap();
-        let mut large = Box::pin(a.take(R, 2));
-        let mut small = Box::pin(a.take(R, 1));
-        assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
-        assert_eq!(accounts.waiting(R), 2);
-        let other = b.try_take(R, 2).unwrap();
-        drop(held);
-        let large = poll(&mut large).unwrap();
-        assert!(poll(&mut small).is_none(), "the oldest comes first");
-        drop(large);
-        let small = poll(&mut small).unwrap();
-        drop((small, other));
-        assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
-    }
-
-    #[test]
-    fn a_caller_that_gives_up_lets_those_behind_it_go() {
-        let accounts = accounts([4; TIERS], 0);
-        let payer = from(&accounts, 1);
-        let held = payer.try_take(R, 3).unwrap();
-        let mut large = Box::pin(payer.take(R, 4));
-        let mut small = Box::pin(payer.take(R, 1));
-        assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
-        drop(large);
-        let small = poll(&mut small).expect("there is room for it");
-        // Given up after it was served, and not looked at since.
-        let mut late = Box::pin(payer.take(R, 4));
-        assert!(poll(&mut late).is_none());
-        drop((held, small));
-        assert_eq!(accounts.used(R), 4);
-        drop(late);
-        assert_eq!(accounts.used(R), 0);
-    }
-
-    /// Messages that come in together and each wait for the rest of their share would wait for ever.
-    #[test]
-    fn shares_that_grow_never_block_each_other() {
-        for seed in 0..200 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let (message, cap) = (16, 16 + random.usize(0..48));
-            let accounts = accounts([cap.min(24), cap.min(40), UNBOUND, cap], message);
-            let payers: Vec<_> = (0..6).map(|n| from(&accounts, n / 2)).collect();
-            // Each wants a message, a few pieces at a time; what waits is polled until something moves.
-            let mut open: Vec<(Option<Share>, usize)> = (0..12)
-                .map(|n| (Some(payers[n % payers.len()].nothing(R)), random.usize(1..=message)))
-                .collect();
-            let mut waiting: Vec<Option<Pin<Box<dyn Future<Output = Share>>>>> =
-                (0..open.len()).map(|_| None).collect();
-            let (mut done, mut turns) = (0, 0);
-            while done < open.len() {
-                turns += 1;
-                assert!(turns < 100_000, "seed {seed}: nobody goes on");
-                let n = random.usize(0..open.len());
-                let total = open[n].1;
-                if let Some(future) = &mut waiting[n] {
-                    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                    let Poll::Ready(share) = polled else { continue };
-                    (waiting[n], open[n].0) = (None, Some(share));
-                }
-                let Some(share) = open[n].0.take() else { continue };
-                if share.amount() >= total {
-                    done += 1; // it is complete, and leaves
-                    continue;
-                }
-                let want = (share.amount() + random.usize(1..=4)).min(total);
-                waiting[n] = Some(Box::pin(share.grow(want, total)));
-            }
-            drop(waiting);
-            assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0), "seed {seed}");
-        }
-    }
-
-    #[test]
-    fn what_is_queued_holds_its_connection_s_share_and_a_piece() {
-        let accounts = accounts([4, 4, 4, 4], 0);
-        let payer = from(&accounts, 1);
-        let mut kept = payer.try_take(R, 3).unwrap();
-        kept.keep_to_connection();
-        assert_eq!(accounts.used(R), 1);
-        assert_eq!(payer.try_take(R, 2).unwrap_err(), Tier::Connection);
-        drop(kept);
-        assert!(payer.try_take(R, 4).is_ok());
-        let mut kept = accounts.anybody().try_take(R, 4).unwrap();
-        kept.keep_to_connection();
-        assert_eq!(accounts.used(R), 1);
-        drop(kept);
-        assert_eq!(accounts.used(R), 0);
-    }
-
-    /// Memory went to the one that had waited longest: a reader stood behind every stream of a client that read nothing.
-    #[test]
-    fn next_grant_goes_to_the_connection_that_holds_least() {
-        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
-        let (greedy, other) = (from(&accounts, 1), from(&accounts, 1));
-        let mut held: Vec<_> = (0..8).map(|_| greedy.try_take(R, 1).unwrap()).collect();
-        let mut line: Vec<_> = (0..40).map(|_| Box::pin(greedy.take(R, 1))).collect();
-        assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
-        let mut late = Box::pin(other.take(R, 1));
-        assert!(poll(&mut late).is_none());
-        drop(held.pop());
-        let first = poll(&mut late).expect("nobody holds less");
-        // It holds one, the other one seven: its next one comes first again.
-        let mut again = Box::pin(other.take(R, 1));
-        assert!(poll(&mut again).is_none());
-        drop(held.pop());
-        let second = poll(&mut again).expect("it still holds less");
-        drop(held.pop());
-        let served: Vec<_> = line.iter_mut().map(poll).collect();
-        assert!(served[0].is_some() && served[1..].iter().all(Option::is_none), "the rest goes by age");
-        drop((first, second));
-    }
-
-    /// The same of addresses and tokens, whatever number of connections there are.
-    #[test]
-    fn next_grant_goes_to_the_address_and_the_token_that_hold_least() {
-        for by_token in [false, true] {
-            let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
-            let payer = |n: u8, is_other: bool| match by_token {
-                true => from(&accounts, n).for_call(Some([u8::from(is_other); 32])),
-                false => from(&accounts, u8::from(is_other)),
-            };
-            let greedy: Vec<_> = (0..40).map(|n| payer(n, false)).collect();
-            let mut held: Vec<_> = greedy[..6].iter().map(|p| p.try_take(R, 1).unwrap()).collect();
-            // It holds as much as each of their connections, and less than their address or token.
-            let other = payer(99, true);
-            let own = other.try_take(R, 2).unwrap();
-            let mut line: Vec<_> = greedy.iter().map(|p| Box::pin(p.take(R, 1))).collect();
-            assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
-            let mut late = Box::pin(other.take(R, 1));
-            assert!(poll(&mut late).is_none());
-            drop(held.pop());
-            assert!(poll(&mut late).is_some(), "by token: {by_token}");
-            drop(own);
-        }
-    }
-
-    /// A caller that needs little and holds nothing stood behind one that needs much and holds much.
-    #[test]
-    fn new_caller_passes_those_that_hold_more() {
-        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
-        let (greedy, other) = (from(&accounts, 1), from(&accounts, 1));
-        let held = greedy.try_take(R, 6).unwrap();
-        let mut large = Box::pin(greedy.take(R, 6));
-        assert!(poll(&mut large).is_none());
-        assert!(other.try_take(R, 1).is_ok());
-        assert!(greedy.try_take(R, 1).is_err(), "it would pass its own");
-        drop(held);
-    }
-
-    /// Half of a message had come; each newcomer held less, and the rest of it waited until its time was over.
-    #[tokio::test(start_paused = true)]
-    async fn message_that_has_begun_is_not_passed_for_ever() {
-        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 8], 0);
-        let (busy, patience) = (from(&accounts, 1), Duration::from_secs(4));
-        let _other = busy.try_take(R, 1).unwrap();
-        let begun = busy.try_take(R, 3).unwrap();
-        let mut newcomers = vec![from(&accounts, 9).try_take(R, 4).unwrap()];
-        let mut rest = Box::pin(begun.grow_within(patience, 4, 4));
-        assert!(poll(&mut rest).is_none());
-        let mut waits: Vec<_> = Vec::new();
-        for host in 10..20 {
-            let payer = from(&accounts, host);
-            waits.push(Box::pin(async move { payer.take(R, 4).await }));
-            assert!(waits.iter_mut().filter_map(poll).next().is_none());
-            if host == 15 {
-                tokio::time::advance(patience / 2).await;
-            }
-            drop(newcomers.pop());
-            if host >= 15 {
-                break;
-            }
-            let served = waits.iter_mut().position(|wait| poll(wait).map(|s| newcomers.push(s)).is_some());
-            drop(waits.remove(served.expect("it holds less")));
-            assert!(poll(&mut rest).is_none());
-        }
-        let whole = poll(&mut rest).expect("half of its time is over").expect("in time");
-        assert_eq!(whole.amount(), 4);
-    }
-
-    /// A newcomer passed a large caller, which then stood behind a small one: that one was not served until somebody gave
-    /// something back.
-    #[test]
-    fn grant_to_a_newcomer_serves_the_one_that_is_next_then() {
-        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 10], 0);
-        let (first, second) = (from(&accounts, 1), from(&accounts, 2));
-        let held = (first.try_take(R, 3).unwrap(), second.try_take(R, 4).unwrap());
-        let mut large = Box::pin(first.take(R, 6));
-        let mut small = Box::pin(second.take(R, 1));
-        assert!(poll(&mut large).is_none() && poll(&mut small).is_none());
-        // Of the address of the first one: another connection that holds nothing.
-        let _newcomer = from(&accounts, 1).try_take(R, 2).unwrap();
-        assert!(poll(&mut small).is_some(), "its address holds less now");
-        drop(held);
-    }
-
-    /// A slow reader was ended for the memory that another call of its connection held.
-    #[test]
-    fn call_is_pressed_for_what_it_holds_itself() {
-        let accounts = accounts([4; TIERS], 0);
-        let connection = from(&accounts, 1);
-        let [holds, holds_nothing] = [connection.for_call(None), connection.for_call(None)];
-        let mut share = holds.try_take(R, 4).unwrap();
-        assert_eq!(holds.pressure(R), None, "nobody waits");
-        let mut own = Box::pin(holds.take(R, 1));
-        assert!(poll(&mut own).is_none());
-        assert_eq!(holds.pressure(R), None, "no other call waits");
-        let waits = connection.for_call(None);
-        let mut wait = Box::pin(waits.take(R, 1));
-        assert!(poll(&mut wait).is_none());
-        assert_eq!(holds.pressure(R), Some(Pressure { held: 4, given_back: 0 }));
-        assert_eq!((holds_nothing.pressure(R), waits.pressure(R)), (None, None));
-        drop(own);
-        share.shrink(3);
-        assert_eq!(holds.pressure(R), None);
-        // It was granted, and counts although its caller has not heard of it.
-        let mut third = Box::pin(holds_nothing.take(R, 1));
-        assert!(poll(&mut third).is_none());
-        assert_eq!(waits.pressure(R), Some(Pressure { held: 1, given_back: 0 }));
-    }
-
-    /// A look at a line compared all connections that wait there: with 4,000 of them a grant took milliseconds.
-    #[test]
-    fn look_at_a_line_takes_one_step_per_token() {
-        let accounts = accounts([UNBOUND, UNBOUND, UNBOUND, 1], 0);
-        let payers: Vec<_> =
-            (0..100).map(|n| from(&accounts, n).for_call(n.is_multiple_of(2).then_some([7; 32]))).collect();
-        let held = payers[0].try_take(R, 1).unwrap();
-        let mut line: Vec<_> = (0..500).map(|n| Box::pin(payers[n % 100].take(R, 1))).collect();
-        assert!(line.iter_mut().all(|wait| poll(wait).is_none()));
-        {
-            let state = accounts.state();
-            let line = &state.accounts[ALL].meters[R as usize].line;
-            assert_eq!((line.len(), line.candidates().count()), (500, 2));
-        }
-        drop((held, line));
-        assert_eq!((accounts.used(R), accounts.waiting(R)), (0, 0));
-    }
-
-    /// The one that comes first in a line, by looking at all that wait there.
-    fn first_of_all(accounts: &Accounts, state: &State, slot: usize) -> Option<Rank> {
-        let line = &state.accounts[slot].meters[R as usize].line;
-        let mut oldest = BTreeMap::new();
-        let rank = |(number, waiter): (&u64, &Waiter)| {
-            let (is_there, is_begun) = (line.has(&waiter.caller(*number)), waiter.ask.held > 0);
-            let pair = [Tier::Address, Tier::Token].map(|tier| waiter.slots[tier as usize]);
-            let stands = is_there && !(is_begun && oldest.insert(pair, *number).is_some());
-            stands.then(|| (accounts.standing(state, &waiter.slots, waiter.ask), *number))
-        };
-        state.waiting.iter().filter_map(rank).min()
-    }
-
-    #[test]
-    fn lines_keep_their_order_while_what_is_held_changes() {
-        for seed in 0..300 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let accounts = accounts([6, 9, 12, 16], 4);
-            let payers: Vec<_> = (0..12)
-                .map(|n| {
-                    let token = random.u8(0..3);
-                    from(&accounts, n / 3).for_call((token > 0).then_some([token; 32]))
-                })
-                .collect();
-            let mut held: Vec<Share> = Vec::new();
-            let mut waiting: Vec<Pin<Box<dyn Future<Output = Share>>>> = Vec::new();
-            for _ in 0..200 {
-                match random.usize(0..6) {
-                    0 | 1 => {
-                        let (payer, amount) = (random.choice(&payers).unwrap(), random.usize(1..=4));
-                        let share = payer.nothing(R);
-                        waiting.push(Box::pin(share.grow(amount, amount + random.usize(0..3))));
-                    }
-                    2 if !held.is_empty() => {
-                        let share = held.swap_remove(random.usize(..held.len()));
-                        let want = share.amount() + random.usize(1..=3);
-                        waiting.push(Box::pin(share.grow(want, want)));
-                    }
-                    3 if !held.is_empty() => drop(held.swap_remove(random.usize(..held.len()))),
-                    4 if !held.is_empty() => {
-                        let n = random.usize(..held.len());
-                        held[n].shrink(1);
-                    }
-                    5 if waiting.len() > 8 => drop(waiting.swap_remove(random.usize(..waiting.len()))),
-                    _ => {}
-                }
-                for n in (0..waiting.len()).rev() {
-                    if let Some(share) = poll(&mut waiting[n]) {
-                        drop(waiting.swap_remove(n));
-                        held.push(share);
-                    }
-                }
-                let state = accounts.state();
-                for (slot, _) in &state.accounts {
-                    let first = accounts.first_in_line(&state, slot, R);
-                    assert_eq!(first, first_of_all(&accounts, &state, slot), "seed {seed}");
-                }
-            }
-            drop((held, waiting, payers));
-            let state = accounts.state();
-            assert_eq!((state.accounts.len(), state.waiting.len()), (1, 0), "nothing is remembered");
-        }
-    }
-}
+mod tests;

@@ -57,6 +57,7 @@ pub mod refusals;
 mod revoked;
 mod sockets;
 pub mod status;
+mod tail;
 pub mod tls;
 mod turn;
 mod verbatim;

@@ -147,13 +147,22 @@ impl<'a> FrameWriter<'a> {
 
     /// A field of bytes.
     pub(crate) fn bytes(&mut self, tag: u32, bytes: &Bytes) {
+        self.shared(tag, bytes, self.all_is_paid);
+    }
+
+    /// A field of bytes that were made for this answer: no place in a mapping.
+    pub(crate) fn made(&mut self, tag: u32, bytes: &Bytes) {
+        self.shared(tag, bytes, true);
+    }
+
+    fn shared(&mut self, tag: u32, bytes: &Bytes, is_paid: bool) {
         encode_key(tag, WireType::LengthDelimited, &mut self.head);
         encode_varint(bytes.len() as u64, &mut self.head);
         if bytes.len() < SHARED_BYTES_MIN {
             self.head.put_slice(bytes);
         } else {
             self.gathered();
-            let bytes = if self.all_is_paid { self.paid(bytes.clone()) } else { bytes.clone() };
+            let bytes = if is_paid { self.paid(bytes.clone()) } else { bytes.clone() };
             self.chunks.push_back(bytes);
         }
     }

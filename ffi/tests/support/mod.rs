@@ -123,6 +123,7 @@ pub fn run_with(command: &mut Command, mut heard: impl FnMut(&str)) -> Said {
 /// A log of its own and its server, on threads of their own.
 pub struct Server {
     pub address: String,
+    pub log: chiplog::Log,
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     _dir: tempfile::TempDir,
 }
@@ -163,7 +164,8 @@ impl Server {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let host = chiplog_net::host::Host::new();
-        host.open(chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap());
+        let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+        host.open(log.clone());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let access = Arc::new(Access::new(tokens, settings.refusals.clone()));
@@ -174,7 +176,7 @@ impl Server {
         runtime.spawn(async move {
             server.serve_with_incoming(listener::incoming_with(listener, settings)).await
         });
-        Self { address, runtime: Mutex::new(Some(runtime)), _dir: dir }
+        Self { address, log, runtime: Mutex::new(Some(runtime)), _dir: dir }
     }
 
     /// Goes away: connections break.
@@ -189,6 +191,24 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Three records of 102,000 zeros in all, packed well, without the table that says where they end. Too large to be unpacked
+/// where they are appended.
+pub fn zeros_without_a_table() -> chiplog::Batch {
+    // One literal, then a match of 4 + 15 + 399 * 255 + 230 bytes; the last five bytes are literals.
+    let packed = [&[0x1f, 0, 1, 0][..], &[255; 399], &[230, 0x50, 0, 0, 0, 0, 0]].concat();
+    let mut bytes = vec![0; 40];
+    bytes[4..8].copy_from_slice(&(40 + packed.len() as u32).to_le_bytes());
+    bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
+    bytes[12..16].copy_from_slice(&102_000_u32.to_le_bytes());
+    bytes[34] = 1; // lz4
+    bytes.extend(packed);
+    let crc = !bytes[4..].iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 })
+    });
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    chiplog::Batch::decode(bytes.into()).unwrap()
 }
 
 /// Who signs certificates.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a share gives back what it holds when it is dropped, also while its caller waits for more.
 
+use super::line::Caller;
 use super::{Account, Accounts, Ask, Granted, Name, RESOURCES, Resource, Slots, Tier, Waiter, present};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ impl Payer {
             return None;
         }
         let mut state = self.accounts.state();
-        if state.waiting.is_empty() {
+        if state.waiting[resource as usize].is_empty() {
             return None;
         }
         let in_line: usize =
@@ -231,9 +232,10 @@ impl Share {
                 state.next += 1;
                 let (number, granted) = (state.next, Arc::<Granted>::default());
                 let (slots, tally) = (self.payer.slots, self.payer.tally.clone());
-                let waiter = Waiter { slots, ask, first_at, granted: granted.clone(), tally };
-                state.waiting.insert(number, waiter);
-                accounts.join(&mut state, slot, number);
+                let caller = Caller { number, slots, holding: accounts.holding(&slots, ask), first_at };
+                let waiter = Waiter { caller, ask, granted: granted.clone(), tally };
+                state.waiting[ask.resource as usize].insert(number, waiter);
+                accounts.join(&mut state, slot, caller, ask.resource);
                 self.payer.tally.waits(ask.resource);
                 (number, granted)
             })
@@ -304,13 +306,12 @@ impl Drop for Wait {
         let Some(mut share) = self.share.take() else { return };
         let (accounts, slots) = (share.payer.accounts.clone(), share.payer.slots);
         let mut state = accounts.state();
-        let Some(waiter) = state.waiting.remove(&self.number) else {
+        let Some(Waiter { caller, .. }) = state.waiting[share.resource as usize].remove(&self.number) else {
             drop(state);
             let amount = self.granted.amount.load(Ordering::Acquire);
             (share.amount, share.wide) = (amount, amount); // given back when dropped
             return;
         };
-        let caller = waiter.caller(self.number);
         for (_, slot) in present(&slots) {
             state.leave(&caller, slot, share.resource);
         }

@@ -1,7 +1,7 @@
 //! Source: one stream of committed blocks, from a place on.
 //!
 //! While a copy catches up, the disk is read on threads that may wait for it. At the tail, where what comes was written a
-//! moment ago, it is read at once.
+//! moment ago, it is read at once; not so where the copy kept the stream from looking at it for longer.
 //!
 //! Invariants: what a response takes in memory is paid for before it is read, as the headers of blocks tell how much that is;
 //! a state that turns out larger is let go and made again; responses without blocks go out meanwhile.
@@ -12,6 +12,7 @@ use crate::ids;
 use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
+use crate::tail::{CameAt, more};
 use crate::turn::in_turn;
 use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle};
 use bytes::Bytes;
@@ -20,7 +21,6 @@ use chiplog::{
 };
 use prost::encoding::{encoded_len_varint, uint64};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,12 @@ use tonic::Status;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-/// Bytes of a response besides its blocks.
+/// Bytes of a response besides its blocks and their headers.
 const RESPONSE_HEAD_BYTES: usize = 256;
+/// Bytes of a block's header in a response, and of the fields around the block.
+const BLOCK_HEAD_BYTES: usize = 64 + 16;
+/// A feed gives at most so many blocks at a time.
+const BLOCKS_MAX: usize = 4096;
 /// At the tail so much is asked for at least: small blocks that came together go out together.
 const TAIL_BYTES: usize = 64 << 10;
 /// While much is sent, the source looks so often whether it is kept up to date itself.
@@ -196,15 +200,20 @@ impl Feeding {
     fn fetch(&self, mut feed: Box<Feed>, at_tail: bool) -> Coming {
         let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
         let mut bytes_max = self.response_bytes;
+        let seen = at_tail.then(CameAt::now);
         Box::pin(async move {
-            if at_tail {
-                poll_fn(|context| feed.poll_more(context)).await?;
+            let came = match seen {
+                Some(seen) => Some(more(seen, |context| feed.poll_more(context)).await?),
+                None => None,
+            };
+            let is_new = || came.is_some_and(CameAt::is_new);
+            if is_new() {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
             loop {
-                let mut ahead = ahead(&payer, bytes_max + RESPONSE_HEAD_BYTES).await;
+                let mut ahead = ahead(&payer, memory_of(bytes_max, BLOCKS_MAX)).await;
                 let taken;
-                (feed, ahead, taken) = if at_tail {
+                (feed, ahead, taken) = if is_new() {
                     let taken = take(&mut feed, bytes_max);
                     (feed, ahead, taken)
                 } else {
@@ -217,7 +226,7 @@ impl Feeding {
                 match taken? {
                     Taken::Nothing => return Ok((feed, None)),
                     Taken::Frame(frame) => {
-                        let memory = settle(ahead, frame.bytes() + RESPONSE_HEAD_BYTES).flatten();
+                        let memory = settle(ahead, memory_of(frame.bytes(), blocks(&frame))).flatten();
                         return Ok((feed, Some((frame, memory))));
                     }
                     Taken::Larger { bytes, restart } => {
@@ -249,6 +258,18 @@ impl Feeding {
         let (first, last, committed) = (info.first, info.last, self.committed);
         let is_in_memory = !self.is_mapped || matches!(frame, Some(Fed::State(_)));
         Reply { frame, log: None, last, first, committed, fed: self.fed.1, memory, is_in_memory }
+    }
+}
+
+/// The memory of a response with so many bytes of blocks.
+fn memory_of(bytes: usize, blocks: usize) -> usize {
+    RESPONSE_HEAD_BYTES + bytes + blocks * BLOCK_HEAD_BYTES
+}
+
+fn blocks(frame: &Fed) -> usize {
+    match frame {
+        Fed::Entries(entries) => entries.len(),
+        _ => 1,
     }
 }
 
@@ -322,7 +343,10 @@ impl Verbatim for Reply {
             frame = frame.shares_memory();
         }
         for (tag, bytes) in fields {
-            frame.bytes(tag, bytes);
+            match tag {
+                field::HEAD => frame.made(tag, bytes),
+                _ => frame.bytes(tag, bytes),
+            }
         }
         for (tag, number) in numbers {
             uint64::encode(tag, &number, &mut frame.head);
@@ -352,6 +376,62 @@ mod tests {
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
         leaves_its_turn(&payer, replies.next()).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
+    }
+
+    /// The same of a stream at the tail whose copy took nothing for long: it read from the disk on a thread of the runtime.
+    #[tokio::test]
+    async fn feed_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Newest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        loop {
+            log.append(b"x").unwrap();
+            match replies.next().await.unwrap().unwrap().frame {
+                Some(Fed::Entries(_)) => break,
+                _ => continue,
+            }
+        }
+        // It has given all that there was, or gives the rest of it first.
+        while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
+        log.append(b"y").unwrap();
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        leaves_its_turn(&payer, replies.next()).await;
+    }
+
+    /// The headers of small blocks, up to 256 KiB of them in a response, counted nowhere.
+    #[tokio::test]
+    async fn headers_of_blocks_are_paid_for_until_they_are_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        for _ in 0..300 {
+            log.append(b"x").unwrap();
+        }
+        host.open(log);
+        let budget = Budget::default();
+        let payer = budget.payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer).unwrap();
+        let reply = loop {
+            let reply = replies.next().await.unwrap().unwrap();
+            if reply.frame.as_ref().is_some_and(|frame| blocks(frame) >= 300) {
+                break reply;
+            }
+        };
+        drop(replies);
+        let mut chunks = VecDeque::new();
+        reply.encode(&mut chunks);
+        drop(reply);
+        let head = chunks.iter().map(Bytes::len).max().unwrap();
+        assert!(head > 300 * 64, "{head}");
+        chunks.retain(|chunk| chunk.len() == head);
+        assert!(budget.answer_bytes() >= head, "{} of {head}", budget.answer_bytes());
+        drop(chunks);
+        assert_eq!(budget.answer_bytes(), 0);
     }
 
     #[test]

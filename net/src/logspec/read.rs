@@ -17,6 +17,7 @@ use crate::accounts::Payer;
 use crate::budget::UNPACKED_AT_ONCE_MAX;
 use crate::gauges::{Counted, Open};
 use crate::proto::logspec::ReadRequest;
+use crate::tail::{CameAt, more};
 use crate::turn::in_turn;
 use crate::verbatim::{Answers, Memory, ahead, pay, settle};
 use chiplog::{ErrorKind, Index, Log, ReadMode, Reader, RecordBatch, Start, StoredBatch};
@@ -40,7 +41,7 @@ impl LogspecService {
             payer,
             next: Index(request.next_index),
             reader: None,
-            at_tail: false,
+            came: None,
             rest: None,
             needed: 0,
             over: false,
@@ -62,11 +63,11 @@ struct Reading {
     next: Index,
     /// None: not begun, or lent to a thread that may wait for the disk.
     reader: Option<Reader>,
-    /// Whether what comes next was just written, and so is in memory.
-    at_tail: bool,
+    /// At the tail, when what comes next came: what was just written is in memory.
+    came: Option<CameAt>,
     /// A batch that was read and not given yet.
     rest: Option<Rest>,
-    /// The memory that the next reply was found to need; 0: that is not known.
+    /// The memory that the next reply was found to need, or that the last one needed: the next one may take as much.
     needed: usize,
     over: bool,
 }
@@ -124,7 +125,7 @@ impl Reading {
                 }
             };
             let mut gathering = Gathering::new(self.next, self.rest.take());
-            let gathered = if self.at_tail {
+            let gathered = if self.came.is_some_and(CameAt::is_new) {
                 gathering.gather(&mut reader, &limits)
             } else {
                 let limits = limits.clone();
@@ -136,8 +137,8 @@ impl Reading {
                 (gathered, gathering, reader, ahead) = work.await.map_err(gone)?;
                 gathered
             };
-            let more = gathered?;
-            self.at_tail = !more;
+            let is_more = gathered?;
+            self.came = (!is_more).then(CameAt::now);
             let needed = needed(&gathering, &limits);
             let Gathering { parts, rest, next, .. } = gathering;
             if parts.is_empty() && rest.is_none() {
@@ -145,7 +146,8 @@ impl Reading {
                 if !self.is_mapped {
                     let _ = reader.seek(reader.position()); // lets go of the block that it has in memory
                 }
-                poll_fn(|context| reader.poll_more(context)).await?;
+                let seen = self.came.unwrap_or_else(CameAt::now);
+                self.came = Some(more(seen, |context| reader.poll_more(context)).await?);
                 self.reader = Some(reader);
                 continue;
             }
@@ -164,7 +166,7 @@ impl Reading {
                 self.reader = Some(reader);
                 continue;
             };
-            self.needed = 0;
+            self.needed = needed;
             // A reader that goes on elsewhere lets go of the block that it has in memory.
             let behind = reader.position();
             match (parts.last(), rest) {
@@ -327,6 +329,29 @@ mod tests {
     use crate::turn::tests::leaves_its_turn;
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
+
+    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
+    /// runtime.
+    #[tokio::test]
+    async fn reader_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let host = Host::new();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let service = LogspecService::new(host, Limits::default());
+        let mut replies = service.replies(&ReadRequest { next_index: 1 }, payer.clone()).unwrap();
+        assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+        for _ in ["it did not wait yet", "it did"] {
+            log.append(b"y").unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+            leaves_its_turn(&payer, replies.next()).await;
+            assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
+            let early = tokio::time::timeout(std::time::Duration::from_millis(50), replies.next()).await;
+            assert!(early.is_err(), "nothing has come");
+        }
+    }
 
     #[tokio::test]
     async fn reading_and_unpacking_leave_their_turns_to_others() {

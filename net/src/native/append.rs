@@ -7,6 +7,8 @@
 //! - Responses come in the order of the requests, one for each.
 //! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
 //! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time.
+//! - However fast requests come, the other tasks of the thread have their turn: each request, and each [`STEP_BYTES`] of it,
+//!   takes from the task's budget.
 //! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
 
 use super::NativeOptions;
@@ -17,15 +19,19 @@ use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::status::leaves_unknown;
 use crate::turn::in_turn;
-use chiplog::{Batch, Error, ErrorKind, Log, Ticket};
+use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+use tokio::task::coop;
 use tokio::time::timeout;
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
+
+/// What is checked or unpacked of a batch counts in steps of this size: about as much work as a small request.
+const STEP_BYTES: usize = 16 << 10;
 
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -132,9 +138,15 @@ impl AppendStream {
             if self.bytes >= self.bytes_max || self.pending.len() >= self.pending_max {
                 return;
             }
+            let Poll::Ready(step) = coop::poll_proceed(context) else { return };
             match Pin::new(&mut self.requests).poll_next(context) {
                 Poll::Pending => return,
-                Poll::Ready(Some(Ok(request))) => self.take(request),
+                Poll::Ready(Some(Ok(request))) => {
+                    step.made_progress();
+                    let steps = self.take(request) / STEP_BYTES;
+                    let mut proceeds = (0..steps).map(|_| coop::poll_proceed(context));
+                    proceeds.all(|step| step.map(|step| step.made_progress()).is_ready());
+                }
                 Poll::Ready(Some(Err(status))) => self.ended = Some(Some(status)),
                 Poll::Ready(None) => self.ended = Some(None),
             }
@@ -152,23 +164,33 @@ impl AppendStream {
         self.drained.as_mut().poll(context).is_ready()
     }
 
-    fn take(&mut self, request: AppendRequest) {
+    /// Takes in a request. Returns about how many bytes this thread had to look at.
+    fn take(&mut self, request: AppendRequest) -> usize {
         let held = self.shares.claim();
         if self.log.is_none() {
             match self.host.log(&request.log) {
                 Ok(log) => self.log = Some(log.clone()),
                 Err(status) => {
                     self.ended = Some(Some(status));
-                    return;
+                    return 0;
                 }
             }
         }
-        if request.batch.is_empty() {
-            return self.answered(appended(0, 0), held);
+        let bytes = request.batch.len();
+        if bytes == 0 {
+            self.answered(appended(0, 0), held);
+            return 0;
         }
         match Batch::decode(request.batch) {
-            Err(error) => self.refuse(&error, held),
-            Ok(batch) => self.submit(batch, held),
+            Err(error) => {
+                self.refuse(&error, held);
+                bytes
+            }
+            Ok(batch) => {
+                let unpacked = if batch.codec() == Codec::None { 0 } else { UNPACKED_AT_ONCE_MAX };
+                self.submit(batch, held);
+                bytes + unpacked
+            }
         }
     }
 
@@ -286,7 +308,7 @@ mod tests {
     use crate::budget::Budget;
     use crate::turn::tests::leaves_its_turn;
     use bytes::Bytes;
-    use chiplog::{BatchBuilder, Codec};
+    use chiplog::BatchBuilder;
     use http_body_util::BodyExt as _;
     use prost::Message as _;
     use tokio_stream::StreamExt as _;
@@ -306,17 +328,27 @@ mod tests {
         leaves_its_turn(&payer, measured(&payer, packed(), 2 << 20)).await;
     }
 
-    /// A stream that brings this batch. Its record is too large.
+    /// A stream that brings a packed batch. Its record is too large.
     fn appending(options: &NativeOptions) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
+        bringing(options, packed().as_bytes(), 1)
+    }
+
+    /// A stream that brings this batch so many times.
+    fn bringing(
+        options: &NativeOptions,
+        batch: &Bytes,
+        times: usize,
+    ) -> (tempfile::TempDir, Arc<Payer>, AppendStream) {
         let dir = tempfile::tempdir().unwrap();
         let mut of_log = chiplog::Options::with_segment_bytes(16 << 20);
         of_log.record_bytes_max = 1 << 20;
         let host = Host::new();
         host.open(Log::open(dir.path(), of_log).unwrap());
-        let request = AppendRequest { batch: packed().as_bytes().clone(), ..AppendRequest::default() };
+        let request = AppendRequest { batch: batch.clone(), ..AppendRequest::default() };
         let request = request.encode_to_vec();
         let length = (request.len() as u32).to_be_bytes();
-        let body = http_body_util::Full::new(Bytes::from([&[0], &length[..], &request].concat()));
+        let frames = [&[0], &length[..], &request].concat().repeat(times);
+        let body = http_body_util::Full::new(Bytes::from(frames));
         let body = Body::new(body.map_err(|never| match never {}));
         let decoder = ProstCodec::<(), AppendRequest>::raw_decoder(Default::default());
         let requests = Streaming::new_request(decoder, body, None, None);
@@ -339,6 +371,24 @@ mod tests {
         let _all = payer.take(Resource::Turns, 1 << 20).await;
         let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
         assert_eq!(kind(response), ErrorKind::Busy.code());
+    }
+
+    /// A stream took in all that had come, a thousand packed batches for 40 ms, before another task had its turn.
+    #[tokio::test]
+    async fn flood_of_requests_leaves_other_tasks_their_turn() {
+        let mut builder = BatchBuilder::new();
+        let small = builder.push(b"x").unwrap().build().unwrap();
+        builder = BatchBuilder::new();
+        let packed = builder.codec(Codec::Lz4).push(&[7; 60 << 10]).unwrap().build().unwrap();
+        for (batch, most) in [(small, 128), (packed, 32)] {
+            let options = NativeOptions::default();
+            let (_dir, _, mut stream) = bringing(&options, batch.as_bytes(), 1000);
+            let early = std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_next(context)));
+            drop(early.await);
+            assert!(stream.pending.len() <= most, "{} of 1000 were taken at once", stream.pending.len());
+            let rest = timeout(Duration::from_secs(60), stream.fold(0, |n, _| n + 1)).await;
+            assert!(rest.expect("it stands still") >= 999);
+        }
     }
 
     /// A batch of 32 MiB kept a thread of the runtime for about 13 ms.

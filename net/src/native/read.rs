@@ -1,7 +1,7 @@
 //! Read: one stream of stored batches, from a start on.
 //!
 //! While a stream catches up, the disk is read on threads that may wait for it. At the tail, where what comes was
-//! written a moment ago, it is read at once.
+//! written a moment ago, it is read at once; not so where the client kept the stream from looking at it for longer.
 //!
 //! Invariants:
 //! - what a reply takes in memory is paid for before the reply is made; while that is waited for, the stream holds places in
@@ -16,6 +16,7 @@ use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
 use crate::status::FIRST;
+use crate::tail::{CameAt, more};
 use crate::turn::in_turn;
 use crate::verbatim::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use chiplog::{Error, ErrorKind, Index, Log, ReadMode, Reader, Start, StoredBatch, Timestamp};
@@ -113,6 +114,7 @@ pub(super) fn stream(
         records_left: if request.records_max == 0 { u64::MAX } else { request.records_max },
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
         reply_bytes: reply_bytes as u64,
+        needed: 0,
     };
     Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
 }
@@ -129,6 +131,8 @@ struct Reading {
     records_left: u64,
     keep_alive: Duration,
     reply_bytes: u64,
+    /// Without a mapping, the memory of the last reply: the next one may take as much.
+    needed: usize,
 }
 
 enum Stage {
@@ -164,6 +168,8 @@ struct Gathered {
     /// All that there was has been read.
     at_tail: bool,
     memory: Memory,
+    /// The bytes that this is.
+    needed: usize,
     failed: Option<Error>,
 }
 
@@ -192,12 +198,12 @@ impl Reading {
     async fn open(&mut self, min: Index, start: Start) -> chiplog::Result<Reply> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
-            let mut tail = self.log.reader(Start::Next)?;
+            let tail = self.log.reader(Start::Next)?;
             // What was discarded need not be waited for: the start tells what is the matter.
             if tail.position() > min || self.log.info().first > min {
                 break;
             }
-            match timeout_at(deadline, more(&mut tail)).await {
+            match timeout_at(deadline, poll_fn(|context| tail.poll_more(context))).await {
                 Ok(more) => more?, // a log that takes nothing more never gets there
                 Err(_) => {
                     self.stage = Stage::Waiting { min, start };
@@ -239,9 +245,10 @@ impl Reading {
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             };
-            let Gathered { reader, batches, bytes, records, at_tail, memory, failed } = got?;
+            let Gathered { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
             from = reader.position();
             if !batches.is_empty() {
+                self.needed = needed;
                 self.bytes_left = self.bytes_left.saturating_sub(bytes);
                 self.records_left = self.records_left.saturating_sub(records);
                 self.stage = match failed {
@@ -265,38 +272,39 @@ impl Reading {
     fn fetch(&self, mut reader: Box<Reader>, at_tail: bool) -> Coming {
         let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, at_tail && self.follow);
         let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
+        let mut came = at_tail.then(CameAt::now);
+        // The last batch of a reply can go over its limit by as much again; where batches are larger, as far as the last one did.
+        let mut needed = self.needed.max(2 * bytes_max as usize);
         Box::pin(async move {
-            if waits {
-                more(&mut reader).await?;
+            if let Some(seen) = came.filter(|_| waits) {
+                came = Some(more(seen, |context| reader.poll_more(context)).await?);
             }
             let limits = Limits { bytes_max, records_max, is_mapped };
             let from = reader.position();
-            // The last batch of a reply can go over its limit by as much again.
-            let mut needed = 2 * bytes_max as usize;
             loop {
                 let ahead = if is_mapped { None } else { Some(ahead(&payer, needed).await) };
-                let (mut got, ahead) = if at_tail {
+                let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
                     (gather(reader, limits), ahead)
                 } else {
                     let reading = in_turn(&payer, 0, move || (gather(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
-                let memory: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
+                let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
                 let Some(share) = ahead else {
                     if !got.batches.is_empty() {
-                        got.memory = pay(&payer, memory).await;
+                        got.memory = pay(&payer, bytes).await;
                     }
                     return Ok(got);
                 };
-                if let Some(memory) = settle(share, memory) {
+                if let Some(memory) = settle(share, bytes) {
                     // A reader that goes on elsewhere lets go of the block that it has in memory; one that cannot ends.
                     let behind = got.reader.position();
                     let failed = got.reader.seek(behind).err();
                     got.failed = got.failed.or(failed);
-                    got.memory = memory;
+                    (got.memory, got.needed) = (memory, bytes);
                     return Ok(got);
                 }
-                (reader, needed) = (got.reader, memory);
+                (reader, needed) = (got.reader, bytes);
                 reader.seek(from)?;
             }
         })
@@ -365,12 +373,7 @@ fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
             }
         }
     }
-    Gathered { reader, batches, bytes, records, at_tail, memory: None, failed }
-}
-
-/// Waits at the tail.
-async fn more(reader: &mut Reader) -> chiplog::Result<()> {
-    poll_fn(|context| reader.poll_more(context)).await
+    Gathered { reader, batches, bytes, records, at_tail, memory: None, needed: 0, failed }
 }
 
 fn gone() -> Error {
@@ -398,6 +401,51 @@ mod tests {
         assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
         leaves_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+    }
+
+    /// A reader at the tail whose client took nothing for long read what had come meanwhile, from the disk, on a thread of the
+    /// runtime.
+    #[tokio::test]
+    async fn reader_that_was_kept_from_the_tail_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
+        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        for is_waiting in [false, true] {
+            assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+            if is_waiting {
+                let early = tokio::time::timeout(Duration::from_millis(50), replies.next()).await;
+                assert!(early.is_err(), "nothing has come");
+            }
+            log.append(b"y").unwrap();
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+            leaves_its_turn(&payer, replies.next()).await;
+        }
+    }
+
+    /// Each batch that is larger than a reply was read twice: there was memory for two replies at first.
+    #[tokio::test]
+    async fn large_batches_are_read_once_there_is_memory_for_them() {
+        const BYTES: usize = 64 << 10;
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::with_segment_bytes(1 << 20);
+        options.read_mode = ReadMode::Read;
+        let log = Log::open(dir.path(), options).unwrap();
+        for _ in 0..2 {
+            log.append(&[7; BYTES]).unwrap();
+        }
+        let budget = Budget::default();
+        let (host, payer) = (Host::new(), budget.payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), ..ReadRequest::default() };
+        let mut replies = stream(host, log, &request, 1 << 10, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        let _all = payer.take(Resource::Turns, 1 << 20).await;
+        assert!(tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_err());
+        assert!(budget.answer_bytes() > BYTES, "{}", budget.answer_bytes());
     }
 
     /// Searches that took no turn kept all threads that may block, and those that had a turn waited behind them.

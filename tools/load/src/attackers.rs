@@ -38,6 +38,9 @@ pub(crate) enum Attack {
     Announced,
     /// 20 connections with 200 read streams each take nothing of what they are sent
     UnreadReads,
+    /// The same with chiplog.v1.Log from the first record on, over the least windows: the first answer of a connection fills
+    /// its window, and the others have their turn to read while nothing is taken
+    CatchUps,
     /// 20 connections without a token watch the server's health, 200 streams each
     HealthWatches,
     /// The same with half-open checks and watches: their requests never end
@@ -46,6 +49,8 @@ pub(crate) enum Attack {
     Connections,
     /// One client appends packed batches that cannot be unpacked
     Garbage,
+    /// 20 connections append batches of 32 MiB unpacked, a few KiB or 8 MiB packed, 50 a second each
+    PackedAppends,
 }
 
 /// Where all attacks but one come from: not from the address of the well-behaved clients.
@@ -57,6 +62,15 @@ const MANY_CONNECTIONS: usize = 1000;
 const ANNOUNCING: usize = 8;
 const ANNOUNCED_STREAMS: usize = 32;
 const ANNOUNCED_BYTES: u32 = 30 << 20;
+/// The least that HTTP/2 has for a connection.
+const WINDOW_BYTES: u32 = (1 << 16) - 1;
+/// Two of these are as much as a batch may be.
+const PACKED_RECORD_BYTES: usize = (16 << 20) - 64;
+/// Of a large packed batch, so much cannot be packed. One in so many is large: the log is not what is to be filled.
+const UNPACKABLE_BYTES: usize = 8 << 20;
+const LARGE_EVERY: usize = 64;
+/// From one batch of a stream to the next: more than is unpacked, of all streams together.
+const PACKED_EVERY: Duration = Duration::from_millis(20);
 /// A stream that is not read is begun again after so long.
 const HELD: Duration = Duration::from_secs(20);
 const RENEWED: Duration = Duration::from_secs(5);
@@ -75,9 +89,12 @@ fn parts(attack: Attack) -> usize {
         Attack::PackedReads => CONNECTIONS * PACKED_STREAMS,
         Attack::ManyConnections => MANY_CONNECTIONS,
         Attack::Announced => ANNOUNCING * ANNOUNCED_STREAMS,
-        Attack::UnreadReads | Attack::HealthWatches | Attack::HalfOpenHealth => CONNECTIONS * STREAMS,
+        Attack::UnreadReads | Attack::CatchUps | Attack::HealthWatches | Attack::HalfOpenHealth => {
+            CONNECTIONS * STREAMS
+        }
         Attack::Connections => 4 * SILENT,
         Attack::Garbage => 1,
+        Attack::PackedAppends => CONNECTIONS,
     }
 }
 
@@ -86,6 +103,8 @@ struct Target {
     address: String,
     token: Option<String>,
     begun: Arc<AtomicU64>,
+    /// A small and a large one, of an attack that appends them.
+    packed: Vec<Bytes>,
 }
 
 /// Attacks until this process is killed. Prints a line once the attack is whole, or cannot be made larger.
@@ -95,7 +114,8 @@ pub(crate) fn run(attack: Attack, address: &str, token: &str) -> Result<()> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let is_tokenless = matches!(attack, Attack::HealthWatches | Attack::HalfOpenHealth);
     let token = (!is_tokenless).then(|| format!("Bearer {token}"));
-    let target = Target { address: address.to_owned(), token, begun: Arc::default() };
+    let packed = if attack == Attack::PackedAppends { packed()? } else { Vec::new() };
+    let target = Target { address: address.to_owned(), token, begun: Arc::default(), packed };
     crate::block_on(async move {
         let mut tasks = JoinSet::new();
         for part in 0..match attack {
@@ -121,21 +141,27 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
     loop {
         let _ = match attack {
             Attack::PackedReads => {
-                hold(&target, "/logspec.Log/Read", || whole(READ_ALL), PACKED_STREAMS).await
+                hold(&target, None, "/logspec.Log/Read", || whole(READ_ALL), PACKED_STREAMS).await
             }
-            Attack::ManyConnections => hold(&target, "/logspec.Log/Read", || whole(READ_ALL), 1).await,
-            Attack::UnreadReads => hold(&target, "/logspec.Log/Read", || whole(READ_ALL), STREAMS).await,
-            Attack::HealthWatches => hold(&target, HEALTH[1], || whole(NOTHING), STREAMS).await,
+            Attack::ManyConnections => hold(&target, None, "/logspec.Log/Read", || whole(READ_ALL), 1).await,
+            Attack::UnreadReads => {
+                hold(&target, None, "/logspec.Log/Read", || whole(READ_ALL), STREAMS).await
+            }
+            Attack::CatchUps => {
+                hold(&target, Some(WINDOW_BYTES), "/chiplog.v1.Log/Read", || whole(CATCH_UP), STREAMS).await
+            }
+            Attack::HealthWatches => hold(&target, None, HEALTH[1], || whole(NOTHING), STREAMS).await,
             // A whole message and no end; and not even a message.
             Attack::HalfOpenHealth if part.is_multiple_of(4) => {
-                hold(&target, HEALTH[0], || endless(NOTHING[..3].to_vec()), STREAMS).await
+                hold(&target, None, HEALTH[0], || endless(NOTHING[..3].to_vec()), STREAMS).await
             }
             Attack::HalfOpenHealth => {
-                hold(&target, HEALTH[part % 2], || endless(NOTHING.to_vec()), STREAMS).await
+                hold(&target, None, HEALTH[part % 2], || endless(NOTHING.to_vec()), STREAMS).await
             }
             Attack::Announced => announce(&target, part).await,
             Attack::Connections => connect(&target, part).await,
             Attack::Garbage => append_garbage(&target).await,
+            Attack::PackedAppends => append_packed(&target, part).await,
         };
         sleep(if attack == Attack::Connections { PLACE_PAUSE } else { PAUSE }).await;
     }
@@ -143,6 +169,8 @@ async fn keep_at_it(attack: Attack, target: Target, part: usize) {
 
 /// A `ReadRequest` from record 1, in its frame.
 const READ_ALL: &[u8] = &[0, 0, 0, 0, 2, 0x08, 0x01];
+/// A `ReadRequest` of chiplog.v1.Log from record 1 on, in its frame. It goes on at the end.
+const CATCH_UP: &[u8] = &[0, 0, 0, 0, 4, 0x10, 0x01, 0x38, 0x01];
 /// An empty message, in its frame.
 const NOTHING: &[u8] = &[0, 0, 0, 0, 0];
 const HEALTH: [&str; 2] = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
@@ -161,8 +189,10 @@ fn endless(head: Vec<u8>) -> Body {
     })))
 }
 
-async fn channel(target: &Target) -> Result<Channel> {
+/// `window`: what the connection takes unread, of all its streams and of each.
+async fn channel(target: &Target, window: Option<u32>) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", target.address))?;
+    let endpoint = endpoint.initial_connection_window_size(window).initial_stream_window_size(window);
     Ok(endpoint.local_address(Some(FROM.into())).connect().await?)
 }
 
@@ -183,11 +213,12 @@ async fn call(target: &Target, mut channel: Channel, path: &str, body: Body) -> 
 /// Streams of one connection that are begun and not read.
 async fn hold(
     target: &Target,
+    window: Option<u32>,
     path: &'static str,
     body: impl Fn() -> Body + Copy + Send + 'static,
     streams: usize,
 ) -> Result<()> {
-    let channel = channel(target).await?;
+    let channel = channel(target, window).await?;
     let mut open = JoinSet::new();
     for _ in 0..streams {
         let (target, channel) = (target.clone(), channel.clone());
@@ -213,7 +244,7 @@ async fn hold(
 }
 
 async fn announce(target: &Target, part: usize) -> Result<()> {
-    let channel = channel(target).await?;
+    let channel = channel(target, None).await?;
     let path = ["/chiplog.v1.Log/Append", "/logspec.Log/Append"][part % 2];
     let mut open = JoinSet::new();
     for _ in 0..ANNOUNCED_STREAMS {
@@ -268,14 +299,43 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
+/// A small and a large packed batch that unpack to as much as a batch may be, and have to be unpacked where they are appended:
+/// the records together are larger than one may be.
+fn packed() -> Result<Vec<Bytes>> {
+    let zeros = vec![0; PACKED_RECORD_BYTES];
+    let mut random = zeros.clone();
+    fastrand::Rng::with_seed(16).fill(&mut random[..UNPACKABLE_BYTES]);
+    let packed = |codec, first: &[u8]| -> Result<Bytes> {
+        let mut builder = BatchBuilder::new();
+        builder.codec(codec);
+        let batch = builder.push(first)?.push(&zeros)?.build()?;
+        Ok(batch.as_bytes().clone())
+    };
+    Ok(vec![packed(Codec::Zstd, &zeros)?, packed(Codec::Lz4, &random)?])
+}
+
 async fn append_garbage(target: &Target) -> Result<()> {
     let batch = garbage()?;
-    let request = AppendRequest { log: String::new(), batch };
-    let mut client = LogClient::new(channel(target).await?);
-    let mut request = Request::new(tokio_stream::StreamExt::throttle(
-        tokio_stream::iter(std::iter::repeat(request)),
-        Duration::from_millis(5),
-    ));
+    append(target, Duration::from_millis(5), std::iter::repeat(batch)).await
+}
+
+/// `part`: the connections send their large batches one after the other.
+async fn append_packed(target: &Target, part: usize) -> Result<()> {
+    let batches = target.packed.clone();
+    let batches = (part..).map(move |n| batches[usize::from(n % LARGE_EVERY == 0)].clone());
+    append(target, PACKED_EVERY, batches).await
+}
+
+/// One batch after the other, so often.
+async fn append(
+    target: &Target,
+    every: Duration,
+    batches: impl Iterator<Item = Bytes> + Send + 'static,
+) -> Result<()> {
+    let mut client = LogClient::new(channel(target, None).await?);
+    let requests = batches.map(|batch| AppendRequest { log: String::new(), batch });
+    let requests = tokio_stream::StreamExt::throttle(tokio_stream::iter(requests), every);
+    let mut request = Request::new(requests);
     let token = target.token.as_ref().context("it needs a token")?;
     request.metadata_mut().insert("authorization", token.parse()?);
     let mut answers = client.append(request).await?.into_inner();
@@ -297,5 +357,18 @@ mod tests {
         let bytes = sound.as_bytes();
         assert_eq!(crc32c(&bytes[4..]).to_le_bytes(), bytes[..4]);
         assert_eq!(crc32c(&garbage().unwrap()[4..]).to_le_bytes(), garbage().unwrap()[..4]);
+    }
+
+    #[test]
+    fn packed_batches_are_as_large_as_they_may_be_and_have_to_be_unpacked() {
+        let options = chiplog::Options::default();
+        let [small, large] = packed().unwrap().try_into().unwrap();
+        assert!(small.len() < 64 << 10 && large.len() > UNPACKABLE_BYTES, "{} {}", small.len(), large.len());
+        for batch in [small, large] {
+            let batch = chiplog::Batch::decode(batch).unwrap();
+            let unpacked = batch.unmeasured_bytes(options.record_bytes_max);
+            let most = options.batch_bytes_max as usize;
+            assert!((most - 1024..=most).contains(&unpacked), "{unpacked}");
+        }
     }
 }

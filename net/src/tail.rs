@@ -1,0 +1,61 @@
+//! Tail: waiting where the log ends, and whether what came then came just now.
+//!
+//! What was written a moment ago is in memory, and is read at once, on a thread of the runtime. A client that takes nothing
+//! keeps its answer from being polled: when that goes on, what lies behind the old end may be anywhere on the disk.
+//!
+//! Must not know: what is read.
+
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+/// A moment.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// What comes next in the log came at this time, or later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CameAt(Instant);
+
+impl CameAt {
+    /// There is nothing yet.
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// What comes next was written a moment ago.
+    pub(crate) fn is_new(self) -> bool {
+        self.0.elapsed() < MOMENT
+    }
+}
+
+/// A waker that remembers when it was used first.
+struct Noted {
+    waker: Waker,
+    woken: OnceLock<Instant>,
+}
+
+impl Wake for Noted {
+    fn wake(self: Arc<Self>) {
+        let _ = self.woken.set(Instant::now());
+        self.waker.wake_by_ref();
+    }
+}
+
+/// Waits for what comes next, which was not there at `seen`. Returns when it came.
+pub(crate) async fn more(
+    mut seen: CameAt,
+    mut poll_more: impl FnMut(&mut Context<'_>) -> Poll<chiplog::Result<()>>,
+) -> chiplog::Result<CameAt> {
+    let mut noted: Option<Arc<Noted>> = None;
+    poll_fn(move |context| {
+        if let Some(noted) = noted.take() {
+            seen = noted.woken.get().map_or_else(CameAt::now, |at| CameAt(*at));
+        }
+        let next = Arc::new(Noted { waker: context.waker().clone(), woken: OnceLock::new() });
+        let polled = poll_more(&mut Context::from_waker(&next.clone().into()));
+        noted = Some(next);
+        polled.map(|more| more.map(|()| seen))
+    })
+    .await
+}
