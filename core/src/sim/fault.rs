@@ -190,10 +190,13 @@ impl Counts {
         Fault::ALL.iter().map(|f| (*f, self.of(*f)))
     }
 
-    /// Those that never happened. A few thousand seeds meet [`Fault::NoRoomForTerms`] once or not at all: a directed scenario
-    /// has it.
+    /// Those that never happened. A few thousand seeds meet [`Fault::NoRoomForTerms`] and [`Fault::DamagedCut`] once or not at
+    /// all: directed scenarios have them.
     pub fn missing(&self) -> Vec<Fault> {
-        self.iter().filter(|(f, n)| *n == 0 && *f != Fault::NoRoomForTerms).map(|(f, _)| f).collect()
+        self.iter()
+            .filter(|(f, n)| *n == 0 && !matches!(f, Fault::NoRoomForTerms | Fault::DamagedCut))
+            .map(|(f, _)| f)
+            .collect()
     }
 }
 

@@ -503,7 +503,8 @@ impl Oracle {
         let vote = NodeId(glance.vote);
         let is_harmless = vote.0 == named || vote == node || self.leaders.get(&told) == Some(&vote);
         let keeps = glance.term > told || glance.term == told && is_harmless;
-        if !keeps && !(named == node.0 && heard < told) {
+        let is_unheard = named == node.0 && heard < told;
+        if !(keeps || is_unheard) {
             return Err(format!(
                 "node {node}: told of a vote for {named} in term {told}, and goes on in term {} with a vote for {vote}",
                 glance.term

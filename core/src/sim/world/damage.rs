@@ -79,8 +79,14 @@ impl World {
 
     /// A file that others follow is lost, cut short or changed.
     fn damage_full_segment(&mut self, node: NodeId) {
-        let files = self.full_segments(node);
-        let Some(name) = self.nemesis.rng.pick(files.get(1..).unwrap_or_default()).cloned() else { return };
+        let Some(host) = self.hosts.get(&node) else { return };
+        // Nothing tells what the oldest one began with. A file before it can be one that was discarded.
+        let Some(oldest) = harm::begun(&host.disk.visible()).last().map(|segment| segment.name) else {
+            return;
+        };
+        let mut files = self.full_segments(node);
+        files.retain(|name| *name > oldest);
+        let Some(name) = self.nemesis.rng.pick(&files).cloned() else { return };
         let (dice, len, bit) = (
             self.nemesis.rng.below(3),
             self.nemesis.rng.between(0, 60_000),
