@@ -400,6 +400,8 @@ fn append_that_stays_in_the_log_is_answered_by_its_commit() {
     (other.term, other.log_term, other.commit) = (3, 2, 6);
     turn(&mut node, &other);
     node.turn(Moment::START, Work::default()).unwrap();
+    let kept = node.writing.store.segments.bytes_from(Index(1));
+    assert_eq!(node.queue.used(), kept, "what was cut off takes no capacity");
     let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());
     assert_eq!(outcome(is_cut_off), Err(ErrorKind::Unavailable));
     assert_eq!(outcome(stays), Ok(()));
