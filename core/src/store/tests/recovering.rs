@@ -82,3 +82,14 @@ fn damaged_segment_is_told_from_a_missing_one() {
     }));
     assert!(said(&|disk| disk.remove(&before).unwrap()));
 }
+
+/// What the page cache shows after a failed sync may not be on the disk.
+#[test]
+fn unproven_end_is_synced_before_anything_else_happens() {
+    let rig = log_of(1);
+    let disk = SimDisk::new(rig.disk.visible());
+    let mut found = survey(&disk, identity(), &mut Learnt::default()).unwrap();
+    let before = disk.calls(Some(Call::Sync));
+    drop(repair(&disk, &mut found).unwrap());
+    assert_eq!(disk.calls(Some(Call::Sync)), before + 1);
+}
