@@ -42,7 +42,9 @@ CARGO = os.environ.get("CARGO", "cargo")
 
 WHERE = ["core/src/replica.rs", "core/src/replica/*.rs", "core/src/sequence.rs", "core/src/session.rs"]
 WHERE += ["core/src/store/recovery.rs"]
-WITHOUT = ["**/tests.rs", "**/tests/**"]
+WITHOUT = ["**/tests.rs", "**/tests/**", "**/fixtures.rs"]
+FOR_TESTS = re.compile(r"^\s*#\[cfg\(any\(test,", re.MULTILINE)
+"""An attribute of functions that no user's build has: cargo-mutants knows `#[cfg(test)]` alone."""
 SEEDS = 300
 BAR = 0.9
 """The share of mutants that must be caught."""
@@ -163,6 +165,8 @@ def listed() -> list[Mutant]:
             start, end = offset(starts, function["span"]["start"]), offset(starts, function["span"]["end"])
             begin = body_of(text, start, end)
             around = text[start:end]
+            if FOR_TESTS.search(text[start:begin]):
+                continue
             if begin is not None and text[end - 1] == "}" and begin < change[0]:
                 body, head = (begin, end), text[start:begin]
         digest = hashlib.sha256(f"{key}\n{around}".encode()).hexdigest()[:16]
@@ -390,7 +394,7 @@ def figures(known: Known, sample: list[Mutant], of: int) -> dict[str, Any]:
     del outcomes[None]
     survivors = [mutant.key for mutant in sample if known.of(mutant)["outcome"] == "survived"]
     caught = outcomes["tests"] + outcomes["seeds"] + outcomes["time-out"]
-    page = PAGE.read_text() if PAGE.is_file() else ""
+    page = PAGE.read_text().replace("\\|", "|") if PAGE.is_file() else ""  # as a table wants it
     return {
         "mutants": of,
         "sample": len(sample),

@@ -28,10 +28,8 @@ impl Replica {
         loop {
             let change = self.unapplied.front().map(|e| RaftIndex(e.index));
             let others = change.map_or(self.settled, |c| RaftIndex(c.0 - 1));
-            if others.0 > applied {
-                applied = others.0;
-                self.asks.applied_others(others);
-            }
+            applied = applied.max(others.0);
+            self.asks.applied_others(others);
             let Some(index) = change else { break };
             let membership = self.membership_of(&self.unapplied[0])?;
             if self.is_leader() && !self.is_known(index, &membership) && !planted!(34) {
@@ -42,10 +40,11 @@ impl Replica {
                 applied = index.0;
             }
         }
-        if applied > before {
-            self.raw.advance_apply_to(applied);
+        if applied == before {
+            return Ok(false);
         }
-        Ok(applied > before)
+        self.raw.advance_apply_to(applied);
+        Ok(true)
     }
 
     /// The membership that a change leads to.

@@ -230,7 +230,7 @@ impl Replica {
             self.is_short_of_room(None);
         }
         message.mut_entries().truncate(known + blocks);
-        self.admission.is_ahead |= blocks > 0;
+        self.admission.is_ahead = true;
         Ok(Admitted::Yes)
     }
 

@@ -111,6 +111,15 @@ pub(crate) fn entry_at(index: u64) -> Entry {
     Entry { index, term: 1, ..Entry::default() }
 }
 
+/// A change of membership as an entry, and the members that it leads to.
+fn change_at(index: u64, change: Change, members: &[Member]) -> Entry {
+    let change = raft_codec::conf_change(&[change], &Membership::of(members.iter().cloned()));
+    let mut entry = entry_at(index);
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    entry.data = change.write_to_bytes().unwrap().into();
+    entry
+}
+
 /// A wall clock that is set.
 #[derive(Debug, Default)]
 struct SetClock(std::sync::atomic::AtomicU64);
@@ -166,11 +175,7 @@ fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
     let mut node = joining();
     let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
     let directory = node.status(Moment::default()).directory;
-    let membership = Membership::of([member(1, DIRECTORY), member(2, directory)]);
-    let change = raft_codec::conf_change(&[Change::Promote(NodeId(2))], &membership);
-    let mut promotion = entry_at(2);
-    promotion.set_entry_type(EntryType::EntryConfChangeV2);
-    promotion.data = change.write_to_bytes().unwrap().into();
+    let promotion = change_at(2, Change::Promote(NodeId(2)), &[member(1, DIRECTORY), member(2, directory)]);
     deliver(&mut node, raft_codec::encode_message(&append(0, vec![entry_at(1), promotion])).unwrap());
     assert_eq!(node.replica.sequencer.pending_membership(), Some(RaftIndex(2)));
     let notice = |committed: u64| raft_codec::head(HeadKind::Removed, &committed.to_le_bytes());
@@ -215,6 +220,8 @@ fn what_is_jumped_over_is_discarded_before_it_is_gone() {
     // The leader's word that its log begins there is remembered as ever: it may discard more.
     node.turn(Moment::START, Work::default()).unwrap();
     sync(&mut node);
+    let kept = node.writing.store.segments.bytes_from(Index(100));
+    assert_eq!(node.queue.used(), kept, "what was jumped over takes no capacity");
     assert_eq!(
         node.writing.synced().commit,
         RaftIndex(50),
@@ -286,13 +293,7 @@ pub(crate) fn become_voter(node: &mut Node, voters: usize) {
     ];
     let changed = |index: u64| {
         let members = &all[..index as usize - 1];
-        let membership = Membership::of(members.iter().cloned());
-        let change =
-            raft_codec::conf_change(&[Change::Promote(members[members.len() - 1].node)], &membership);
-        let mut entry = entry_at(index);
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
-        entry.data = change.write_to_bytes().unwrap().into();
-        entry
+        change_at(index, Change::Promote(members[members.len() - 1].node), members)
     };
     let last = voters as u64 + 1;
     let mut entries = append(0, std::iter::once(entry_at(1)).chain((2..=last).map(changed)).collect());

@@ -3,6 +3,7 @@
 mod crashes;
 mod model;
 mod reading;
+mod recovering;
 mod syncs;
 mod turns;
 

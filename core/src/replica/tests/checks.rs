@@ -133,6 +133,7 @@ fn removed_replica_takes_no_entries() {
     );
     assert_eq!(node.replica.role(), Role::Removed);
     node.replica.answers_on = true;
+    assert_eq!(node.replica.deadline(), None, "it waits for nobody");
     turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
     for kind in [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote] {
         let mut question = message(kind, 4);
@@ -224,6 +225,25 @@ fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
     assert_eq!(posted(&mut node), [3]);
 }
 
+/// What a replica discarded it says at once, as often as it answers.
+#[test]
+fn discarded_entries_are_said_to_be_gone() {
+    let mut node = joining();
+    turn(&mut node, &snapshot());
+    node.replica.take_outgoing();
+    let interval = node.replica.cluster.heartbeat / 8;
+    let mut now = Moment::START;
+    for (after, is_told) in [(0, true), (1, false), (7, true), (8, true)] {
+        now = now.plus(interval * after / 8);
+        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writing).unwrap();
+        let gone = |e: &Envelope| {
+            let (kind, body) = raft_codec::parse_head(&e.head).unwrap();
+            kind == HeadKind::Gone && crate::fetch::parse_gone(&body) == Ok(RaftIndex(50))
+        };
+        assert_eq!(node.replica.take_outgoing().iter().any(gone), is_told, "{after}");
+    }
+}
+
 #[test]
 fn what_is_brought_is_taken_once() {
     let mut node = voter_of(2);
@@ -235,4 +255,50 @@ fn what_is_brought_is_taken_once() {
     let brought: Vec<_> = node.replica.take_brought().iter().map(|(h, _)| h.raft_index.0).collect();
     assert_eq!(brought, [1, 2, 3]);
     assert!(node.replica.take_brought().is_empty());
+}
+
+/// A node that joins does not know yet who belongs to the cluster.
+#[test]
+fn leader_is_heard_before_it_is_known_as_a_member() {
+    let mut node = joining();
+    let timeout = node.replica.cluster.election_timeout;
+    let heartbeat = raft_codec::encode_message(&message(MessageType::MsgHeartbeat, 1)).unwrap();
+    for at in [Moment::START, Moment::START.plus(timeout)] {
+        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writing).unwrap();
+    }
+    let until = Moment::START.plus(timeout * 3);
+    assert_eq!(node.replica.live_leader(until), Some(LEADER));
+    assert_eq!(node.replica.live_leader(until.plus(Duration::from_millis(1))), None);
+}
+
+/// Raft and the log would count other majorities from there on.
+#[test]
+fn change_that_leads_raft_to_other_voters_is_refused() {
+    let mut node = voter_of(2);
+    let members: Vec<Member> = node.replica.membership().members().cloned().collect();
+    let mut change = append(3, vec![change_at(4, Change::Promote(NodeId(3)), &members)]);
+    change.commit = 4;
+    deliver(&mut node, raft_codec::encode_message(&change).unwrap());
+    node.write(Moment::START).unwrap();
+    let job = node.begin_sync(Moment::START).unwrap();
+    job.run().unwrap();
+    let error = node.end_sync(Moment::START, &job).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("disagree about the voters"), "{error}");
+}
+
+#[test]
+fn refusal_tells_where_the_leader_is() {
+    let mut node = voter_of(2);
+    let says = |node: &Node, what| {
+        let refusal = node.replica.refusal().unwrap();
+        assert_eq!(refusal.kind(), ErrorKind::NotLeader);
+        assert!(refusal.to_string().contains(what), "{refusal}");
+    };
+    says(&node, ": node 1 leads;");
+    let mut members: Vec<Member> = node.replica.membership().members().cloned().collect();
+    members[0].address = "one:7000".to_owned();
+    let moves = Change::SetAddress { node: LEADER, address: "one:7000".to_owned() };
+    turn(&mut node, &Message { commit: 4, ..append(3, vec![change_at(4, moves, &members)]) });
+    says(&node, ": node 1 at one:7000 leads;");
 }

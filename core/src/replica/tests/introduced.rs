@@ -72,6 +72,42 @@ fn replica_that_no_majority_answers_does_not_vote() {
         tick(&mut node, &mut now);
     }
     assert!(!node.replica.may_vote());
+    assert_eq!(node.replica.role(), Role::Follower, "nor does it stand for election");
+}
+
+/// It knows by itself what it has promised.
+#[test]
+fn sole_voter_awaits_no_introduction() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
+    node.replica.await_introduction();
+    assert!(node.replica.introduction.is_none() && node.replica.may_vote());
+}
+
+/// No leader sends it anything once it was removed, and it asks for no votes.
+#[test]
+fn learner_that_hears_of_no_leader_asks_in_each_election_timeout() {
+    let mut node = joining();
+    let directory = node.status(Moment::default()).directory;
+    let (leader, itself) = (Member::voter(LEADER, DIRECTORY, ""), Member::learner(NodeId(2), directory, ""));
+    let joins = Change::AddLearner { node: NodeId(2), directory, address: String::new() };
+    let members = [leader, itself];
+    let entries = vec![
+        entry_at(1),
+        change_at(2, Change::Promote(LEADER), &members[..1]),
+        change_at(3, joins, &members),
+    ];
+    turn(&mut node, &Message { commit: 3, ..append(0, entries) });
+    assert!(node.replica.membership().get(NodeId(2)).is_some_and(Member::is_learner));
+    let mut now = Moment::START;
+    let mut asked_after = Vec::new();
+    for ticks in 0..=3 * node.replica.ticks.election {
+        node.replica.take_outgoing();
+        tick(&mut node, &mut now);
+        if heads(&mut node, HeadKind::Hello) == [LEADER] {
+            asked_after.push(ticks / node.replica.ticks.election);
+        }
+    }
+    assert_eq!(asked_after, [1, 2, 3]);
 }
 
 /// To leave after a vote would not bring back what the others lack.

@@ -1,7 +1,9 @@
 //! Standing for election, leading, and what a leader tells the others.
 
 use super::*;
+use crate::completion::Ticket;
 use crate::error::Error;
+use crate::gather::Command;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
@@ -297,6 +299,113 @@ fn learner_is_promoted_once_it_has_answered() {
     give_raft(&mut node, 3, acknowledged(3, 5));
     node.replica.advance(Moment::START, &mut node.writing).unwrap();
     assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
+}
+
+#[test]
+fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
+    let mut node = leader_of(2);
+    let second = Duration::from_secs(1);
+    let add = |node: &mut Node, learner: u64| {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
+        let change = Change::AddLearner { node: NodeId(learner), directory, address };
+        let ask = Ask::Change(vec![change]);
+        node.replica.ask(ask, second, promise, Moment::START, &mut node.writing).unwrap();
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+        ticket
+    };
+    let acknowledged =
+        |index, commit| Message { index, commit, ..message(MessageType::MsgAppendResponse, 2) };
+    turn(&mut node, &acknowledged(4, 4));
+    let first = add(&mut node, 3);
+    turn(&mut node, &acknowledged(5, 4));
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(5));
+    let next = add(&mut node, 4);
+    node.replica.advance(Moment::START.plus(second), &mut node.writing).unwrap();
+    let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();
+    let waits = "the change of entry 5 is committed, and comes into force once";
+    let (first, next) = (why(first), why(next));
+    assert!(first.contains(waits) && !first.contains("an earlier change"), "{first}");
+    assert!(next.contains(&format!("an earlier change is not in force: {waits}")), "{next}");
+}
+
+/// What it took may not be on its disk: it would count for what it does not have.
+#[test]
+fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
+    let mut node = voter_of(3);
+    give(&mut node, from_leader(raft_codec::encode_message(&append(4, vec![entry_at(5)])).unwrap()));
+    let mut now = Moment::START;
+    for _ in 0..4 * node.replica.ticks.election {
+        now = now.plus(HEARTBEAT);
+        node.replica.advance(now, &mut node.writing).unwrap();
+    }
+    assert_eq!(node.replica.role(), Role::Follower);
+}
+
+/// Nobody else would remember it should its disk be set back.
+#[test]
+fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
+    let mut node = leader_of(2);
+    node.replica.take_outgoing();
+    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writing).unwrap();
+    let (_, body) = raft_codec::parse_head(&node.replica.take_outgoing().pop().unwrap().head).unwrap();
+    let heartbeat = Message::parse_from_bytes(&body).unwrap();
+    assert_eq!((heartbeat.get_msg_type(), heartbeat.index), (MessageType::MsgHeartbeat, 4));
+}
+
+/// Another leader may make the change or not.
+#[test]
+fn change_is_answered_when_its_leader_is_deposed() {
+    let mut node = leader_of(2);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::Change(vec![Change::Remove(LEADER)]);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// Orders a command of a leader's.
+fn order(node: &mut Node, command: Command) -> Ticket {
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    node.replica.command(command, Some(promise), Moment::START, &mut node.writing).unwrap();
+    ticket
+}
+
+/// An append whose leader was deposed, and of which no other leader tells what became of it.
+#[test]
+fn append_without_its_leader_is_given_up_after_two_election_timeouts() {
+    let mut node = leader_of(2);
+    let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    let timeout = node.replica.cluster.election_timeout * 2;
+    node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    node.replica.advance(Moment::START.plus(timeout), &mut node.writing).unwrap();
+    assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// The next leader has the first of two entries, and another one in the place of the second.
+#[test]
+fn append_that_stays_in_the_log_is_answered_by_its_commit() {
+    let mut node = leader_of(2);
+    let stays = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    let is_cut_off = order(&mut node, Command::Discard { first: Index(100) });
+    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(6));
+    let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);
+    (other.term, other.log_term, other.commit) = (3, 2, 6);
+    turn(&mut node, &other);
+    node.turn(Moment::START, Work::default()).unwrap();
+    let kept = node.writing.store.segments.bytes_from(Index(1));
+    assert_eq!(node.queue.used(), kept, "what was cut off takes no capacity");
+    let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());
+    assert_eq!(outcome(is_cut_off), Err(ErrorKind::Unavailable));
+    assert_eq!(outcome(stays), Ok(()));
+    assert_eq!(node.published.counters.truncated.load(Ordering::Relaxed), 99);
 }
 
 /// Raft waits for ever for a snapshot of which it hears nothing.

@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::error::Error;
+use crate::raft_codec::Arrived;
+use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::block_bytes;
+use crate::store::layout::{HARD_STATE_BYTES, digest_of_bytes};
 
 /// Node 2, the only voter, with node 3 as a learner of which nothing is heard.
 fn sole_voter(disk: &SimDisk) -> Node {
@@ -57,4 +61,165 @@ fn held_sole_voter_keeps_no_messages() {
         node.replica.ask_again(Moment::START.plus(Duration::from_millis(100 * n)));
     }
     assert_eq!(waits(&node), before);
+}
+
+/// Node 2 in term 1 with one entry, on a disk that has no more room for files.
+fn follower() -> Node {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Join(LOG));
+    turn(&mut node, &append(0, vec![entry_at(1)]));
+    disk.limit_space(Some(0));
+    node
+}
+
+/// Plans blocks until there is no room for so many bytes more.
+fn fill(node: &mut Node, bytes: usize) {
+    while node.writing.plan.has_space(bytes) {
+        let marker = node.replica.sequencer.marker(0);
+        node.writing.plan.push(marker);
+    }
+}
+
+fn last(node: &Node) -> u64 {
+    node.replica.raw.raft.raft_log.last_index()
+}
+
+const DISCARD: u64 = 1;
+const SESSION: u64 = 2;
+
+fn command(raft: u64, op: u64) -> Arrived {
+    let body = [op, 1].map(u64::to_le_bytes).concat();
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(raft),
+        term: Term(1),
+        first: Index(1),
+        timestamp: Timestamp(1),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[&body]),
+        kind: Kind::Command,
+    };
+    (header, vec![Bytes::from(body)])
+}
+
+/// Gives a follower these commands behind its last entry. How many of them it takes.
+fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
+    let before = last(node);
+    let arrived: Vec<_> = (before + 1..).zip(ops).map(|(raft, op)| command(raft, *op)).collect();
+    let entries = arrived.iter().map(|(header, _)| raft_codec::entry(header, Bytes::new)).collect();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert!(node.replica.is_held().is_none());
+    last(node) - before
+}
+
+/// It makes room, and cannot be in the log without the entries before it.
+#[test]
+fn what_stands_before_a_discard_may_have_the_reserve() {
+    for fitting in [0, 2] {
+        let mut node = follower();
+        while node.writing.plan.is_roomy((fitting + 1) * block_bytes(16)) {
+            let marker = node.replica.sequencer.marker(0);
+            node.writing.plan.push(marker);
+        }
+        assert_eq!(commands_taken(&mut node, &[SESSION; 4]), fitting as u64);
+        assert!(node.replica.is_short());
+        assert_eq!(commands_taken(&mut node, &[SESSION, SESSION, SESSION, DISCARD, SESSION]), 4);
+    }
+}
+
+#[test]
+fn nothing_is_taken_where_the_word_of_commit_has_no_room() {
+    let mut node = follower();
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION, DISCARD]), 0);
+    assert!(node.replica.is_short());
+}
+
+/// However much room there is left: so many that the word of commit fits behind them.
+#[test]
+fn entries_are_taken_as_far_as_there_is_room() {
+    let word = block_bytes(HARD_STATE_BYTES);
+    let each = block_bytes(word); // an entry without data may be a change of membership, with a word before it
+    for left in (0..4 * each).step_by(block_bytes(0)) {
+        let mut node = follower();
+        fill(&mut node, left + block_bytes(0));
+        assert!(node.writing.plan.has_space(left));
+        let many = append(1, (2..22).map(entry_at).collect());
+        node.replica.step((many, Vec::new()), Moment::START, &mut node.writing).unwrap();
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        assert!(node.replica.is_held().is_none(), "{left} bytes");
+        assert_eq!(last(&node) - 1, (left.saturating_sub(word) / each) as u64, "{left} bytes");
+    }
+}
+
+/// All that come before the next ready share the room.
+#[test]
+fn messages_of_one_turn_are_taken_as_far_as_there_is_room() {
+    let mut node = follower();
+    for index in 1..2000 {
+        let message = append(index, vec![entry_at(index + 1)]);
+        node.replica.step((message, Vec::new()), Moment::START, &mut node.writing).unwrap();
+    }
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert!(node.replica.is_held().is_none());
+    assert!((2..2000).contains(&last(&node)) && node.replica.is_short());
+}
+
+/// Raft refuses it, and answers that there is another leader.
+#[test]
+fn deposed_leader_needs_no_room() {
+    let mut node = follower();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
+    assert!(!node.replica.is_short(), "no room is looked for");
+}
+
+/// What raft has by itself, a term, or entries in the place of others, is written only where there is room for all of it.
+#[test]
+fn ready_without_room_is_not_taken() {
+    let conflict = || {
+        let mut other = append(1, vec![Entry { index: 2, term: 2, ..Entry::default() }]);
+        other.term = 2;
+        other
+    };
+    let word = block_bytes(HARD_STATE_BYTES);
+    for (message, left) in [
+        (message(MessageType::MsgHeartbeat, 2), 2 * word), // a term, and a word of commit behind it
+        (conflict(), 60_000),
+        (snapshot(), 60_000),
+    ] {
+        let mut node = follower();
+        let held = append(1, vec![entry_at(2)]);
+        turn(&mut node, &held);
+        fill(&mut node, left);
+        let mut message = message;
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            node.replica.admit_self(&mut message);
+        }
+        let kind = message.get_msg_type();
+        node.replica.raw.step(message).unwrap();
+        node.replica.process(Moment::START, &mut node.writing).unwrap();
+        let why = node.replica.is_held().flatten().map(Error::kind);
+        assert_eq!(why, Some(ErrorKind::Full), "{kind:?}");
+    }
+}
+
+#[test]
+fn message_that_waits_for_a_file_is_kept_until_it_is_made() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
+    turn(&mut node, &append(0, vec![entry_at(1)]));
+    node.writing.store.preparer.go_late(true);
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
+    for _ in 0..3 {
+        assert!(node.replica.holds_messages());
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    }
+    node.writing.store.preparer.help();
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
 }

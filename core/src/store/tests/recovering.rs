@@ -1,0 +1,95 @@
+//! Recovery of logs that another process writes, or that are damaged before their last segment.
+
+use super::*;
+use crate::store::layout::FOOTER_BYTES;
+use std::io::IoSlice;
+
+/// Learns, while another process writes.
+struct Beside<'a> {
+    learnt: Learnt,
+    write: &'a dyn Fn(),
+}
+
+impl Learn for Beside<'_> {
+    fn learn(&mut self, header: &BlockHeader, body: &[u8]) -> Result<Base, Malformed> {
+        (self.write)();
+        self.learnt.learn(header, body)
+    }
+
+    fn first(&self) -> Index {
+        self.learnt.first()
+    }
+
+    fn commit_to(&mut self, raft: RaftIndex) {
+        self.learnt.commit_to(raft);
+    }
+
+    fn commit(&self) -> RaftIndex {
+        self.learnt.commit()
+    }
+
+    fn anew(&self) -> Box<dyn Learn + '_> {
+        self.learnt.anew()
+    }
+}
+
+/// A viewer read a place before the writer came there, and then a later block, which proves that place durable.
+#[test]
+fn place_that_was_written_meanwhile_is_looked_at_again() {
+    let mut rig = log_of(1);
+    let from = rig.store.end().0;
+    rig.data(2000);
+    rig.sync();
+    let to = rig.store.end().0;
+    rig.data(2000);
+    rig.sync();
+    let name = file_name(1);
+    let block = rig.disk.visible().file(&name).unwrap()[from..to].to_vec();
+    let nothing = vec![0; block.len()];
+    let write = |bytes: &[u8]| {
+        rig.disk.open(&name, true).unwrap().write_at(from as u64, &[IoSlice::new(bytes)]).unwrap();
+    };
+    write(&nothing);
+    let look = |written: &[u8]| {
+        let mut beside = Beside { learnt: Learnt::default(), write: &|| write(written) };
+        survey(&rig.disk, identity(), &mut beside).map(|_| beside.learnt.end)
+    };
+    assert_eq!(look(&nothing).unwrap_err().kind(), ErrorKind::Corrupt, "damage stays damage");
+    assert_eq!(look(&block).unwrap(), rig.end());
+}
+
+/// The one names the file that is damaged, and the other the one that is not there.
+#[test]
+fn damaged_segment_is_told_from_a_missing_one() {
+    let rig = log_of(100);
+    rig.store.preparer.help();
+    let list = rig.store.segments.snapshot();
+    assert!(list.len() > 2);
+    let before = file_name(list.last().unwrap().number - 1);
+    let footer = SEGMENT_BYTES as usize - FOOTER_BYTES;
+    let said = |harm: &dyn Fn(&SimDisk)| {
+        let disk = SimDisk::new(rig.disk.visible());
+        harm(&disk);
+        let error = reopen(&disk).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(&before), "{error}");
+        error.to_string().contains("the file is missing")
+    };
+    assert!(!said(&|disk| {
+        for byte in [footer + 8, 20_000] {
+            assert!(disk.damage(&before, &Damage::FlipBit { bit: byte as u64 * 8 }));
+        }
+    }));
+    assert!(said(&|disk| disk.remove(&before).unwrap()));
+}
+
+/// What the page cache shows after a failed sync may not be on the disk.
+#[test]
+fn unproven_end_is_synced_before_anything_else_happens() {
+    let rig = log_of(1);
+    let disk = SimDisk::new(rig.disk.visible());
+    let mut found = survey(&disk, identity(), &mut Learnt::default()).unwrap();
+    let before = disk.calls(Some(Call::Sync));
+    drop(repair(&disk, &mut found).unwrap());
+    assert_eq!(disk.calls(Some(Call::Sync)), before + 1);
+}
