@@ -346,9 +346,8 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
     let from = wound.made_of.unwrap_or(wound.place.number);
     // What a conflict cut off stands behind the place where a later segment begins.
     let mut upto = RaftIndex(u64::MAX);
-    for file in
-        numbers(damaged)?.into_iter().rev().filter(|n| *n >= from).filter_map(|n| open_file(damaged, n))
-    {
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n >= from)) {
+        let file = file?;
         let mut scanner = file.scanner();
         let mut at = SEGMENT_HEADER_BYTES;
         while at + BLOCK_HEADER_BYTES <= scanner.limit() {

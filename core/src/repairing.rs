@@ -21,7 +21,7 @@ mod terms;
 mod treatment;
 
 use crate::batch::{Malformed, u64_at};
-use crate::cluster::{Cluster, Role, Status};
+use crate::cluster::{Role, Status};
 use crate::diagnosis::{
     Diagnosis, all_behind_goes, committed_by_changes, diagnose, membership_on, newest_state, state_before,
 };
@@ -90,12 +90,13 @@ impl Repairing {
             why = %damaged.why, node = %damaged.cluster.node,
             "the log is damaged; this replica takes no part before it has fetched what is missing from others"
         );
-        damaged.cluster.transport.members(&members.in_log.0.members().cloned().collect::<Vec<_>>());
+        damaged.cluster.transport.members(&members.possible().cloned().collect::<Vec<_>>());
+        let terms = Terms::new(damaged.cluster.election_timeout);
         Ok(Begun::Repairing(Box::new(Self {
             damaged,
             members,
             treatment,
-            terms: Terms::default(),
+            terms,
             disk_term: None,
             greet_at: None,
             out: None,
@@ -177,7 +178,7 @@ impl Repairing {
         now: Moment,
         mail: impl IntoIterator<Item = Envelope>,
     ) -> Result<Option<Opened>> {
-        self.terms.listen(now, self.damaged.cluster.election_timeout * 2);
+        self.terms.listen(now);
         for envelope in mail {
             if let Err(why) = self.receive(envelope, now) {
                 tracing::debug!(why, "dropped a message");
@@ -320,8 +321,7 @@ impl Repairing {
 
     /// The term and vote to go on with, once enough was heard.
     fn learnt_state(&self, now: Moment) -> Option<HardState> {
-        let Cluster { node, election_timeout, .. } = self.damaged.cluster;
-        self.terms.learnt(now, node, election_timeout, || self.other_of_two())
+        self.terms.learnt(now, self.damaged.cluster.node, || self.other_of_two())
     }
 
     /// The state that was learnt, as far as this disk does not bind the replica to more, with what its log says is committed.
@@ -418,8 +418,8 @@ impl Repairing {
             HeadKind::Known if body.len() >= Extent::BYTES => {
                 self.terms.remember(Extent::parse(&body[..Extent::BYTES])?.term);
                 if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode) {
-                    let all: Vec<_> = membership.members().cloned().collect();
                     if self.members.hear_of(from, RaftIndex(u64_at(&body, Extent::BYTES)), membership) {
+                        let all: Vec<_> = self.members.possible().cloned().collect();
                         self.damaged.cluster.transport.members(&all);
                     }
                 }

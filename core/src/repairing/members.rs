@@ -22,7 +22,8 @@ pub(super) struct Members {
     node: NodeId,
     /// The last membership that sound blocks tell of, and the entry that it is of. Empty: no block tells of one.
     pub(super) in_log: (Membership, RaftIndex),
-    /// The newest one that others have told of since, and as of which committed entry.
+    /// The newest one that others have told of, and as of which committed entry. It can be older than that in the log, of
+    /// which the last change need not be committed.
     pub(super) told: Option<(Membership, RaftIndex)>,
     /// Nodes that were heard and are in neither.
     talkers: BTreeSet<NodeId>,
@@ -51,12 +52,21 @@ impl Members {
 
     /// A member as the newest membership that names it has it.
     pub(super) fn get(&self, node: NodeId) -> Option<&Member> {
-        self.newest().0.get(node).or_else(|| self.in_log.0.get(node))
+        let told = || self.told.as_ref().and_then(|(told, _)| told.get(node));
+        self.newest().0.get(node).or_else(|| self.in_log.0.get(node)).or_else(told)
+    }
+
+    /// All that can be members: those of the newest membership, and those that others have told of as long as the log's is newer
+    /// than that. It need not be committed.
+    pub(super) fn possible(&self) -> impl Iterator<Item = &Member> {
+        let newest = &self.newest().0;
+        let told = self.told.iter().flat_map(|(told, _)| told.members());
+        newest.members().chain(told.filter(|member| newest.get(member.node).is_none()))
     }
 
     /// The replicas to ask.
     pub(super) fn others(&self) -> Vec<NodeId> {
-        let members = self.newest().0.members().map(|m| m.node);
+        let members = self.possible().map(|m| m.node);
         let others: BTreeSet<NodeId> = members.chain(self.talkers.iter().copied()).collect();
         others.into_iter().filter(|n| *n != self.node).collect()
     }
@@ -80,12 +90,14 @@ impl Members {
         Ok(())
     }
 
-    /// Another replica has told who belongs to the cluster as of this committed entry. Whether that is news.
+    /// Another replica has told who belongs to the cluster as of this committed entry; one that repairs its log tells as of
+    /// none. Whether that is news.
     pub(super) fn hear_of(&mut self, from: NodeId, at: RaftIndex, membership: Membership) -> bool {
         if self.voters.get(&from).is_none_or(|(before, _)| *before <= at) {
             self.voters.insert(from, (at, voters_of(&membership)));
         }
-        let is_news = at > self.newest().1 && membership.members().next().is_some();
+        let before = self.told.as_ref().map_or(RaftIndex(0), |(_, at)| *at);
+        let is_news = at > before && membership.members().next().is_some();
         if is_news {
             self.told = Some((membership, at));
         }
@@ -98,11 +110,11 @@ impl Members {
         *known = upto.max(*known);
     }
 
-    /// Whether all other members have discarded this entry, by their own word. Each has also told as of which committed entry it
+    /// Whether all that can be members have discarded this entry, by their own word. Each has also told as of which committed entry it
     /// knows which members, so that none is left out; one that repairs its own log tells as of none. Talkers that nobody names
     /// do not count: one that was removed says no more.
     pub(super) fn is_gone_everywhere(&self, entry: RaftIndex) -> bool {
-        let others: Vec<_> = self.newest().0.members().filter(|m| m.node != self.node).collect();
+        let others: Vec<_> = self.possible().filter(|m| m.node != self.node).collect();
         let has_told = |m: &Member| self.voters.get(&m.node).is_some_and(|(at, _)| at.0 > 0);
         let has_not = |m: &&Member| has_told(m) && self.gone.get(&m.node).is_some_and(|upto| *upto >= entry);
         !others.is_empty() && others.iter().all(has_not)

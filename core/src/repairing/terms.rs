@@ -3,8 +3,10 @@
 //!
 //! The hole can have held a hard state block: the last term this replica lived in, and whom it voted for. If a later
 //! one stands in the log it says all. If not, the replica must not vote again in a term in which it may have voted. So
-//! the wound stays open, durably, until enough was heard: a leader that was heard within the last election time-out, and
-//! whatever terms the others are in, use, greet with and remember of this replica, for two election time-outs at least. A
+//! the wound stays open, durably, until enough was heard: a leader that was heard without a pause for two election time-outs,
+//! and whatever terms the others are in, use, greet with and remember of this replica meanwhile. A leader that a majority does
+//! not answer steps down in that time, so one that is heard through it leads a majority without this replica. Time in which
+//! this process stood still counts for nothing: what is read then may have been sent before. A
 //! question before an election tells the term that its candidate is in: one behind it. The highest of these terms is then
 //! written into the hole, with a vote for its leader if that is the leader's term, else for this replica itself: which
 //! refuses everybody else in that term, and is nowhere counted.
@@ -39,8 +41,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// All that others have said of terms.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Terms {
+    election_timeout: Duration,
     /// Until when it listens before it believes to have heard the highest term; from the first turn on.
     listen_until: Option<Moment>,
     /// The highest one. Whatever names a term raises it: a term that is too high takes no promise back.
@@ -57,14 +60,21 @@ pub(super) struct Terms {
 struct Leader {
     term: Term,
     node: NodeId,
+    /// From when on it was heard without a pause of an election time-out.
+    since: Moment,
     /// When it was heard last.
     at: Moment,
 }
 
 impl Terms {
-    /// Listens for so long from the first call on.
-    pub(super) fn listen(&mut self, now: Moment, time: Duration) {
-        self.listen_until.get_or_insert(now.plus(time));
+    pub(super) fn new(election_timeout: Duration) -> Self {
+        let (highest, remembered, own) = (Term(0), Term(0), BTreeSet::new());
+        Self { election_timeout, listen_until: None, highest, leader: None, remembered, own }
+    }
+
+    /// Begins to listen with the first call.
+    pub(super) fn listen(&mut self, now: Moment) {
+        self.listen_until.get_or_insert(now.plus(self.election_timeout * 2));
     }
 
     pub(super) fn listens_until(&self) -> Option<Moment> {
@@ -105,7 +115,11 @@ impl Terms {
         let is_leaders =
             matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
         if is_leaders && self.leader.is_none_or(|leader| leader.term <= term) {
-            self.leader = Some(Leader { term, node: from, at: now });
+            let is_same = |leader: &Leader| {
+                (leader.term, leader.node) == (term, from) && now.since(leader.at) <= self.election_timeout
+            };
+            let since = self.leader.filter(is_same).map_or(now, |leader| leader.since);
+            self.leader = Some(Leader { term, node: from, since, at: now });
         }
         self.name(term);
     }
@@ -115,18 +129,21 @@ impl Terms {
         term < self.leader.map_or(Term(0), |leader| leader.term).max(self.remembered)
     }
 
-    /// The term and vote for `node` to go on with, once enough was heard. A leader that is silent by then may be none any more.
+    /// The term and vote for `node` to go on with, once enough was heard.
     pub(super) fn learnt(
         &self,
         now: Moment,
         node: NodeId,
-        election_timeout: Duration,
         other_of_two: impl FnOnce() -> Option<NodeId>,
     ) -> Option<HardState> {
         if self.listen_until.is_none_or(|until| now < until) {
             return None;
         }
-        let vote = match self.leader.filter(|leader| now.since(leader.at) <= election_timeout) {
+        let leads = |leader: &Leader| {
+            leader.at.since(leader.since) >= self.election_timeout * 2
+                && now.since(leader.at) <= self.election_timeout
+        };
+        let vote = match self.leader.filter(leads) {
             Some(leader) if leader.term == self.highest => leader.node,
             Some(_) => node,
             None => self.own.contains(&other_of_two()?).then_some(node)?,

@@ -86,6 +86,17 @@ fn turned(repairing: &mut Repairing, now: Moment, mail: &[(NodeId, Bytes)]) -> R
     repairing.turn(now, mail.collect::<Vec<_>>())
 }
 
+/// A quarter of the time through which a leader has to be heard.
+const QUARTER: Duration = Duration::from_millis(500);
+
+/// Hears a leader without a pause from `now` on, until the log opens: that takes two election time-outs.
+fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> Opened {
+    for n in 0..4 {
+        assert!(turned(repairing, now.plus(QUARTER * n), std::slice::from_ref(heartbeat)).unwrap().is_none());
+    }
+    turned(repairing, now.plus(QUARTER * 4), std::slice::from_ref(heartbeat)).unwrap().unwrap()
+}
+
 /// The nodes that were sent something of this kind.
 fn sent(repairing: &mut Repairing, wanted: HeadKind) -> Vec<NodeId> {
     let is_wanted = |e: &Envelope| raft_codec::parse_head(&e.head).unwrap().0 == wanted;
@@ -244,8 +255,7 @@ fn each_word_of_a_term_raises_the_term_that_is_learnt() {
         let mut repairing = opened(&disk);
         let mail: Vec<_> = [(LEADER, fifth), heartbeat()].into_iter().chain(word).collect();
         assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
-        let later = Moment::START.plus(Duration::from_secs(60));
-        let opened = turned(&mut repairing, later, &[heartbeat()]).unwrap().unwrap();
+        let opened = led(&mut repairing, Moment::START, &heartbeat());
         let HardState { term, vote, .. } = opened.sequencer.hard_state();
         assert_eq!((term.0, NodeId(vote)), learnt);
     }
@@ -261,7 +271,30 @@ fn leader_that_falls_silent_is_not_believed() {
     let later = Moment::START.plus(Duration::from_secs(60));
     assert!(turned(&mut repairing, later, &[]).unwrap().is_none());
     assert!(turned(&mut repairing, later, &[heartbeat(4)]).unwrap().is_none(), "another led after it");
-    assert!(turned(&mut repairing, later, &[heartbeat(5)]).unwrap().is_some());
+    led(&mut repairing, later, &heartbeat(5));
+}
+
+/// This process was stopped while it listened, and so was a leader that had been deposed meanwhile. Both went on, and that
+/// leader's message was read first: it was believed, and the vote in a later term given again.
+#[test]
+fn leader_is_believed_once_it_was_heard_without_a_pause() {
+    let heartbeat = |(node, term)| raft(node, MessageType::MsgHeartbeat, term);
+    let (last, another, later) = ((LEADER, 5), (THIRD, 5), (LEADER, 6));
+    for (breaks, believed) in [(None, true), (Some(another), false), (Some(later), false)] {
+        let (disk, fifth) = without_state();
+        let mut repairing = opened(&disk);
+        assert!(
+            turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat(last)]).unwrap().is_none()
+        );
+        let woken = Moment::START.plus(Duration::from_secs(60));
+        for n in 0..4 {
+            let mail = [heartbeat(last)].into_iter().chain(breaks.filter(|_| n == 1).map(heartbeat));
+            let mail: Vec<_> = mail.collect();
+            assert!(turned(&mut repairing, woken.plus(QUARTER * n), &mail).unwrap().is_none());
+        }
+        let is_open = turned(&mut repairing, woken.plus(QUARTER * 4), &[heartbeat(last)]).unwrap().is_some();
+        assert_eq!(is_open, believed, "{breaks:?}");
+    }
 }
 
 /// It voted in term 9, and then got entry 5 of term 1 from the leader of term 9. Entry 5 and the hard state behind it are
@@ -282,8 +315,7 @@ fn learnt_state_takes_no_promise_back_that_the_disk_tells_of() {
     let mut repairing = opened(&disk);
     let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
     assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat()]).unwrap().is_none());
-    let later = Moment::START.plus(Duration::from_secs(60));
-    let opened = turned(&mut repairing, later, &[heartbeat()]).unwrap().unwrap();
+    let opened = led(&mut repairing, Moment::START, &heartbeat());
     let HardState { term, vote, .. } = opened.sequencer.hard_state();
     assert_eq!((term, vote), (Term(9), THIRD.0));
 }
@@ -306,9 +338,7 @@ fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
     hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= RaftIndex(6));
     let mut repairing = opened(&disk);
     let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
-    assert!(turned(&mut repairing, Moment::START, &[heartbeat()]).unwrap().is_none());
-    let later = Moment::START.plus(Duration::from_secs(60));
-    let opened = turned(&mut repairing, later, &[heartbeat()]).unwrap().unwrap();
+    let opened = led(&mut repairing, Moment::START, &heartbeat());
     assert!(opened.sequencer.changes_in_doubt() <= 1, "{}", opened.sequencer.changes_in_doubt());
     assert_eq!(opened.sequencer.membership_at_end().members().count(), 3);
 }
@@ -396,6 +426,28 @@ fn deposed_leader_does_not_end_a_repair() {
         assert!(turned(&mut repairing, Moment::START, &[(LEADER, removed(9, least))]).unwrap().is_none());
         assert_eq!(repairing.status().role, Role::Removed);
     }
+}
+
+/// A removal that only this replica had was taken for committed: the one that it removed was not asked, and "all others have
+/// discarded it" ended the repair.
+#[test]
+fn one_whose_removal_is_not_committed_is_asked_too() {
+    let disk = disk_of(3, |node| {
+        let change = raft_codec::conf_change(&[Change::Remove(THIRD)], &voters(&[LEADER, ME]));
+        let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![Entry { data, ..change_at(6, 1) }, entry_at(7)]));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    let mut repairing = opened(&disk);
+    assert_eq!(repairing.members.others(), [LEADER]);
+    let (now, gone, members) = (Moment::START, || encode_gone(RaftIndex(9)), [LEADER, ME, THIRD]);
+    assert!(
+        turned(&mut repairing, now, &[(LEADER, known(4, &members)), (LEADER, gone())]).unwrap().is_none()
+    );
+    assert_eq!(repairing.members.others(), [LEADER, THIRD]);
+    assert!(turned(&mut repairing, now, &[(THIRD, known(4, &members))]).unwrap().is_none());
+    assert_lost(turned(&mut repairing, now, &[(THIRD, gone())]));
 }
 
 /// The other one of two voters was about to be removed, and need not have heard of it: it cannot lead without this replica,
