@@ -2,7 +2,9 @@
 //! a majority is sound.
 //!
 //! What is damaged is proven durable by a sound block behind it: else recovery takes it for a torn write, and the replica has
-//! lost what it acknowledged. An opening is damaged only where an older segment tells what it said.
+//! lost what it acknowledged. An opening is damaged only where an older segment tells what it said. Hard states are damaged
+//! only where what is left tells of each committed command that it is: files go once a durable block says that their discard is
+//! committed, and without that word they count as lost, which a replica refuses to repair if they were its oldest.
 //!
 //! Must not know: who else has what is lost, what a replica does about it.
 
@@ -29,10 +31,10 @@ pub(super) struct Harm {
 
 /// Harm of this kind to the newest files, if they allow it.
 pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
-    let mut begun = begun(image);
-    let last = begun.next()?;
+    let mut segments = begun(image);
+    let last = segments.next()?;
     // One that begins where the newest does, or behind it, was cut off.
-    let before = begun.find(|segment| segment.base().0 < last.base().0);
+    let before = segments.find(|segment| segment.base().0 < last.base().0);
     let mut older = Vec::new();
     let hurt: Vec<&Block> = match kind {
         Fault::DamagedState => {
@@ -65,8 +67,17 @@ pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
         _ => return None,
     };
     let is_hurt = |b: &Block| hurt.iter().any(|h| h.at == b.at);
-    let newest = last.blocks.iter().filter_map(|b| b.state).max();
-    let left = last.blocks.iter().filter(|b| !is_hurt(b)).filter_map(|b| b.state).max();
+    let states = || last.blocks.iter().filter_map(|b| b.state.map(|state| (state, is_hurt(b))));
+    let newest = states().map(|(state, _)| (state.term, state.vote)).max();
+    let left = states().filter(|(_, hurt)| !hurt).map(|(state, _)| (state.term, state.vote)).max();
+    let committed = states().map(|(state, _)| state.commit).max().unwrap_or_default();
+    let known = states().filter(|(_, hurt)| !hurt).map(|(state, _)| state.commit).max().unwrap_or_default();
+    let forgets = |b: &Block| {
+        b.header.kind == Kind::Command && b.header.raft_index > known && b.header.raft_index <= committed
+    };
+    if kind == Fault::DamagedState && begun(image).any(|segment| segment.blocks.iter().any(forgets)) {
+        return None;
+    }
     let begins_behind = hurt.iter().any(|b| b.header.kind == Kind::Opening).then(|| last.base());
     let bits: Vec<_> = older.into_iter().chain(hurt.iter().map(|b| last.bit(b, rng))).collect();
     (!bits.is_empty()).then_some(Harm { kind, bits, loses_state: left < newest, begins_behind })
@@ -89,8 +100,8 @@ pub(super) struct Segment {
 pub(super) struct Block {
     pub(super) at: usize,
     pub(super) header: BlockHeader,
-    /// The term and the vote that it tells of.
-    state: Option<(Term, u64)>,
+    /// What it says of term, vote and commit.
+    state: Option<HardState>,
 }
 
 impl Segment {
@@ -109,7 +120,7 @@ impl Segment {
                 Kind::HardState => HardState::parse(body).ok(),
                 _ => None,
             };
-            blocks.push(Block { at, header, state: state.map(|state| (state.term, state.vote)) });
+            blocks.push(Block { at, header, state });
             at += header.stride();
         }
         let has_begun = blocks.first().is_some_and(|b| b.header.kind == Kind::Opening);
