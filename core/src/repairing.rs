@@ -417,11 +417,11 @@ impl Repairing {
             }
             HeadKind::Known if body.len() >= Extent::BYTES => {
                 self.terms.remember(Extent::parse(&body[..Extent::BYTES])?.term);
-                if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode) {
-                    if self.members.hear_of(from, RaftIndex(u64_at(&body, Extent::BYTES)), membership) {
-                        let all: Vec<_> = self.members.possible().cloned().collect();
-                        self.damaged.cluster.transport.members(&all);
-                    }
+                if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode)
+                    && self.members.hear_of(from, RaftIndex(u64_at(&body, Extent::BYTES)), membership)
+                {
+                    let all: Vec<_> = self.members.possible().cloned().collect();
+                    self.damaged.cluster.transport.members(&all);
                 }
             }
             HeadKind::Removed => self.told_removed(from, &body)?,
