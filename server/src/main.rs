@@ -30,10 +30,6 @@ use std::io::Write;
 use std::process::ExitCode;
 use ui::Ui;
 
-/// Gives memory back that clients let go, within seconds.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 fn main() -> ExitCode {
     let json = std::env::args_os().any(|arg| arg == "--json");
     let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
