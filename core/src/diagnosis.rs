@@ -52,10 +52,9 @@ pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
         let why = damaged.why.clone();
         let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
         let Some((number, at)) = place else { return Err(why) };
-        let Some(opened) = open_file(damaged, number)? else {
-            let is_mended = at < SEGMENT_HEADER_BYTES as u64
-                && mend_header(&*damaged.disk, damaged.identity.log, number).is_ok();
-            if !is_mended {
+        let Some(opened) = find_file(damaged, number)? else {
+            let is_in_header = at < SEGMENT_HEADER_BYTES as u64;
+            if !is_in_header || !is_header_mended(damaged, number)? {
                 restore(damaged, number)?;
             }
             match damaged.open_again()? {
@@ -121,11 +120,11 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
     };
     let all = numbers(damaged)?;
     let behind = alive_behind(damaged, number)?;
-    let begun = behind.iter().find_map(|(file, base)| base.map(|base| (file.header, base)));
+    let begun = behind.iter().find_map(|(header, base)| base.map(|base| (*header, base)));
     let Some((SegmentHeader { number: next, bytes: next_bytes, .. }, begins)) = begun else {
         let mut none_begun = true;
-        for (file, _) in &behind {
-            none_begun &= file.scanner().later(SEGMENT_HEADER_BYTES)?.end == 0;
+        for file in open_files(damaged, behind.iter().map(|(header, _)| header.number)) {
+            none_begun &= file?.scanner().later(SEGMENT_HEADER_BYTES)?.end == 0;
         }
         return refuse(match none_begun {
             true => "no segment follows it, so nothing tells what this replica acknowledged and voted there",
@@ -142,7 +141,7 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
     if is_there && !make_whole(disk, log, number, one)? {
         return refuse("nothing tells what stood there");
     }
-    let begins = open_file(damaged, number)?.is_some_and(|file| base_of(&file).is_some());
+    let begins = find_file(damaged, number)?.is_some_and(|file| base_of(&file).is_some());
     // Of one without a footer nothing tells how much of it is missing.
     let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
     if !is_there || missing > 1 && !begins {
@@ -189,8 +188,9 @@ fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
 }
 
 /// The files behind `number` that open, in order, and where they begin, if their opening or their footer is sound. Without
-/// those that are dead: a conflict cut them off, so a later one begins where they do, or before.
-fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Option<Base>)>> {
+/// those that are dead: a conflict cut them off, so a later one begins where they do, or before. None stays open: there can be
+/// more than a process may have.
+fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(SegmentHeader, Option<Base>)>> {
     let mut alive = Vec::new();
     let mut next: Option<Base> = None;
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
@@ -200,7 +200,7 @@ fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(files::Opened, Op
             continue;
         }
         next = base.or(next);
-        alive.push((file, base));
+        alive.push((file.header, base));
     }
     alive.reverse();
     Ok(alive)
@@ -215,8 +215,7 @@ pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[Blo
     if !wound.is_founded(committed) {
         return Ok(false);
     }
-    for (file, base) in alive_behind(damaged, wound.place.number)? {
-        let SegmentHeader { number, id, bytes, .. } = file.header;
+    for (SegmentHeader { number, id, bytes, .. }, base) in alive_behind(damaged, wound.place.number)? {
         let goes = match base {
             Some(base) => wound.goes_with(base, committed),
             None => examine(damaged, &Place { number, id, bytes, base: None, end: None })?.is_none(),
@@ -267,16 +266,35 @@ fn unlearnt(damaged: &Damaged) -> Sequencer {
     Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options)
 }
 
-/// A segment file whose fixed parts are sound, if it is there and they are. One that could not be read says nothing of
-/// the log, and may well be the one that tells most.
+/// Mends a segment's header, if the file is there and enough is left that tells what stood there.
+///
+/// # Errors
+/// `Io`: whether it is mended is not known.
+fn is_header_mended(damaged: &Damaged, number: u64) -> Result<bool> {
+    if !numbers(damaged)?.contains(&number) {
+        return Ok(false);
+    }
+    match mend_header(&*damaged.disk, damaged.identity.log, number) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(false),
+        mended => mended.map(|()| true),
+    }
+}
+
+/// A segment file whose fixed parts are sound, if it is there and they are.
+///
+/// # Errors
+/// As [`open_file`].
+fn find_file(damaged: &Damaged, number: u64) -> Result<Option<files::Opened>> {
+    if numbers(damaged)?.contains(&number) { open_file(damaged, number) } else { Ok(None) }
+}
+
+/// The segment file of this number, if its fixed parts are sound. One that could not be read says nothing of the log, and may
+/// well be the one that tells most.
 ///
 /// # Errors
 /// `Io`; `Unsupported`: a newer version wrote it.
 fn open_file(damaged: &Damaged, number: u64) -> Result<Option<files::Opened>> {
     let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
-    if !numbers(damaged)?.contains(&number) {
-        return Ok(None);
-    }
     match files.open(number, false) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Ok(None),
         opened => opened,
@@ -308,7 +326,7 @@ fn base_of(file: &files::Opened) -> Option<Base> {
 pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Sequencer>> {
     let number = if wound.is_opening() { wound.made_of } else { Some(wound.place.number) };
     let Some(number) = number else { return Ok(None) };
-    let Some(holding) = open_file(damaged, number)? else { return Ok(None) };
+    let Some(holding) = find_file(damaged, number)? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let to = RaftIndex(wound.first().0 - 1);
     Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
@@ -355,7 +373,9 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
             changes.extend(header.as_ref().and_then(change).filter(|raft| *raft <= upto));
             at += BLOCK_HEADER_BYTES;
         }
-        upto = base_of(&file).map_or(upto, |base| base.raft.min(upto));
+        let is_lost = file.header.number == wound.place.number && wound.is_opening();
+        let base = base_of(&file).map(|base| base.raft).or(is_lost.then(|| RaftIndex(wound.first().0 - 1)));
+        upto = base.map_or(upto, |base| base.min(upto));
     }
     Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
 }

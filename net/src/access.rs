@@ -434,7 +434,7 @@ where
                 }
                 let audit = Audit::of(&request, None);
                 let answering = self.inner.call(request);
-                Box::pin(async move { answering.await.inspect(|response| tell(audit.as_ref(), response)) })
+                Box::pin(async move { answering.await.inspect(|response| tell(audit, response)) })
             }
             Ok(Way::Tokenless) => {
                 request.extensions_mut().insert(Tokenless);
@@ -446,7 +446,7 @@ where
                 let audit = Audit::of(&request, Some(&call.by().token));
                 let answering = self.inner.call(request);
                 Box::pin(async move {
-                    let response = answering.await.inspect(|response| tell(audit.as_ref(), response))?;
+                    let response = answering.await.inspect(|response| tell(audit, response))?;
                     Ok(response.map(|body| call.answer(body)))
                 })
             }
@@ -460,7 +460,7 @@ where
     }
 }
 
-fn tell(audit: Option<&Audit>, response: &Response<Body>) {
+fn tell(audit: Option<Audit>, response: &Response<Body>) {
     if let Some(audit) = audit {
         audit.answered(response);
     }

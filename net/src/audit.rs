@@ -1,8 +1,9 @@
 //! Audit: calls that take a token of the role `admin` are logged, with where they came from, by whose token, and how
 //! they ended.
 //!
-//! Invariant: a call is logged once it is answered, whatever the answer; one that was not let in is counted among the
-//! refusals and not logged, since anybody can make any number of them.
+//! Invariant: a call that was let in is logged once: when it is answered, or when it is given up before, by its caller or by
+//! a server that ends. What it asked for can have been done all the same. One that was not let in is counted among the refusals and not logged, since anybody can make
+//! any number of them.
 //!
 //! Must not know: what a method does.
 
@@ -19,6 +20,7 @@ pub(crate) struct Audit {
     remote: Option<SocketAddr>,
     /// The first digits of the token's digest, as the file of tokens has it.
     token: Option<String>,
+    is_answered: bool,
 }
 
 impl Audit {
@@ -30,25 +32,33 @@ impl Audit {
         let (method, _) = METHODS.iter().find(is_it)?;
         let remote = request.extensions().get::<Arrival>().map(Arrival::remote);
         let digits = |digest: &[u8]| digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Some(Self { method, remote, token: token.map(digits) })
+        Some(Self { method, remote, token: token.map(digits), is_answered: false })
     }
 
-    /// Logs how it was answered. A stream was answered when it has begun.
-    pub(crate) fn answered<T>(&self, response: &Response<T>) {
+    /// Logs how it was answered: a stream was answered when it has begun.
+    pub(crate) fn answered<T>(mut self, response: &Response<T>) {
+        self.is_answered = true;
+        let failed = Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok);
+        match failed {
+            None => self.tell("an administrative call", None),
+            Some(status) => self.tell("an administrative call failed", Some(status.message())),
+        }
+    }
+
+    fn tell(&self, what: &str, error: Option<&str>) {
         let method = self.method.rsplit('/').next().unwrap_or(self.method);
         let remote = self.remote.map(tracing::field::display);
-        let token = self.token.as_deref();
-        match Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok) {
-            None => tracing::info!(method, remote, token, "an administrative call"),
-            Some(status) => {
-                tracing::info!(
-                    method,
-                    remote,
-                    token,
-                    error = status.message(),
-                    "an administrative call failed"
-                );
-            }
+        tracing::info!(method, remote, token = self.token.as_deref(), error, "{what}");
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.tell(
+                "an administrative call was given up before its answer, and can have been carried out",
+                None,
+            );
         }
     }
 }

@@ -114,11 +114,8 @@ pub(crate) fn set_aside(disk: &dyn Disk, number: u64) -> Result<()> {
     };
     // One that is aside was there first: what stands in its place was made by a repair.
     let is_aside = found(disk.open(&aside, false).map(drop))?;
-    found(if is_aside {
-        disk.remove(&name)
-    } else {
-        disk.rename(&name, &aside).and_then(|()| disk.sync_dir())
-    })?;
+    found(if is_aside { disk.remove(&name) } else { disk.rename(&name, &aside) })?;
+    found(disk.sync_dir())?; // also of one that was moved by a program that was killed before it came here
     Ok(())
 }
 

@@ -118,34 +118,42 @@ fn file_with_sound_blocks_stays_until_the_log_opens() {
 fn call_that_fails_once_condemns_no_replica() {
     let (mut trio, victim) = Trio::with_one_stopped(100, 4000);
     let names = trio.segments(victim);
-    let mut harmed = trio.disk(victim).visible();
-    assert!(harmed.damage(&names[names.len() - 1], &flip(5000)));
-    assert!(harmed.damage(&names[1], &flip(SEGMENT_HEADER_BYTES + 70)));
+    let image = trio.disk(victim).visible();
     trio.network.disconnect(NodeId(victim));
-    for call in [Call::Open, Call::Read, Call::Len, Call::List] {
-        let mut failed = 0;
-        for nth in 1.. {
-            let disk = SimDisk::new(harmed.clone());
-            disk.plan(Fault {
-                call: Some(call),
-                nth,
-                lasting: false,
-                trouble: Trouble::Eio(Landed::Nothing),
-            });
-            trio.disks[victim as usize - 1] = disk.clone();
-            if let Err(error) = trio.open(victim, Bootstrap::Existing, NO_SCRUB) {
-                assert_eq!(error.kind(), ErrorKind::Io, "{call:?} {nth}: {error}");
-                failed += 1;
-                disk.heal();
-                trio.start(victim, NO_SCRUB);
-            }
-            assert_eq!(trio.log(victim).status().role, Role::Repairing, "{call:?} {nth}");
-            trio.stop(victim);
-            if disk.faults_fired() == 0 {
-                break;
-            }
+    let (last, second, header) = ((names.len() - 1, 5000), (1, SEGMENT_HEADER_BYTES + 70), (2, 41));
+    for (places, is_repairing, calls) in [
+        (vec![last, second], true, vec![Call::Open, Call::Read, Call::Len, Call::List]),
+        // It needs nobody.
+        (vec![header], false, vec![Call::Open, Call::Read, Call::Len, Call::List, Call::Write, Call::Sync]),
+    ] {
+        let mut harmed = image.clone();
+        for (n, offset) in &places {
+            assert!(harmed.damage(&names[*n], &flip(*offset)));
         }
-        assert!(failed > 0, "{call:?}");
+        for call in calls {
+            let mut failed = 0;
+            for nth in 1.. {
+                let disk = SimDisk::new(harmed.clone());
+                let trouble = Trouble::Eio(Landed::Nothing);
+                disk.plan(Fault { call: Some(call), nth, lasting: false, trouble });
+                trio.disks[victim as usize - 1] = disk.clone();
+                let opened = trio.open(victim, Bootstrap::Existing, NO_SCRUB);
+                let fired = disk.faults_fired() > 0;
+                disk.heal();
+                if let Err(error) = opened {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{call:?} {nth}: {error}");
+                    failed += 1;
+                    trio.start(victim, NO_SCRUB);
+                }
+                let role = trio.log(victim).status().role;
+                assert_eq!(role == Role::Repairing, is_repairing, "{call:?} {nth}: {role:?}");
+                drop(trio.logs[victim as usize - 1].take());
+                if !fired {
+                    break;
+                }
+            }
+            assert!(failed > 0, "no {call:?} of {places:?} failed");
+        }
     }
 }
 

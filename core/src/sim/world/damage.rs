@@ -164,10 +164,10 @@ impl World {
         }
     }
 
-    /// Whether no replica that runs has this entry: it was discarded, or never came to one that is new.
+    /// Whether no replica that runs has this entry: it was discarded. One that is new and empty has had none.
     fn has_nobody(&self, entry: RaftIndex) -> bool {
         let mut glances = self.hosts.values().filter_map(|h| h.machine.as_ref()).map(Machine::glance);
-        glances.all(|g| !(g.base_raft < entry && entry <= g.last_raft))
+        glances.all(|g| g.base_raft >= entry || g.last_raft == RaftIndex(0))
     }
 
     /// A replica whose file was damaged takes part: repaired, or without having noticed; then it is replaced.
