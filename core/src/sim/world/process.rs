@@ -200,7 +200,11 @@ impl World {
                 glance.is_some_and(|o| o.term == g.term && o.leader == Some(node))
             })
         });
+        // A log that is closed gives up what no majority can be seen to commit: the others need the time to answer again.
+        let (now, answers) = (self.now(), self.plan.heartbeat * 4);
+        let reached = self.watch.untroubled_since().is_some_and(|since| now.since(since) >= answers);
         follow
+            && reached
             && self.leader() == Some(node)
             && voters.contains(&node)
             && voters.iter().all(|n| sound(self, n))

@@ -47,6 +47,11 @@ impl Watch {
     pub(in crate::sim) fn told(&mut self) {
         self.earlier.clear();
     }
+
+    /// Since when nothing was seen to keep replicas apart; None: something does.
+    pub(super) fn untroubled_since(&self) -> Option<Moment> {
+        self.network.filter(|(signature, _)| *signature == 0).map(|(_, since)| since)
+    }
 }
 
 impl World {
