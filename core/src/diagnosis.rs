@@ -362,7 +362,7 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
     let change = |h: &BlockHeader| (h.kind == Kind::Configuration).then_some(h.raft_index);
     let mut changes: BTreeSet<RaftIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
     let from = wound.made_of.unwrap_or(wound.place.number);
-    // What a conflict cut off stands behind the place where a later segment begins.
+    // Entries that a conflict cut off stand behind the place where a later segment begins.
     let mut upto = RaftIndex(u64::MAX);
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n >= from)) {
         let file = file?;

@@ -646,9 +646,10 @@ impl Log {
     }
 
     /// Ends appending through all clones: what was submitted is still written, the tail is proven, the threads
-    /// end, the lock is let go. A leader of a cluster still commits it as long as a majority answers. It gives up when nothing
-    /// was committed for two election time-outs: what was ordered is `Unavailable` then, and what was not is `Closed`. Blocks for that, except in a callback on a thread of the log: there all of it
-    /// happens after the callback. Readers go on. Closing again only waits for the same.
+    /// end, the lock is let go. A leader of a cluster still commits it as long as a majority answers. It gives up when no
+    /// majority was heard for three heartbeats, or nothing was committed for two election time-outs: what was ordered is
+    /// `Unavailable` then, and what was not is `Closed`. Blocks for that, except in a callback on a thread of the log: there all of
+    /// it happens after the callback. Readers go on. Closing again only waits for the same.
     ///
     /// # Errors
     /// `Poisoned` when a write or sync had failed: some appends have an unknown outcome. `Forked`.

@@ -10,8 +10,8 @@
 //!
 //! Recovery alone decides what is damage; [`diagnose`] finds out what is missing there.
 //!
-//! What others say of terms, and what a replica does that has lost its own: [`terms`]. Damage in entries that were never
-//! committed: [`superseded`]. Whom it asks: [`members`]. A repair of one place: [`treatment`].
+//! [`terms`]: the term and vote of a replica that has lost its own. [`superseded`]: damage in entries that were never committed.
+//! [`members`]: the replicas to ask. [`treatment`]: the repair of one place.
 //!
 //! Must not know: threads, raft's state.
 

@@ -98,6 +98,14 @@ fn without_faults_nothing_is_lost_and_nobody_waits() {
     }
 }
 
+/// A leader was closed 30 ms after a partition, before any other replica could answer it. It gives up what it cannot see a
+/// majority commit, as it says; the judge took it for a leader whose majority answers.
+#[test]
+fn seed_2446_closes_a_leader_that_nobody_has_answered_yet() {
+    let report = run(2446);
+    assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+}
+
 /// The story that `make sim SEED=n` tells is that of the very run.
 #[test]
 fn telling_changes_nothing() {

@@ -1,6 +1,6 @@
 //! Tail: waiting where the log ends, and whether what came then came just now.
 //!
-//! What was written a moment ago is in memory, and is read at once, on a thread of the runtime. A client that takes nothing
+//! A record that was written a moment ago is in memory, and is read at once, on a thread of the runtime. A client that takes nothing
 //! keeps its answer from being polled: when that goes on, what lies behind the old end may be anywhere on the disk.
 //!
 //! Must not know: what is read.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A moment.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What comes next in the log came at this time, or later.
+/// The next records of the log came at this time, or later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CameAt(Instant);
 
@@ -23,7 +23,7 @@ impl CameAt {
         Self(Instant::now())
     }
 
-    /// What comes next was written a moment ago.
+    /// Whether the next records were written a moment ago.
     pub(crate) fn is_new(self) -> bool {
         self.0.elapsed() < MOMENT
     }

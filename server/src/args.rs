@@ -51,7 +51,7 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 
-    /// What is logged to standard error, unless -v or -q says so: off, error, warn, info, debug, trace [default: info for
+    /// The level from which on events are logged to standard error, unless -v or -q says it: off, error, warn, info, debug, trace [default: info for
     /// serve and follow, which run for long; else warn]
     #[arg(long, global = true, env = "CHIPLOG_LOG", value_name = "LEVEL")]
     pub(crate) log: Option<LevelFilter>,
@@ -71,7 +71,7 @@ pub(crate) fn command() -> clap::Command {
     with_tables(Cli::command()).mut_subcommands(with_tables)
 }
 
-/// What a program says itself of its work, where that is logged: a target of tracing that is shown at every level.
+/// The program's own words about its work, where they are logged: a target of tracing that is shown at every level.
 pub(crate) const SAID: &str = "chiplog::said";
 
 /// Sends what the library notices to standard error. A service says more of its own accord than a command that ends soon.

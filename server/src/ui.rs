@@ -14,7 +14,7 @@ pub(crate) struct Ui {
     pub(crate) json: bool,
     /// No progress, no summaries.
     pub(crate) quiet: bool,
-    /// What is said goes where all else is logged, in the same form: a service's output is read as one log.
+    /// Words about the work are logged like all other events: a service's output is read as one log.
     pub(crate) logs: bool,
 }
 

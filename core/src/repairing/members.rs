@@ -16,7 +16,7 @@ use crate::store::wound::Spare;
 use crate::types::{DirectoryId, NodeId, RaftIndex};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of the members.
+/// The members, as far as this replica knows them.
 #[derive(Debug)]
 pub(super) struct Members {
     node: NodeId,

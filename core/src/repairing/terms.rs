@@ -160,7 +160,7 @@ pub(super) fn binding(own: HardState, learnt: HardState, node: NodeId) -> HardSt
     if holds { HardState { term: own.term, vote, ..learnt } } else { learnt }
 }
 
-/// An opening block with another hard state. What the opening knows committed stays so.
+/// An opening block with another hard state. Its commit index does not go down.
 pub(super) fn with_state((header, body): Spare, state: Option<HardState>) -> Result<Spare, Malformed> {
     let Some(state) = state else { return Ok((header, body)) };
     let mut opening = Opening::parse(&body.concat())?;

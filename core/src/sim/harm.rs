@@ -1,8 +1,8 @@
 //! Harm: where the newest files of a replica that is down can be damaged so that a log is specified to survive it, as long as
 //! a majority is sound.
 //!
-//! What is damaged is proven durable by a sound block behind it: else recovery takes it for a torn write, and the replica has
-//! lost what it acknowledged. An opening is damaged only where an older segment tells what it said. Hard states are damaged
+//! A block is damaged only if a sound block behind it proves that it was durable. Otherwise recovery would take it for a torn
+//! write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an older segment tells what it said. Hard states are damaged
 //! only where what is left tells of each committed command that it is: files go once a durable block says that their discard is
 //! committed, and without that word they count as lost, which a replica refuses to repair if they were its oldest.
 //!
@@ -100,7 +100,7 @@ pub(super) struct Segment {
 pub(super) struct Block {
     pub(super) at: usize,
     pub(super) header: BlockHeader,
-    /// What it says of term, vote and commit.
+    /// Its term, vote and commit index, if it tells of them.
     state: Option<HardState>,
 }
 

@@ -198,7 +198,7 @@ fn built(name: &str) -> Option<Program> {
     }
 }
 
-/// What gRPC's clients in Go and Java call an answer that did not come in time.
+/// Names that gRPC's clients in Go and Java give to an answer that did not come in time.
 const LATE: [&str; 2] = ["DEADLINE_EXCEEDED", "DeadlineExceeded"];
 
 fn leaves_liars(name: &str) {

@@ -225,7 +225,7 @@ fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
     assert_eq!(posted(&mut node), [3]);
 }
 
-/// What a replica discarded it says at once, as often as it answers.
+/// A replica that is asked for discarded entries says so in each answer.
 #[test]
 fn discarded_entries_are_said_to_be_gone() {
     let mut node = joining();

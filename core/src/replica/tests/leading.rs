@@ -331,7 +331,7 @@ fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
     assert!(next.contains(&format!("an earlier change is not in force: {waits}")), "{next}");
 }
 
-/// What it took may not be on its disk: it would count for what it does not have.
+/// Its entries need not be on its disk yet, and its vote for itself would count as if they were.
 #[test]
 fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
     let mut node = voter_of(3);
@@ -344,7 +344,7 @@ fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
     assert_eq!(node.replica.role(), Role::Follower);
 }
 
-/// Nobody else would remember it should its disk be set back.
+/// If its disk is set back, only its followers can tell that entries are missing.
 #[test]
 fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
     let mut node = leader_of(2);

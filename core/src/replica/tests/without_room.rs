@@ -178,7 +178,7 @@ fn deposed_leader_needs_no_room() {
     assert!(!node.replica.is_short(), "no room is looked for");
 }
 
-/// What raft has by itself, a term, or entries in the place of others, is written only where there is room for all of it.
+/// A term, or entries that take the place of others, are written only if there is room for all of them.
 #[test]
 fn ready_without_room_is_not_taken() {
     let conflict = || {

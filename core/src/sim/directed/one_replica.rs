@@ -138,8 +138,8 @@ fn change_at(index: u64, term: u64) -> Entry {
     change
 }
 
-/// A barrier was answered for a place before the jump, and waits for this replica to be there. What the replica shows
-/// right after the jump was never a state of the log.
+/// A barrier was answered for a place before the jump, and waits for this replica to be there. The state that
+/// the replica shows right after the jump was never a state of the log.
 pub(super) fn barrier_is_asked_again_after_a_jump() -> Check {
     let mut follower = Follower::new()?;
     follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
@@ -218,7 +218,7 @@ pub(super) fn committed_entries_alone_are_lent_as_committed() -> Check {
 }
 
 /// It has voted in term 9, and got entries of that term. Then entry 5 and the hard state behind it are damaged, and it hears
-/// only of a leader of term 1 while its log is repaired. What its disk still tells of term 9 binds it.
+/// only of a leader of term 1 while its log is repaired. The vote of term 9, of which its disk still tells, binds it.
 pub(super) fn vote_that_the_disk_tells_of_is_not_given_again() -> Check {
     let disk = SimDisk::default();
     let mut follower = Follower::on(&disk)?;

@@ -18,7 +18,7 @@ const NEWEST: usize = 4;
 /// The bytes of a file in which a bit turns over: in its header.
 const BEGINNING: u64 = 64;
 
-/// What can be damaged, each about as often.
+/// Kinds of damage, each about as often.
 const KINDS: [Fault; 7] = [
     Fault::Damage,
     Fault::Damage,
@@ -38,7 +38,7 @@ impl World {
         let all_run = self.all_run();
         let back = self.nemesis.rng.between(100, 2_000);
         self.cut_power(node, Duration::from_millis(back))?;
-        // What is left after the power cut.
+        // The files that the power cut left.
         let Some(host) = self.hosts.get(&node) else { return Ok(()) };
         let image = host.disk.visible();
         let cut = harm::find(&image, Fault::DamagedCut, &mut self.nemesis.rng);
