@@ -57,13 +57,15 @@ pub(crate) enum Resource {
     Streams,
     /// Turns to read the disk or to unpack. Taken by [`in_turn`](crate::turn::in_turn) alone.
     Turns,
+    /// Places for work that is paced. Taken by [`paced`](crate::turn::paced) alone.
+    Paced,
     /// Connections on which a token is shown.
     Connections,
     /// Calls that need no token, where there are tokens.
     Tokenless,
 }
 
-pub(crate) const RESOURCES: usize = 6;
+pub(crate) const RESOURCES: usize = 7;
 
 /// The accounts of a payer, the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,6 +102,7 @@ impl BudgetLimits {
             of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
             // A turn ends by itself and soon: one client never needs to leave more than half of them unused.
             [turns(), turns_of_one, turns_of_one, turns()],
+            of(paced(), paced()),
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
             [usize::MAX, tokenless_of_address, usize::MAX, tokenless],
         ]
@@ -117,6 +118,12 @@ impl BudgetLimits {
 pub fn turns() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     (2 * processors).clamp(4, 64)
+}
+
+/// Unpackings of appended batches that go on, or rest, at a time. Each rests for as long as it works: together they take half of
+/// the processors' time at most.
+fn paced() -> usize {
+    turns() / 2
 }
 
 /// The memory that messages and answers may take, and the streams there may be. Shared by its clones.

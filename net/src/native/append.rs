@@ -6,7 +6,7 @@
 //! Invariants:
 //! - Responses come in the order of the requests, one for each.
 //! - Nothing is read while `bytes` or the number of those under way is at its bound, or a batch waits for room.
-//! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time.
+//! - A large batch is unpacked, where that is needed, on a thread of its own; few of them at a time, with rests.
 //! - However fast requests come, the other tasks of the thread have their turn: each request, and each [`STEP_BYTES`] of it,
 //!   takes from the task's budget.
 //! - A batch under way and an answer that is ready each hold at least one piece of the request budget.
@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::proto::v1::append_response::Result as Outcome;
 use crate::proto::v1::{AppendRequest, AppendResponse, Appended, Durability, Refused};
 use crate::status::leaves_unknown;
-use crate::turn::in_turn;
+use crate::turn::paced;
 use chiplog::{Batch, Codec, Error, ErrorKind, Log, Ticket};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -79,7 +79,7 @@ enum Pending {
 /// back the request's share.
 async fn measured(payer: &Arc<Payer>, mut batch: Batch, unpacked: usize) -> chiplog::Result<Batch> {
     let bytes = batch.as_bytes().len() + unpacked;
-    let measuring = in_turn(payer, bytes, move || batch.measure().map(|()| batch));
+    let measuring = paced(payer, bytes, move || batch.measure().map(|()| batch));
     let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
     measuring.await.map_err(gone)?
 }
