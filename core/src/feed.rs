@@ -106,6 +106,9 @@ enum Found {
 }
 
 impl Feed {
+    /// The most entries that a feed gives at a time.
+    pub const ENTRIES_MAX: usize = BLOCKS_MAX;
+
     /// A feed of the log `log` that begins at `from`.
     ///
     /// # Errors
@@ -373,7 +376,7 @@ impl Feed {
         let committed = self.committed();
         let mut entries = Vec::new();
         let mut bytes = 0;
-        while next <= committed && entries.len() < BLOCKS_MAX {
+        while next <= committed && entries.len() < Self::ENTRIES_MAX {
             let found = match self.find(next) {
                 Ok(Found::Block(found)) => found,
                 Ok(Found::Gone) => break,

@@ -33,8 +33,6 @@ const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 const RESPONSE_HEAD_BYTES: usize = 256;
 /// Bytes of a block's header in a response, and of the fields around the block.
 const BLOCK_HEAD_BYTES: usize = 64 + 16;
-/// A feed gives at most so many blocks at a time.
-const BLOCKS_MAX: usize = 4096;
 /// At the tail so much is asked for at least: small blocks that came together go out together.
 const TAIL_BYTES: usize = 64 << 10;
 /// While much is sent, the source looks so often whether it is kept up to date itself.
@@ -211,7 +209,7 @@ impl Feeding {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
             loop {
-                let mut ahead = ahead(&payer, memory_of(bytes_max, BLOCKS_MAX)).await;
+                let mut ahead = ahead(&payer, memory_of(bytes_max, Feed::ENTRIES_MAX)).await;
                 let taken;
                 (feed, ahead, taken) = if is_new() {
                     let taken = take(&mut feed, bytes_max);

@@ -137,8 +137,7 @@ impl Reading {
                 (gathered, gathering, reader, ahead) = work.await.map_err(gone)?;
                 gathered
             };
-            let is_more = gathered?;
-            self.came = (!is_more).then(CameAt::now);
+            self.came = gathered?;
             let needed = needed(&gathering, &limits);
             let Gathering { parts, rest, next, .. } = gathering;
             if parts.is_empty() && rest.is_none() {
@@ -265,32 +264,32 @@ impl Gathering {
         Self { parts: Vec::new(), entries: 0, bytes: 0, stored: 0, next, rest }
     }
 
-    /// Takes what is there, up to a reply's worth. Tells whether there may be more to read at once.
-    fn gather(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<bool> {
+    /// Takes what is there, up to a reply's worth. Tells when all that there was had been taken, if it was.
+    fn gather(&mut self, reader: &mut Reader, limits: &Limits) -> chiplog::Result<Option<CameAt>> {
         while self.entries < limits.reply_entries && self.bytes < limits.reply_bytes {
             let stored = match self.rest.take() {
                 Some(Rest::Stored(stored)) => stored,
                 Some(unpacked) => {
                     self.rest = Some(unpacked);
-                    return Ok(true);
+                    return Ok(None);
                 }
                 None => match reader.next_stored() {
                     Ok(Some(stored)) => stored,
-                    Ok(None) => return Ok(false),
+                    Ok(None) => return Ok(Some(CameAt::now())),
                     Err(error) if self.parts.is_empty() => return Err(error),
-                    Err(_) => return Ok(true), // it is still there when the next reply is made
+                    Err(_) => return Ok(None), // it is still there when the next reply is made
                 },
             };
             if stored.unpacked_bytes() > 0 {
                 self.rest = Some(Rest::Stored(stored));
-                return Ok(true);
+                return Ok(None);
             }
             let mut batch = match stored.unpack() {
                 Ok(batch) => batch,
                 Err(error) if self.parts.is_empty() => return Err(error),
                 Err(_) => {
                     self.rest = Some(Rest::Stored(stored));
-                    return Ok(true);
+                    return Ok(None);
                 }
             };
             batch.skip_to(self.next);
@@ -306,7 +305,7 @@ impl Gathering {
             }
             self.parts.push(part);
         }
-        Ok(true)
+        Ok(None)
     }
 }
 

@@ -165,8 +165,8 @@ struct Gathered {
     batches: Vec<StoredBatch>,
     bytes: u64,
     records: u64,
-    /// All that there was has been read.
-    at_tail: bool,
+    /// When all that there was had been read.
+    at_tail: Option<CameAt>,
     memory: Memory,
     /// The bytes that this is.
     needed: usize,
@@ -232,7 +232,7 @@ impl Reading {
         };
         let reader = reader?;
         let next = reader.position();
-        let coming = self.fetch(Box::new(reader), false);
+        let coming = self.fetch(Box::new(reader), None);
         self.stage = Stage::Coming { from: next, coming };
         Ok(self.position(Some(next)).await)
     }
@@ -264,15 +264,14 @@ impl Reading {
             if !self.follow {
                 return Ok(None);
             }
-            coming = self.fetch(reader, true);
+            coming = self.fetch(reader, at_tail);
         }
     }
 
-    /// Reads the next reply's worth. `at_tail`: what comes next was not there when it was last looked for.
-    fn fetch(&self, mut reader: Box<Reader>, at_tail: bool) -> Coming {
-        let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, at_tail && self.follow);
+    /// Reads the next reply's worth. `came`: what comes next was not there at that time.
+    fn fetch(&self, mut reader: Box<Reader>, mut came: Option<CameAt>) -> Coming {
+        let (payer, is_mapped, waits) = (self.payer.clone(), self.is_mapped, self.follow);
         let (bytes_max, records_max) = (self.reply_bytes.min(self.bytes_left), self.records_left);
-        let mut came = at_tail.then(CameAt::now);
         // The last batch of a reply can go over its limit by as much again; where batches are larger, as far as the last one did.
         let mut needed = self.needed.max(2 * bytes_max as usize);
         Box::pin(async move {
@@ -352,7 +351,7 @@ impl Limits {
 /// Batches for one reply. The last one can go over the limits.
 fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
     let (mut batches, mut bytes, mut memory, mut records) = (Vec::new(), 0, 0, 0);
-    let (mut at_tail, mut failed) = (false, None);
+    let (mut at_tail, mut failed) = (None, None);
     let has_room = |memory: usize| limits.is_mapped || (memory as u64) < limits.bytes_max;
     while bytes < limits.bytes_max && records < limits.records_max && has_room(memory) {
         let position = reader.position();
@@ -364,7 +363,7 @@ fn gather(mut reader: Box<Reader>, limits: Limits) -> Gathered {
                 batches.push(batch);
             }
             Ok(None) => {
-                at_tail = true;
+                at_tail = Some(CameAt::now());
                 break;
             }
             Err(error) => {
