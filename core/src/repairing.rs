@@ -219,7 +219,7 @@ impl Repairing {
             let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
             let mut state = None;
             if *state_lost && mender.wound.may_hide_state(mender.spares()) {
-                let Some(learnt) = self.learnt_state(now) else { return Ok(None) };
+                let Some(learnt) = self.learnt_state(now)? else { return Ok(None) };
                 state = Some(self.bound_by_disk(learnt)?);
             }
             let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
@@ -303,7 +303,7 @@ impl Repairing {
         // The state that was learnt is from after the entry that was superseded, and from no earlier term than the entries that
         // come. It need not be later than all that this disk tells of: nobody else may have come to a term that this replica voted in.
         let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
-        let Some(learnt) = self.learnt_state(now).filter(is_later) else { return Ok(Settled::NotYet) };
+        let Some(learnt) = self.learnt_state(now)?.filter(is_later) else { return Ok(Settled::NotYet) };
         let state = self.bound_by_disk(learnt)?;
         if !all_behind_goes(&self.damaged, wound, &committed)? {
             let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
@@ -320,7 +320,7 @@ impl Repairing {
     }
 
     /// The term and vote to go on with, once enough was heard.
-    fn learnt_state(&self, now: Moment) -> Option<HardState> {
+    fn learnt_state(&self, now: Moment) -> Result<Option<HardState>> {
         self.terms.learnt(now, self.damaged.cluster.node, || self.other_of_two())
     }
 
@@ -339,12 +339,14 @@ impl Repairing {
 
     /// The other one of two voters. While a superseded end is replaced, what is committed follows the membership of before the
     /// hole.
-    fn other_of_two(&self) -> Option<NodeId> {
+    fn other_of_two(&self) -> Result<Option<NodeId>> {
         let Treatment { mender, doubt, .. } = &*self.treatment;
         self.members.other_of_two(|| {
-            let Some(doubt) = doubt else { return self.members.after(mender.spares(), None) };
-            let before = state_before(&self.damaged, &mender.wound).ok()??;
-            self.members.after(doubt.rivals.spares(), Some(before.membership_at_end().clone()))
+            let Some(doubt) = doubt else { return Ok(self.members.after(mender.spares(), None)) };
+            let before = state_before(&self.damaged, &mender.wound)?;
+            Ok(before.and_then(|before| {
+                self.members.after(doubt.rivals.spares(), Some(before.membership_at_end().clone()))
+            }))
         })
     }
 

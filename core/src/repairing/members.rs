@@ -139,11 +139,19 @@ impl Members {
 
     /// The other one of two voters, if it knows no others either, and nobody tells of others since. `log`: the membership that
     /// the log leads to.
-    pub(super) fn other_of_two(&self, log: impl FnOnce() -> Option<Membership>) -> Option<NodeId> {
-        let (other, voters) = self.voters.iter().find_map(|(other, (_, voters))| {
+    ///
+    /// # Errors
+    /// Those of `log`.
+    pub(super) fn other_of_two(
+        &self,
+        log: impl FnOnce() -> crate::error::Result<Option<Membership>>,
+    ) -> crate::error::Result<Option<NodeId>> {
+        let known = self.voters.iter().find_map(|(other, (_, voters))| {
             (*voters == BTreeSet::from([other.0, self.node.0])).then_some((*other, voters))
-        })?;
+        });
+        let Some((other, voters)) = known else { return Ok(None) };
         let told = self.told.as_ref().is_none_or(|(told, _)| voters_of(told) == *voters);
-        (told && voters_of(&log()?) == *voters).then_some(other)
+        let is_other = told && log()?.is_some_and(|log| voters_of(&log) == *voters);
+        Ok(is_other.then_some(other))
     }
 }

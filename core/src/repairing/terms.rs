@@ -30,6 +30,7 @@
 //! Must not know: files, bytes of messages.
 
 use crate::batch::Malformed;
+use crate::error::Result;
 use crate::moment::Moment;
 use crate::store::block::BlockHeader;
 use crate::store::layout::{HardState, Opening, digest_of_bytes};
@@ -130,14 +131,17 @@ impl Terms {
     }
 
     /// The term and vote for `node` to go on with, once enough was heard.
+    ///
+    /// # Errors
+    /// Those of `other_of_two`.
     pub(super) fn learnt(
         &self,
         now: Moment,
         node: NodeId,
-        other_of_two: impl FnOnce() -> Option<NodeId>,
-    ) -> Option<HardState> {
+        other_of_two: impl FnOnce() -> Result<Option<NodeId>>,
+    ) -> Result<Option<HardState>> {
         if self.listen_until.is_none_or(|until| now < until) {
-            return None;
+            return Ok(None);
         }
         let leads = |leader: &Leader| {
             leader.at.since(leader.since) >= self.election_timeout * 2
@@ -146,9 +150,10 @@ impl Terms {
         let vote = match self.leader.filter(leads) {
             Some(leader) if leader.term == self.highest => leader.node,
             Some(_) => node,
-            None => self.own.contains(&other_of_two()?).then_some(node)?,
+            None if other_of_two()?.is_some_and(|other| self.own.contains(&other)) => node,
+            None => return Ok(None),
         };
-        Some(HardState { term: self.highest, vote: vote.0, commit: RaftIndex(0) })
+        Ok(Some(HardState { term: self.highest, vote: vote.0, commit: RaftIndex(0) }))
     }
 }
 

@@ -5,7 +5,7 @@ use super::members::voters_of;
 use super::*;
 use crate::cluster::{Bootstrap, Cluster};
 use crate::config::Options;
-use crate::disk::sim::{Damage, SimDisk};
+use crate::disk::sim::{Damage, Fault, Landed, SimDisk, Trouble};
 use crate::fetch::{encode_blocks, encode_gone};
 use crate::membership::{Change, Member};
 use crate::mender::Mender;
@@ -498,7 +498,8 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
         repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(told))));
         repairing
     };
-    let other = |members: &[_], committed, told: &[_]| repairing(members, committed, told).other_of_two();
+    let other =
+        |members: &[_], committed, told: &[_]| repairing(members, committed, told).other_of_two().unwrap();
     assert_eq!(other(&two, vec![], &two), Some(LEADER));
     assert_eq!(other(&two, vec![change_to(4, &three)], &two), None);
     assert_eq!(other(&three, vec![], &two), None);
@@ -508,12 +509,27 @@ fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
     for (members, behind, expected) in [(&two[..], &three[..], Some(LEADER)), (&three, &two, None)] {
         let mut repairing = repairing(members, vec![], &two);
         repairing.members.in_log = (voters(behind), RaftIndex(9));
-        assert_eq!(repairing.other_of_two(), expected);
+        assert_eq!(repairing.other_of_two().unwrap(), expected);
     }
     // Another node tells of others since.
     let mut repairing = repairing(&two, vec![], &two);
     repairing.members.told = Some((voters(&three), RaftIndex(12)));
-    assert_eq!(repairing.other_of_two(), None);
+    assert_eq!(repairing.other_of_two().unwrap(), None);
+}
+
+/// A file that could not be read counted as one that tells of no voters: the replica waited, and did not say why.
+#[test]
+fn voters_that_cannot_be_read_are_an_error() {
+    let disk = disk_of(2, |node| {
+        turn(node, &append(3, vec![entry_at(4)]));
+        turn(node, &append(4, vec![entry_at(5)]));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
+    let mut repairing = opened(&disk);
+    repairing.doubt(None);
+    repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(&[LEADER, ME]))));
+    disk.plan(Fault { call: None, nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
+    assert_eq!(repairing.other_of_two().unwrap_err().kind(), ErrorKind::Io);
 }
 
 /// The question begins at the entry before the hole. If another one is committed there, all in the hole is of another log.
