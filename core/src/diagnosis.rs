@@ -141,7 +141,8 @@ fn restore(damaged: &Damaged, number: u64) -> Result<()> {
     if is_there && !make_whole(disk, log, number, one)? {
         return refuse("nothing tells what stood there");
     }
-    let begins = find_file(damaged, number)?.is_some_and(|file| base_of(&file).is_some());
+    let file = find_file(damaged, number)?;
+    let begins = file.as_ref().map(base_of).transpose()?.flatten().is_some();
     // Of one without a footer nothing tells how much of it is missing.
     let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
     if !is_there || missing > 1 && !begins {
@@ -195,7 +196,7 @@ fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(SegmentHeader, Op
     let mut next: Option<Base> = None;
     for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
         let file = file?;
-        let base = base_of(&file).or_else(|| file.footer.map(|f| Base::before(&f)));
+        let base = base_of(&file)?.or_else(|| file.footer.map(|f| Base::before(&f)));
         if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
             continue;
         }
@@ -242,8 +243,8 @@ struct End {
 /// one that begins at that entry or behind it is left of segments that a conflict cut off.
 fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<End>> {
     let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
-    let is_alive = |file: &files::Opened| base_of(file).is_some_and(|base| base.raft < upto);
-    let mut alive = open_files(damaged, files).filter(|file| file.as_ref().map_or(true, is_alive));
+    let alive = |file: files::Opened| Ok(base_of(&file)?.filter(|base| base.raft < upto).map(|_| file));
+    let mut alive = open_files(damaged, files).filter_map(|file| file.and_then(alive).transpose());
     let Some(before) = alive.next().transpose()? else { return Ok(None) };
     let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
     let mut walk = Walk::new(&before);
@@ -310,13 +311,16 @@ fn open_files(
 }
 
 /// Where a segment begins, if its opening block is sound.
-fn base_of(file: &files::Opened) -> Option<Base> {
-    match file.scanner().block(SEGMENT_HEADER_BYTES) {
-        Ok(Found::Block(h, _)) if h.kind == Kind::Opening => {
+///
+/// # Errors
+/// `Io`.
+fn base_of(file: &files::Opened) -> Result<Option<Base>> {
+    Ok(match file.scanner().block(SEGMENT_HEADER_BYTES)? {
+        Found::Block(h, _) if h.kind == Kind::Opening => {
             Some(Base { raft: h.raft_index, term: h.term, next: h.first })
         }
         _ => None,
-    }
+    })
 }
 
 /// The state behind the last entry before a hole, from the opening of the segment that holds that entry.
@@ -374,7 +378,7 @@ pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[
             at += BLOCK_HEADER_BYTES;
         }
         let is_lost = file.header.number == wound.place.number && wound.is_opening();
-        let base = base_of(&file).map(|base| base.raft).or(is_lost.then(|| RaftIndex(wound.first().0 - 1)));
+        let base = base_of(&file)?.map(|base| base.raft).or(is_lost.then(|| RaftIndex(wound.first().0 - 1)));
         upto = base.map_or(upto, |base| base.min(upto));
     }
     Ok(changes.into_iter().rev().nth(1).unwrap_or_default())

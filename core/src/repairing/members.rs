@@ -9,6 +9,7 @@
 //! Must not know: files, terms, how a message is made.
 
 use crate::batch::Malformed;
+use crate::error::Result;
 use crate::membership::{MEMBERS_MAX, Member, Membership};
 use crate::raft_codec;
 use crate::store::block::Kind;
@@ -75,7 +76,11 @@ impl Members {
     ///
     /// # Errors
     /// It is not heard.
-    pub(super) fn hear_from(&mut self, node: NodeId, directory: DirectoryId) -> Result<(), Malformed> {
+    pub(super) fn hear_from(
+        &mut self,
+        node: NodeId,
+        directory: DirectoryId,
+    ) -> std::result::Result<(), Malformed> {
         match self.get(node) {
             Some(member) if member.directory.0 != 0 && member.directory != directory => {
                 return Err("its sender's directory is not the one the cluster knows");
@@ -144,8 +149,8 @@ impl Members {
     /// Those of `log`.
     pub(super) fn other_of_two(
         &self,
-        log: impl FnOnce() -> crate::error::Result<Option<Membership>>,
-    ) -> crate::error::Result<Option<NodeId>> {
+        log: impl FnOnce() -> Result<Option<Membership>>,
+    ) -> Result<Option<NodeId>> {
         let known = self.voters.iter().find_map(|(other, (_, voters))| {
             (*voters == BTreeSet::from([other.0, self.node.0])).then_some((*other, voters))
         });

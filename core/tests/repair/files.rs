@@ -121,12 +121,22 @@ fn call_that_fails_once_condemns_no_replica() {
     let image = trio.disk(victim).visible();
     trio.network.disconnect(NodeId(victim));
     let (last, second, header) = ((names.len() - 1, 5000), (1, SEGMENT_HEADER_BYTES + 70), (2, 41));
-    for (places, is_repairing, calls) in [
-        (vec![last, second], true, vec![Call::Open, Call::Read, Call::Len, Call::List]),
+    let gone = vec![names.len() - 2];
+    let reads = vec![Call::Open, Call::Read, Call::Len, Call::List];
+    for (gone, places, is_repairing, calls) in [
+        (vec![], vec![last, second], true, reads.clone()),
+        // The opening of the last one tells where the one that is gone ended: an error there counted as damage.
+        (gone, vec![], true, reads),
         // It needs nobody.
-        (vec![header], false, vec![Call::Open, Call::Read, Call::Len, Call::List, Call::Write, Call::Sync]),
+        (
+            vec![],
+            vec![header],
+            false,
+            vec![Call::Open, Call::Read, Call::Len, Call::List, Call::Write, Call::Sync],
+        ),
     ] {
         let mut harmed = image.clone();
+        assert!(gone.iter().all(|n| harmed.remove(&names[*n])));
         for (n, offset) in &places {
             assert!(harmed.damage(&names[*n], &flip(*offset)));
         }
@@ -152,7 +162,7 @@ fn call_that_fails_once_condemns_no_replica() {
                     break;
                 }
             }
-            assert!(failed > 0, "no {call:?} of {places:?} failed");
+            assert!(failed > 0, "no {call:?} of {gone:?}, {places:?} failed");
         }
     }
 }
