@@ -37,7 +37,7 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 const TOKENLESS_PART: usize = 16;
 const TOKENLESS_MIN: usize = 4;
 const TOKENLESS_OF_ADDRESS_MIN: usize = 2;
-/// Batches that unpack to more than this are unpacked on threads of their own, as many at a time as there are turns: 64 KiB
+/// Batches that unpack to more than this are unpacked on threads of their own, [`unpackings`] at a time: 64 KiB
 /// keep a thread of the runtime for 30 us (lz4) to 43 us (zstd), and each MiB for 0.4 ms (docs/performance.md).
 pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
 /// As good as never.
@@ -68,7 +68,7 @@ pub struct BudgetLimits {
     /// RESOURCE_EXHAUSTED.
     pub connections_per_token: usize,
     /// How many percent of all request bytes, answer bytes and streams one address may have, and one token, default 25. Of
-    /// the turns to read and to unpack each may have half at least.
+    /// the turns to read each may have half at least, of the [`unpackings`] one.
     pub share_percent: u8,
 }
 
@@ -102,7 +102,7 @@ impl BudgetLimits {
             of(usize::MAX, self.streams.clamp(1, u32::MAX as usize)),
             // A turn ends by itself and soon: one client never needs to leave more than half of them unused.
             [turns(), turns_of_one, turns_of_one, turns()],
-            of(paced(), paced()),
+            of(unpackings(), unpackings()),
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
             [usize::MAX, tokenless_of_address, usize::MAX, tokenless],
         ]
@@ -120,10 +120,15 @@ pub fn turns() -> usize {
     (2 * processors).clamp(4, 64)
 }
 
-/// Unpackings of appended batches that go on, or rest, at a time. Each rests for as long as it works: together they take half of
-/// the processors' time at most.
-fn paced() -> usize {
-    turns() / 2
+/// Large appended batches that are unpacked at a time, each place with a rest as long as its work: as many as there are
+/// processors, up to 32. So unpacking them takes half of the processors' time at most.
+///
+/// ```
+/// use chiplog_net::budget::{turns, unpackings};
+/// assert!((1..turns()).contains(&unpackings()));
+/// ```
+pub fn unpackings() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get).min(32)
 }
 
 /// The memory that messages and answers may take, and the streams there may be. Shared by its clones.
@@ -299,6 +304,9 @@ mod tests {
             let limits = BudgetLimits { share_percent: percent, ..BudgetLimits::default() };
             let caps = limits.caps()[Resource::Turns as usize];
             assert_eq!(caps, [turns(), most, most, turns()], "{percent} percent");
+            let [_, address, token, all] = limits.caps()[Resource::Paced as usize];
+            let one = (unpackings() * usize::from(percent) / 100).max(1);
+            assert_eq!([address, token, all], [one, one, unpackings()], "{percent} percent");
         }
     }
 }

@@ -1,25 +1,32 @@
 //! Turn: work that keeps a thread for a while, such as reading the disk or unpacking. A few such works go on at a time.
 //!
 //! ```text
-//! body of an answer ── awaits ──> task: memory, then a turn ──> thread that may block: the work
-//!      │ dropped                    │ ends, leaves the line        │ goes on to its end, and keeps both until then
+//! body of an answer ── awaits ──> task: a turn ──> thread that may block: the work
+//!      │ dropped                    │ ends,        │ goes on to its end, and keeps the turn
+//!                                   │ leaves the line   until then
 //! ```
+//!
+//! Work that a client can ask for at next to no cost to itself is paced ([`paced`]). It takes a place before its turn, and the
+//! place stays taken after it for as long as the work took. So these works use half of the time of as many processors as there
+//! are places at most. Of each connection one of them waits for a place at a time: connections take turns, however
+//! many streams they have.
 //!
 //! Invariants:
 //! - a task of its own waits for the turn and uses it at once. HTTP/2 does not poll a body whose client gives no window: a
 //!   turn that was given to such a body would lie unused for as long as the client likes;
-//! - memory is taken before the turn, here and by all callers: a work that has a turn waits for nothing;
-//! - work that a client can ask for at no cost to itself is paced ([`paced`]): a place for it stays taken after the work for
-//!   as long as the work took, so that all places together use half of the processors' time at most.
+//! - all callers take memory before the turn: a work that has a turn waits for nothing. A work that has a place waits for a turn
+//!   alone; the memory that it takes is bounded by the number of places.
 //!
 //! Must not know: what the work is.
 
 use crate::accounts::{Payer, Resource, Share};
-use crate::verbatim::ahead;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::sleep;
+
+/// A place rests for so long at most: a process that was stopped while it worked has not worked so long.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// A task that ends with its handle.
 struct Task<T>(JoinHandle<T>);
@@ -30,53 +37,45 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// Does the work in its turn, on a thread that may block. `bytes`: memory that it takes meanwhile and that nobody has paid
-/// for; it counts as memory of answers.
+/// Does the work in its turn, on a thread that may block.
 ///
 /// # Errors
 /// The runtime ends, or the work has panicked.
 pub(crate) async fn in_turn<T: Send + 'static>(
     payer: &Arc<Payer>,
-    bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    begun(payer, bytes, None, work).await
+    let payer = payer.clone();
+    let working = async move {
+        let turn = payer.take(Resource::Turns, 1).await;
+        let working = spawn_blocking(move || {
+            let _held = turn;
+            work()
+        });
+        working.await
+    };
+    let mut task = Task(tokio::spawn(working));
+    (&mut task.0).await?
 }
 
-/// [`in_turn`], and the place for it stays taken for as long again as the work takes: also when the caller is gone.
+/// [`in_turn`], in a place that rests for as long again as the work takes: also when the caller is gone.
 ///
 /// # Errors
 /// The runtime ends, or the work has panicked.
 pub(crate) async fn paced<T: Send + 'static>(
     payer: &Arc<Payer>,
-    bytes: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    begun(payer, bytes, Some(Resource::Paced), work).await
-}
-
-async fn begun<T: Send + 'static>(
-    payer: &Arc<Payer>,
-    bytes: usize,
-    place: Option<Resource>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     let payer = payer.clone();
     let working = async move {
-        let place = match place {
-            Some(resource) => Some(payer.take(resource, 1).await),
-            None => None,
-        };
-        let memory = if bytes == 0 { None } else { Some(ahead(&payer, bytes).await) };
-        let turn = payer.take(Resource::Turns, 1).await;
+        let first = payer.first_of_connection().await;
+        let place = payer.take(Resource::Paced, 1).await;
+        drop(first);
         let runtime = tokio::runtime::Handle::current();
-        let working = spawn_blocking(move || {
-            let _held = (turn, memory);
+        let working = in_turn(&payer, move || {
             let start = Instant::now();
             let done = work();
-            if let Some(place) = place {
-                runtime.spawn(rest(place, start.elapsed()));
-            }
+            runtime.spawn(rest(place, start.elapsed().min(REST_MAX)));
             done
         });
         working.await
@@ -92,6 +91,7 @@ async fn rest(_place: Share, time: Duration) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::accounts::{Accounts, RESOURCES};
     use crate::budget::Budget;
     use std::pin::pin;
     use tokio::time::timeout;
@@ -117,7 +117,7 @@ pub(crate) mod tests {
         for is_given_up in [false, true] {
             let (begin, begun) = tokio::sync::oneshot::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();
-            let mut work = Box::pin(paced(&payer, 0, move || {
+            let mut work = Box::pin(paced(&payer, move || {
                 let _ = begin.send(());
                 let _ = ended.recv();
             }));
@@ -137,5 +137,28 @@ pub(crate) mod tests {
             drop(payer.take(Resource::Paced, 1 << 20).await);
             assert!(ended.elapsed() >= LONG, "{:?} after its end", ended.elapsed());
         }
+    }
+
+    /// The streams of a connection stood in line before one of another connection that came later.
+    #[tokio::test]
+    async fn connections_take_turns_for_a_place() {
+        let accounts = Accounts::new([[8, 8, 8, 1]; RESOURCES]);
+        let [busy, other] = [(); 2].map(|()| accounts.connection([10, 0, 0, 1].into()));
+        let all = other.take(Resource::Paced, 1).await;
+        let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for (n, connection) in [&busy, &busy, &busy, &other].into_iter().enumerate() {
+            let (payer, done) = (connection.for_call(None), done.clone());
+            tokio::spawn(async move { paced(&payer, move || done.send(n)).await });
+            tokio::task::yield_now().await;
+        }
+        while accounts.waiting(Resource::Paced) < 2 {
+            tokio::task::yield_now().await;
+        }
+        drop(all);
+        let mut came = Vec::new();
+        for _ in 0..4 {
+            came.extend(order.recv().await);
+        }
+        assert_eq!(came[..2], [0, 3], "{came:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! Must not know: what is counted; futures.
 
 use super::line::{Caller, Holding, Part, Size};
-use super::{Accounts, Ask, Granted, Resource, Slots, State, TIERS, Tier, present};
+use super::{ALL, Accounts, Ask, Granted, Resource, Slots, State, TIERS, Tier, present};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::time::Instant;
@@ -168,33 +168,46 @@ impl Accounts {
         served.iter().for_each(|granted| granted.waker.wake());
     }
 
-    /// Serves those in line at these accounts, as far as there is room.
+    /// Serves those in line at these accounts, as far as there is room. Of the first callers of these lines the one that comes
+    /// first is next, whichever line it stands in. None passes the first one of all connections: where that lacks room, those
+    /// that come after it join its line.
     pub(super) fn serve(&self, state: &mut State, slots: &Slots, resource: Resource) -> Vec<Arc<Granted>> {
         let mut served = Vec::new();
         if state.waiting[resource as usize].is_empty() {
             return served;
         }
-        for (tier, slot) in present(slots) {
-            let (cap, _) = self.cap(resource, tier);
-            while state.meter(slot, resource).used < cap {
-                let Some((_, number)) = self.first_in_line(state, slot, resource) else { break };
-                let waiter = state.waiting[resource as usize].get(&number);
-                let Some((caller, ask)) = waiter.map(|waiter| (waiter.caller, waiter.ask)) else { break };
-                match self.attempt(state, &caller.slots, ask) {
-                    Ok(amount) => {
-                        state.leave(&caller, slot, resource);
-                        if let Some(waiter) = state.waiting[resource as usize].remove(&number) {
-                            waiter.tally.waits_no_more(resource);
-                            waiter.tally.holds_more(resource, amount - ask.held);
-                            waiter.granted.amount.store(amount, Ordering::Release);
-                            served.push(waiter.granted);
-                        }
+        // The accounts that the first caller of their own line finds full.
+        let mut blocked: Vec<usize> = Vec::new();
+        loop {
+            let first = |(tier, slot): (usize, usize)| {
+                let used = state.accounts[slot].meters[resource as usize].used;
+                let is_open = used < self.cap(resource, tier).0 && !blocked.contains(&slot);
+                is_open.then(|| self.first_in_line(state, slot, resource)).flatten().map(|rank| (rank, slot))
+            };
+            let Some(((_, number), slot)) = present(slots).filter_map(first).min() else { break };
+            let waiter = state.waiting[resource as usize].get(&number);
+            let Some((caller, ask)) = waiter.map(|waiter| (waiter.caller, waiter.ask)) else { break };
+            if blocked.contains(&ALL) {
+                state.leave(&caller, slot, resource);
+                self.join(state, ALL, caller, resource);
+                continue;
+            }
+            match self.attempt(state, &caller.slots, ask) {
+                Ok(amount) => {
+                    state.leave(&caller, slot, resource);
+                    if let Some(waiter) = state.waiting[resource as usize].remove(&number) {
+                        waiter.tally.waits_no_more(resource);
+                        waiter.tally.holds_more(resource, amount - ask.held);
+                        waiter.granted.amount.store(amount, Ordering::Release);
+                        served.push(waiter.granted);
                     }
-                    Err(lacks) if lacks == slot => break,
-                    Err(lacks) => {
-                        state.leave(&caller, slot, resource);
-                        self.join(state, lacks, caller, resource);
-                    }
+                    // With what it got, another caller can come first in these lines, one that needs less.
+                    blocked.retain(|slot| !caller.slots.contains(&Some(*slot)));
+                }
+                Err(lacks) if lacks == slot => blocked.push(slot),
+                Err(lacks) => {
+                    state.leave(&caller, slot, resource);
+                    self.join(state, lacks, caller, resource);
                 }
             }
         }

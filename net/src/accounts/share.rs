@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 /// Those accounts that one call takes from, and what it holds of them.
@@ -20,6 +20,8 @@ pub(crate) struct Payer {
     tally: Arc<Tally>,
     /// One small message may go out that no account counts.
     spare: Semaphore,
+    /// Of all calls of the connection one at a time waits for a place ([`Resource::Paced`]).
+    pacing: Arc<Semaphore>,
 }
 
 /// The amounts that a call holds and waits for. Counted when it is granted, not when its caller hears of it: a client that takes
@@ -61,7 +63,11 @@ pub(crate) struct Pressure {
 
 impl Payer {
     pub(super) fn new(accounts: Arc<Accounts>, slots: Slots) -> Arc<Self> {
-        Arc::new(Self { accounts, slots, tally: Arc::default(), spare: Semaphore::new(1) })
+        Self::with_pacing(accounts, slots, Arc::new(Semaphore::new(1)))
+    }
+
+    fn with_pacing(accounts: Arc<Accounts>, slots: Slots, pacing: Arc<Semaphore>) -> Arc<Self> {
+        Arc::new(Self { accounts, slots, tally: Arc::default(), spare: Semaphore::new(1), pacing })
     }
 
     /// The same accounts for one call, with the account of its token, by the token's digest.
@@ -77,7 +83,7 @@ impl Payer {
             state.accounts[slot].payers += 1;
         }
         drop(state);
-        Self::new(self.accounts.clone(), slots)
+        Self::with_pacing(self.accounts.clone(), slots, self.pacing.clone())
     }
 
     /// A share of nothing yet.
@@ -115,6 +121,11 @@ impl Payer {
             present(&self.slots).map(|(_, slot)| state.meter(slot, resource).line.len()).sum();
         (in_line > read(&self.tally.waiting))
             .then(|| Pressure { held, given_back: read(&self.tally.given_back) })
+    }
+
+    /// The right to wait for a place, when the calls of this connection that came before have theirs.
+    pub(crate) async fn first_of_connection(&self) -> Option<SemaphorePermit<'_>> {
+        self.pacing.acquire().await.ok() // it is never closed
     }
 
     /// The right to send one small message that no account counts, once the last such message is gone.

@@ -198,6 +198,45 @@ fn next_grant_goes_to_the_address_and_the_token_that_hold_least() {
     }
 }
 
+/// What is given back goes to the caller that waits longest, whichever line it stands in.
+#[test]
+fn callers_in_different_lines_are_served_by_age() {
+    for by_token in [true, false] {
+        let (token, all) = if by_token { (1, 2) } else { (UNBOUND, 1) };
+        let accounts = accounts([UNBOUND, 1, token, all], 0);
+        let [busy, other] = [1, 2].map(|host| from(&accounts, host).for_call(Some([7; 32])));
+        let held = busy.try_take(R, 1).unwrap();
+        let mut waits = Box::pin(other.take(R, 1));
+        let mut again = Box::pin(busy.take(R, 1));
+        assert!(poll(&mut waits).is_none() && poll(&mut again).is_none());
+        drop(held);
+        assert!(poll(&mut again).is_none(), "it came later");
+        drop(poll(&mut waits).expect("nobody waits for longer"));
+        assert!(poll(&mut again).is_some());
+    }
+}
+
+/// Small callers of an address took what it gave back, before a large one of another address that held nothing.
+#[test]
+fn callers_of_an_address_do_not_pass_those_that_hold_less() {
+    let accounts = accounts([UNBOUND, 4, UNBOUND, 8], 0);
+    let [busy, still, other] = [1, 2, 3].map(|host| from(&accounts, host));
+    let _still = still.try_take(R, 4).unwrap();
+    let mut held: Vec<_> = (0..4).map(|_| busy.try_take(R, 1).unwrap()).collect();
+    let mut small = Box::pin(busy.take(R, 1));
+    assert!(poll(&mut small).is_none());
+    let mut large = Box::pin(other.take(R, 3));
+    assert!(poll(&mut large).is_none());
+    for left in [3, 2, 1] {
+        assert!(poll(&mut large).is_none() && poll(&mut small).is_none(), "{left} left");
+        drop(held.pop());
+    }
+    assert!(poll(&mut small).is_none());
+    let large = poll(&mut large).expect("it holds nothing");
+    drop(large);
+    assert!(poll(&mut small).is_some());
+}
+
 /// A caller that needs little and holds nothing stood behind one that needs much and holds much.
 #[test]
 fn new_caller_passes_those_that_hold_more() {

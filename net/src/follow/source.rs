@@ -145,8 +145,9 @@ enum Stage {
     Ended,
 }
 
-/// The next blocks and their memory. None: there are no more for now.
-type Coming = Pin<Box<dyn Future<Output = chiplog::Result<(Box<Feed>, Option<(Fed, Memory)>)>> + Send>>;
+/// The next blocks and their memory, and when there were no more behind them, if that was so. None: there are no blocks for now.
+type Coming =
+    Pin<Box<dyn Future<Output = chiplog::Result<(Box<Feed>, Option<(Fed, Memory)>, Option<CameAt>)>> + Send>>;
 
 impl Feeding {
     /// The next response, and what goes on.
@@ -168,7 +169,7 @@ impl Feeding {
     }
 
     async fn begin(&mut self, feed: Box<Feed>) -> chiplog::Result<Reply> {
-        self.stage = Stage::Coming(self.fetch(feed, false));
+        self.stage = Stage::Coming(self.fetch(feed, None));
         let mut reply = self.position().await;
         reply.log = Some(self.log.info().log_id);
         Ok(reply)
@@ -181,24 +182,21 @@ impl Feeding {
                 self.stage = Stage::Coming(coming);
                 return Ok(self.position().await);
             };
-            let (feed, frame) = got?;
+            let (feed, frame, at_tail) = got?;
             self.committed = feed.committed();
             if let Some((frame, memory)) = frame {
-                // A frame ends before the block that would be too much: its size does not tell.
-                let at_tail = feed.position().is_some_and(|(raft, _)| raft >= feed.committed());
                 self.stage = Stage::Coming(self.fetch(feed, at_tail));
                 self.counted.sent(frame.bytes());
                 return Ok(self.reply(Some(frame), memory));
             }
-            coming = self.fetch(feed, true);
+            coming = self.fetch(feed, at_tail);
         }
     }
 
-    /// Reads what goes into the next response. `at_tail`: what comes next was not there when it was last looked for.
-    fn fetch(&self, mut feed: Box<Feed>, at_tail: bool) -> Coming {
+    /// Reads what goes into the next response. `seen`: what comes next was not there at that time.
+    fn fetch(&self, mut feed: Box<Feed>, seen: Option<CameAt>) -> Coming {
         let (payer, log, from) = (self.payer.clone(), self.log.clone(), self.from);
         let mut bytes_max = self.response_bytes;
-        let seen = at_tail.then(CameAt::now);
         Box::pin(async move {
             let came = match seen {
                 Some(seen) => Some(more(seen, |context| feed.poll_more(context)).await?),
@@ -210,22 +208,22 @@ impl Feeding {
             }
             loop {
                 let mut ahead = ahead(&payer, memory_of(bytes_max, Feed::ENTRIES_MAX)).await;
-                let taken;
-                (feed, ahead, taken) = if is_new() {
-                    let taken = take(&mut feed, bytes_max);
-                    (feed, ahead, taken)
+                let (taken, at_tail);
+                (feed, ahead, taken, at_tail) = if is_new() {
+                    let (taken, at_tail) = take(&mut feed, bytes_max);
+                    (feed, ahead, taken, at_tail)
                 } else {
-                    let reading = in_turn(&payer, 0, move || {
-                        let taken = take(&mut feed, bytes_max);
-                        (feed, ahead, taken)
+                    let reading = in_turn(&payer, move || {
+                        let (taken, at_tail) = take(&mut feed, bytes_max);
+                        (feed, ahead, taken, at_tail)
                     });
                     reading.await.map_err(|_| gone())?
                 };
                 match taken? {
-                    Taken::Nothing => return Ok((feed, None)),
+                    Taken::Nothing => return Ok((feed, None, at_tail)),
                     Taken::Frame(frame) => {
                         let memory = settle(ahead, memory_of(frame.bytes(), blocks(&frame))).flatten();
-                        return Ok((feed, Some((frame, memory))));
+                        return Ok((feed, Some((frame, memory)), at_tail));
                     }
                     Taken::Larger { bytes, restart } => {
                         bytes_max = bytes;
@@ -282,8 +280,19 @@ enum Taken {
     },
 }
 
-/// Takes what comes next, if it has at most so many bytes.
-fn take(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
+/// Takes what comes next, if it has at most so many bytes; and when there was nothing behind it, if that is so. The size of a
+/// frame does not tell: it ends before the block that would be too much.
+fn take(feed: &mut Feed, bytes_max: usize) -> (chiplog::Result<Taken>, Option<CameAt>) {
+    let taken = taken(feed, bytes_max);
+    let is_all = match &taken {
+        Ok(Taken::Nothing) => true,
+        Ok(Taken::Frame(_)) => feed.position().is_some_and(|(raft, _)| raft >= feed.committed()),
+        _ => false,
+    };
+    (taken, is_all.then(CameAt::now))
+}
+
+fn taken(feed: &mut Feed, bytes_max: usize) -> chiplog::Result<Taken> {
     let place = feed.position();
     if let Some(bytes) = feed.next_bytes()?
         && bytes > bytes_max
@@ -360,6 +369,7 @@ mod tests {
     use crate::proto::v1::FollowResponse;
     use crate::turn::tests::leaves_its_turn;
     use chiplog::Options;
+    use futures_util::FutureExt as _;
     use prost::Message;
     use tokio_stream::StreamExt as _;
 
@@ -397,6 +407,24 @@ mod tests {
         while tokio::time::timeout(Duration::from_millis(50), replies.next()).await.is_ok() {}
         log.append(b"y").unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;
+        leaves_its_turn(&payer, replies.next()).await;
+    }
+
+    /// When the end was found, and not when the copy took the answer, tells whether what came then is new.
+    #[tokio::test]
+    async fn feed_whose_answer_was_not_taken_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        host.open(log.clone());
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
+        let mut replies = begin(&host, &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().frame.is_none());
+        assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert!(replies.next().await.unwrap().unwrap().frame.is_some());
+        log.append(b"y").unwrap();
         leaves_its_turn(&payer, replies.next()).await;
     }
 

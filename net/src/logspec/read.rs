@@ -129,7 +129,7 @@ impl Reading {
                 gathering.gather(&mut reader, &limits)
             } else {
                 let limits = limits.clone();
-                let work = in_turn(&self.payer, 0, move || {
+                let work = in_turn(&self.payer, move || {
                     let gathered = gathering.gather(&mut reader, &limits);
                     (gathered, gathering, reader, ahead)
                 });
@@ -191,7 +191,7 @@ impl Reading {
         if stored.unpacked_bytes() <= UNPACKED_AT_ONCE_MAX {
             return Ok((stored.unpack()?, memory));
         }
-        let work = in_turn(&self.payer, 0, move || stored.unpack().map(|batch| (batch, memory)));
+        let work = in_turn(&self.payer, move || stored.unpack().map(|batch| (batch, memory)));
         work.await.map_err(gone)?
     }
 

@@ -74,12 +74,8 @@ enum Pending {
 }
 
 /// The batch, unpacked once: the log need not do so on a thread of the runtime.
-///
-/// Its memory counts as that of answers, with `unpacked` bytes: also when the stream ends before this is done, and gives
-/// back the request's share.
-async fn measured(payer: &Arc<Payer>, mut batch: Batch, unpacked: usize) -> chiplog::Result<Batch> {
-    let bytes = batch.as_bytes().len() + unpacked;
-    let measuring = paced(payer, bytes, move || batch.measure().map(|()| batch));
+async fn measured(payer: &Arc<Payer>, mut batch: Batch) -> chiplog::Result<Batch> {
+    let measuring = paced(payer, move || batch.measure().map(|()| batch));
     let gone = |_| Error::new(ErrorKind::Unavailable, "this server is about to end");
     measuring.await.map_err(gone)?
 }
@@ -207,7 +203,7 @@ impl AppendStream {
         }
         let (log, payer, patience) = (log.clone(), self.payer.clone(), self.room_timeout);
         let submitting = async move {
-            let batch = if is_large { measured(&payer, batch, unpacked).await? } else { batch };
+            let batch = if is_large { measured(&payer, batch).await? } else { batch };
             log.submit_batch_when_room(&batch).await
         };
         let ticket = async move { timeout(patience, submitting).await.ok() };
@@ -224,7 +220,7 @@ impl AppendStream {
             Some(Err(error)) => self.refuse(&error, held),
             None => {
                 let what = format!(
-                    "no room for the batch for {:?}: in the log's queue, or to unpack it first",
+                    "no room for the batch for {:?}, in the log's queue or to unpack it first: try again later",
                     self.room_timeout
                 );
                 self.refuse(&Error::new(ErrorKind::Busy, what), held);
@@ -305,7 +301,7 @@ fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
 mod tests {
     use super::*;
     use crate::accounts::Resource;
-    use crate::budget::Budget;
+    use crate::budget::{Budget, unpackings};
     use crate::turn::tests::leaves_its_turn;
     use bytes::Bytes;
     use chiplog::BatchBuilder;
@@ -325,7 +321,7 @@ mod tests {
     #[tokio::test]
     async fn measuring_leaves_its_turn_to_others() {
         let payer = Budget::default().payer_of(&http::Extensions::new());
-        leaves_its_turn(&payer, measured(&payer, packed(), 2 << 20)).await;
+        leaves_its_turn(&payer, measured(&payer, packed())).await;
     }
 
     /// A stream that brings a packed batch. Its record is too large.
@@ -366,11 +362,14 @@ mod tests {
 
     #[tokio::test]
     async fn batch_waits_to_be_unpacked_for_a_time() {
-        let options = NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
-        let (_dir, payer, mut stream) = appending(&options);
-        let _all = payer.take(Resource::Turns, 1 << 20).await;
-        let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
-        assert_eq!(kind(response), ErrorKind::Busy.code());
+        for resource in [Resource::Turns, Resource::Paced] {
+            let options =
+                NativeOptions { room_timeout: Duration::from_millis(50), ..NativeOptions::default() };
+            let (_dir, payer, mut stream) = appending(&options);
+            let _all = payer.take(resource, 1 << 20).await;
+            let response = timeout(Duration::from_secs(5), stream.next()).await.expect("waits for ever");
+            assert_eq!(kind(response), ErrorKind::Busy.code(), "{resource:?}");
+        }
     }
 
     /// A stream took in all that had come, a thousand packed batches for 40 ms, before another task had its turn.
@@ -400,13 +399,13 @@ mod tests {
             let (release, released) = std::sync::mpsc::channel::<()>();
             let busy = tokio::task::spawn_blocking(move || released.recv());
             let options = NativeOptions::default();
-            let (_dir, _, mut stream) = appending(&options);
+            let (_dir, payer, mut stream) = appending(&options);
             let early = timeout(Duration::from_millis(50), stream.next()).await;
             assert!(early.is_err(), "unpacked on this thread");
-            assert!(options.budget.answer_bytes() > 2 << 20, "nobody counts what it takes");
+            assert!(payer.try_take(Resource::Paced, unpackings()).is_err(), "nobody counts what it takes");
             drop(release);
             assert_eq!(kind(stream.next().await), ErrorKind::TooLarge.code());
-            assert_eq!(options.budget.answer_bytes(), 0);
+            drop(payer.take(Resource::Paced, unpackings()).await); // it has rested
             let _ = busy.await;
         });
     }

@@ -216,7 +216,7 @@ impl Reading {
             match start {
                 // It searches a segment.
                 Start::Timestamp(_) => {
-                    in_turn(&payer, 0, move || log.reader(start)).await.map_err(|_| gone())?
+                    in_turn(&payer, move || log.reader(start)).await.map_err(|_| gone())?
                 }
                 _ => log.reader(start),
             }
@@ -285,7 +285,7 @@ impl Reading {
                 let (mut got, ahead) = if came.is_some_and(CameAt::is_new) {
                     (gather(reader, limits), ahead)
                 } else {
-                    let reading = in_turn(&payer, 0, move || (gather(reader, limits), ahead));
+                    let reading = in_turn(&payer, move || (gather(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
                 let bytes: usize = got.batches.iter().map(|batch| limits.memory_of(batch)).sum();
@@ -386,6 +386,7 @@ mod tests {
     use crate::budget::Budget;
     use crate::turn::tests::leaves_its_turn;
     use chiplog::Options;
+    use futures_util::FutureExt as _;
     use tokio_stream::StreamExt as _;
 
     /// HTTP/2 does not poll an answer whose client gives no window. A turn that was given to it lay unused meanwhile.
@@ -423,6 +424,23 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1100)).await;
             leaves_its_turn(&payer, replies.next()).await;
         }
+    }
+
+    /// When the end was found, and not when the client took the answer, tells whether what came then is new.
+    #[tokio::test]
+    async fn reader_whose_answer_was_not_taken_catches_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20)).unwrap();
+        log.append(b"x").unwrap();
+        let (host, payer) = (Host::new(), Budget::default().payer_of(&http::Extensions::new()));
+        let request = ReadRequest { start: Some(Asked::Index(1)), follow: true, ..ReadRequest::default() };
+        let mut replies = stream(host, log.clone(), &request, 1 << 20, payer.clone()).unwrap();
+        assert!(replies.next().await.unwrap().unwrap().batches.is_empty());
+        assert!(replies.next().now_or_never().is_none(), "it is read on another thread");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
+        log.append(b"y").unwrap();
+        leaves_its_turn(&payer, replies.next()).await;
     }
 
     /// Each batch that is larger than a reply was read twice: there was memory for two replies at first.

@@ -5,7 +5,7 @@
 use super::config::Size;
 use crate::failure::{Failure, Result};
 use chiplog::{Options, ReadMode};
-use chiplog_net::budget::{BudgetLimits, turns};
+use chiplog_net::budget::{BudgetLimits, turns, unpackings};
 use chiplog_net::connection::ConnectionLimits;
 use chiplog_net::listener::WINDOWS_PER_CONNECTION;
 use serde::{Deserialize, Serialize};
@@ -172,6 +172,7 @@ impl Limits {
             windows.saturating_mul(self.window_bytes.0),
             (log.queue_bytes_max as u64).saturating_mul(2),
             (turns() as u64).saturating_add(threads).saturating_mul(reading),
+            (unpackings() as u64).saturating_mul(2 * u64::from(log.batch_bytes_max)),
             inbox.saturating_add(peer_queue_bytes_max.saturating_mul(PEERS)),
         ]
         .into_iter()
