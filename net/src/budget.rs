@@ -120,8 +120,8 @@ pub fn turns() -> usize {
     (2 * processors).clamp(4, 64)
 }
 
-/// Large appended batches that are unpacked at a time, each place with a rest as long as its work: as many as there are
-/// processors, up to 32. So unpacking them takes half of the processors' time at most.
+/// Large appended batches that are unpacked at a time, each with a rest of three times as long: as many as there are
+/// processors, up to 32. So unpacking them takes a quarter of the processors' time at most.
 ///
 /// ```
 /// use chiplog_net::budget::{turns, unpackings};

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Work that a client can ask for at next to no cost to itself is paced ([`paced`]). It takes a place before its turn, and the
-//! place stays taken after it for as long as the work took. So these works use half of the time of as many processors as there
-//! are places at most. Of each connection one of them waits for a place at a time: connections take turns, however
+//! place stays taken after it for three times as long as the work took. So these works use a quarter of the time of as many
+//! processors as there are places at most. Of each connection one of them waits for a place at a time: connections take turns, however
 //! many streams they have.
 //!
 //! Invariants:
@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
-/// A place rests for so long at most: a process that was stopped while it worked has not worked so long.
+/// A place rests so many times as long as its work took.
+const RESTS: u32 = 3;
+/// And for so long at most: a process that was stopped while it worked has not worked so long.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 /// A task that ends with its handle.
@@ -58,7 +60,7 @@ pub(crate) async fn in_turn<T: Send + 'static>(
     (&mut task.0).await?
 }
 
-/// [`in_turn`], in a place that rests for as long again as the work takes: also when the caller is gone.
+/// [`in_turn`], in a place that rests for [`RESTS`] times as long as the work takes: also when the caller is gone.
 ///
 /// # Errors
 /// The runtime ends, or the work has panicked.
@@ -75,7 +77,7 @@ pub(crate) async fn paced<T: Send + 'static>(
         let working = in_turn(&payer, move || {
             let start = Instant::now();
             let done = work();
-            runtime.spawn(rest(place, start.elapsed().min(REST_MAX)));
+            runtime.spawn(rest(place, (start.elapsed() * RESTS).min(REST_MAX)));
             done
         });
         working.await
@@ -108,10 +110,10 @@ pub(crate) mod tests {
         assert!(others.is_ok(), "keeps a turn and does not use it");
     }
 
-    /// A work of 100 ms leaves its place free 100 ms after its end, also when its caller has gone meanwhile; the turn itself
+    /// A work of 100 ms leaves its place free 300 ms after its end, also when its caller has gone meanwhile; the turn itself
     /// is free at once.
     #[tokio::test(start_paused = true)]
-    async fn paced_work_rests_for_as_long_as_it_took() {
+    async fn paced_work_rests_for_longer_than_it_took() {
         const LONG: Duration = Duration::from_millis(100);
         let payer = Budget::default().payer_of(&http::Extensions::new());
         for is_given_up in [false, true] {
@@ -135,7 +137,7 @@ pub(crate) mod tests {
             drop(payer.take(Resource::Turns, 1 << 20).await);
             assert_eq!(ended.elapsed(), Duration::ZERO, "the turn rests too");
             drop(payer.take(Resource::Paced, 1 << 20).await);
-            assert!(ended.elapsed() >= LONG, "{:?} after its end", ended.elapsed());
+            assert!(ended.elapsed() >= LONG * RESTS, "{:?} after its end", ended.elapsed());
         }
     }
 
