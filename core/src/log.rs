@@ -576,11 +576,14 @@ impl Log {
 
     /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
     /// joint configuration. Waits until the change is in force and [`Log::status`] shows it; a promotion first waits until
-    /// its learner has caught up.
+    /// its learner has caught up. A change after which nothing would be heard of a majority of the voters is refused: it
+    /// would leave the cluster without a leader, perhaps for good. A voter counts that was heard within the last election time-out;
+    /// one of whom nothing is heard has another such time to answer.
     ///
     /// # Errors
-    /// `Membership`: what is wrong with which change. `NotLeader`. `Timeout`: names who lags; or the change may
-    /// still come into force. `Unavailable`: the lead was lost meanwhile.
+    /// `Membership`: what is wrong with which change, or which voters are not heard; nothing was changed. `NotLeader`.
+    /// `Timeout`: names who lags; or the change may still come into force. `Unavailable`: the lead was lost meanwhile. Where it
+    /// may still come into force [`Log::status`] tells whether it has, and to ask for it again does no harm.
     pub fn change_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
         self.may_wait()?;
         self.submit_change_members(changes, timeout)?.wait().map(drop)
@@ -591,7 +594,7 @@ impl Log {
     /// # Errors
     /// As [`Log::change_members`].
     pub fn submit_change_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
-        self.submit_ask(Ask::Change(changes.to_vec()), timeout)
+        self.submit_ask(Ask::Change(changes.to_vec(), false), timeout)
     }
 
     /// Lets another voter lead, on the leader. Waits until it does.
@@ -609,6 +612,25 @@ impl Log {
     /// As [`Log::transfer_leader`].
     pub fn submit_transfer_leader(&self, to: NodeId, timeout: Duration) -> Result<Answer> {
         self.submit_ask(Ask::Transfer(to), timeout)
+    }
+
+    /// As [`Log::change_members`], and makes the change also where nothing is heard of a majority of the voters that it leads
+    /// to. It comes into force once such a majority knows of it, and no other change can be made before: without the voters of
+    /// which nothing is heard, neither comes about.
+    ///
+    /// # Errors
+    /// As [`Log::change_members`], but for voters that are not heard.
+    pub fn force_members(&self, changes: &[Change], timeout: Duration) -> Result<()> {
+        self.may_wait()?;
+        self.submit_force_members(changes, timeout)?.wait().map(drop)
+    }
+
+    /// As [`Log::force_members`], and returns at once. The answer's index has no meaning.
+    ///
+    /// # Errors
+    /// As [`Log::force_members`].
+    pub fn submit_force_members(&self, changes: &[Change], timeout: Duration) -> Result<Answer> {
+        self.submit_ask(Ask::Change(changes.to_vec(), true), timeout)
     }
 
     fn submit_ask(&self, ask: Ask, timeout: Duration) -> Result<Answer> {

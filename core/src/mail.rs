@@ -19,13 +19,16 @@ pub(crate) enum Mail {
     Errand,
 }
 
+/// Whether what a check would refuse is wanted all the same.
+pub(crate) type Forced = bool;
+
 /// What a program asks of its replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// How far was the log committed, at some moment after the question? Answered once this replica is as far.
     Barrier,
-    /// Change the membership; of the leader.
-    Change(Vec<Change>),
+    /// Change the membership; of the leader. Forced: also where nothing is heard of a majority of the voters that it leads to.
+    Change(Vec<Change>, Forced),
     /// Let this node lead; of the leader.
     Transfer(NodeId),
 }

@@ -5,7 +5,8 @@
 //!   Raft drops such questions silently (no leader known, nothing committed in its term yet): so they are asked
 //!   again, under a new context each time. All that come while one is under way share the next.
 //! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
-//!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning.
+//!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning. One that
+//!   leads to voters of which no majority is heard is refused, unless it is forced: it might never come into force.
 //! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
 //!
 //! Invariant: who hears that something came about finds it in the status.
@@ -14,7 +15,7 @@ use super::Replica;
 use super::room::body_of;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mail::Ask;
+use crate::mail::{Ask, Forced};
 use crate::membership::{Change, Member, Membership};
 use crate::moment::Moment;
 use crate::promise::Promise;
@@ -61,6 +62,9 @@ struct Flight {
 
 struct Pending {
     changes: Vec<Change>,
+    forced: Forced,
+    /// Until when the voters that it leads to are listened for.
+    heard_until: Moment,
     until: Moment,
     promise: Promise,
     /// Where it was proposed, once it was.
@@ -183,7 +187,7 @@ impl Asks {
     /// This replica leads no more: what it was asked as a leader is not known to come about.
     pub(super) fn lead_lost(&mut self) {
         for pending in self.changes.drain(..) {
-            let what = "this replica ceased to lead; ask the new leader whether the change was made";
+            let what = "this replica ceased to lead: whether the change was made is not known; the status of the new leader tells, and to ask for the change again does no harm";
             pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
         }
     }
@@ -214,15 +218,19 @@ impl Replica {
                 self.asks.next.push(Barrier { until, promise });
                 self.ask_again(now);
             }
-            Ask::Change(changes) => match self.refusal().map_or_else(|| self.membership.after(&changes), Err)
-            {
-                Ok(_) => {
-                    self.asks.changes.push(Pending { changes, until, promise, at: None, joint: false });
-                    self.lockstep(now, writing)?;
-                    self.change_when_caught_up(now, writing);
+            Ask::Change(changes, forced) => {
+                match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
+                    Ok(_) => {
+                        let heard_until = now.plus(self.cluster.election_timeout);
+                        let pending =
+                            Pending { changes, forced, heard_until, until, promise, at: None, joint: false };
+                        self.asks.changes.push(pending);
+                        self.lockstep(now, writing)?;
+                        self.change_when_caught_up(now, writing);
+                    }
+                    Err(refusal) => promise.answer(Outcome::Failed(refusal)),
                 }
-                Err(refusal) => promise.answer(Outcome::Failed(refusal)),
-            },
+            }
             Ask::Transfer(to) => self.transfer(to, until, promise),
         }
         self.process(now, writing)
@@ -330,6 +338,12 @@ impl Replica {
         while n < self.asks.changes.len() {
             if self.asks.changes[n].until <= now {
                 let pending = self.asks.changes.swap_remove(n);
+                if let (None, None, Err(refusal)) =
+                    (pending.at, self.lagging(&pending.changes), self.check_heard(&pending, now))
+                {
+                    pending.promise.answer(Outcome::Failed(refusal));
+                    continue;
+                }
                 let what = match self.lagging(&pending.changes) {
                     Some((node, lag)) if pending.at.is_none() => {
                         format!("node {node} still lacks {lag} entries; promote it once it has caught up")
@@ -338,7 +352,7 @@ impl Replica {
                         Some(what) if pending.at.is_some() => what,
                         Some(what) => format!("an earlier change is not in force: {what}"),
                         None if pending.at.is_some() => {
-                            "the change was not in force in time; it may still come".to_owned()
+                            "the change was not in force in time; it may still come: the status tells, and to ask for it again does no harm".to_owned()
                         }
                         None => {
                             "the change could not be proposed in time, and is dropped; try again".to_owned()
@@ -359,13 +373,54 @@ impl Replica {
         if under_way || !in_step || !self.can_propose() || !self.knows_itself() {
             return;
         }
-        let ready = self.asks.changes.iter().position(|c| self.lagging(&c.changes).is_none());
-        let Some(n) = ready else { return };
+        let Some(n) = self.next_change(now) else { return };
         match self.propose_change(n, writing) {
             Ok(None) => {} // its file is being made
             Ok(at) => self.asks.changes[n].at = at,
             Err(error) => self.asks.changes.remove(n).promise.answer(Outcome::Failed(error)),
         }
+    }
+
+    /// The first change that can be proposed now. Those that lead to voters of which no majority is heard are refused, once
+    /// these had the time to answer.
+    fn next_change(&mut self, now: Moment) -> Option<usize> {
+        let mut n = 0;
+        loop {
+            let pending = self.asks.changes.get(n)?;
+            if self.lagging(&pending.changes).is_some() {
+                n += 1;
+                continue;
+            }
+            match self.check_heard(pending, now) {
+                Ok(()) => return Some(n),
+                Err(refusal) if pending.heard_until <= now => {
+                    self.asks.changes.remove(n).promise.answer(Outcome::Failed(refusal));
+                }
+                Err(_) => n += 1,
+            }
+        }
+    }
+
+    /// Whether a majority of the voters that a change leads to is heard.
+    ///
+    /// # Errors
+    /// `Membership`: it is not; names the voters of which nothing is heard.
+    fn check_heard(&self, pending: &Pending, now: Moment) -> Result<()> {
+        let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused where it is proposed
+        let heard = self.heard_lately(now);
+        if pending.forced || next.voters() == self.membership.voters() || next.is_majority(&heard) {
+            return Ok(());
+        }
+        let list = |nodes: &mut dyn Iterator<Item = NodeId>| {
+            nodes.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let voters = list(&mut next.voters().into_iter().map(NodeId));
+        let silent = list(&mut next.voters().into_iter().map(NodeId).filter(|node| !heard.contains(node)));
+        let what = format!(
+            "the voters would be {voters}, and nothing is heard of {silent}: without a majority of them there would be no \
+             leader, perhaps for good. Nothing was changed: start what is away, or remove that first; or force the change"
+        );
+        Err(Error::new(ErrorKind::Membership, what))
     }
 
     /// The first node that a change promotes and that has not caught up, and what it lacks.
@@ -468,7 +523,16 @@ mod tests {
         let ticket = promise.ticket(0, 0, 0);
         let until = Moment::START.plus(Duration::from_secs(1));
         let at = Some(RaftIndex(at));
-        asks.changes.push(Pending { changes: Vec::new(), until, promise, at, joint: false });
+        let pending = Pending {
+            changes: Vec::new(),
+            forced: false,
+            heard_until: until,
+            until,
+            promise,
+            at,
+            joint: false,
+        };
+        asks.changes.push(pending);
         ticket
     }
 

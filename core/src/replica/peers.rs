@@ -18,7 +18,8 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use raft::{ProgressState, SnapshotStatus, StateRole};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// What is remembered of the others.
 #[derive(Debug, Default)]
@@ -288,9 +289,20 @@ impl Replica {
 
     /// Whether this replica leads and has lately heard so many that what it orders can still be committed.
     pub(crate) fn can_commit(&self, now: Moment) -> bool {
-        let lately = |at: &Moment| now.since(*at) <= self.cluster.heartbeat * HEARTBEATS_OF_SILENCE;
+        let heard = self.heard_within(self.cluster.heartbeat * HEARTBEATS_OF_SILENCE, now);
+        self.is_leader() && self.membership.is_majority(&heard)
+    }
+
+    /// The nodes that were heard within so long, this one included.
+    fn heard_within(&self, silence: Duration, now: Moment) -> BTreeSet<NodeId> {
+        let lately = |at: &Moment| now.since(*at) <= silence;
         let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
-        self.is_leader() && self.membership.is_majority(&heard.chain([self.node()]).collect())
+        heard.chain([self.node()]).collect()
+    }
+
+    /// The nodes that were heard within the last election time-out, this one included.
+    pub(super) fn heard_lately(&self, now: Moment) -> BTreeSet<NodeId> {
+        self.heard_within(self.cluster.election_timeout, now)
     }
 
     /// How far the others are; of a leader only.
@@ -300,17 +312,14 @@ impl Replica {
         }
         let last = self.raw.raft.raft_log.last_index();
         // Raft's own word for it starts anew every election time-out, with nobody heard yet.
-        let heard = |node: NodeId| {
-            let at = self.peers.heard_at.get(&node);
-            at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
-        };
+        let heard = self.heard_lately(now);
         let status = |member: &Member| {
             let progress = self.raw.raft.prs().get(member.node.0)?;
             Some(crate::cluster::PeerStatus {
                 node: member.node,
                 matched: RaftIndex(progress.matched),
                 lag: last.saturating_sub(progress.matched),
-                active: heard(member.node),
+                active: heard.contains(&member.node),
             })
         };
         let node = self.node();

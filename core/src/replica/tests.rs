@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod changes;
 mod checks;
 mod entries;
 mod introduced;

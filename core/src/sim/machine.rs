@@ -252,7 +252,8 @@ impl Machine {
             Request::OpenSession => return queue.push_command(Command::OpenSession { idle_max_ms }),
             Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
             Request::Barrier => Ask::Barrier,
-            Request::Change(changes) => Ask::Change(changes),
+            // Forced: membership has to bear whatever an operator does to it.
+            Request::Change(changes) => Ask::Change(changes, true),
             Request::Transfer(to) => Ask::Transfer(to),
         };
         let promise = Promise::new();

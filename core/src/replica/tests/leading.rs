@@ -280,7 +280,7 @@ fn learner_is_promoted_once_it_has_answered() {
     };
     let change = |node: &mut Node, change| {
         let patience = Duration::from_secs(60);
-        let ask = Ask::Change(vec![change]);
+        let ask = Ask::Change(vec![change], false);
         node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -310,7 +310,7 @@ fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
         let ticket = promise.ticket(0, 0, 0);
         let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
         let change = Change::AddLearner { node: NodeId(learner), directory, address };
-        let ask = Ask::Change(vec![change]);
+        let ask = Ask::Change(vec![change], false);
         node.replica.ask(ask, second, promise, Moment::START, &mut node.writing).unwrap();
         node.turn(Moment::START, Work::default()).unwrap();
         sync(node);
@@ -361,7 +361,7 @@ fn change_is_answered_when_its_leader_is_deposed() {
     let mut node = leader_of(2);
     let promise = Promise::new();
     let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::Change(vec![Change::Remove(LEADER)]);
+    let ask = Ask::Change(vec![Change::Remove(LEADER)], false);
     node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
     assert!(ticket.poll().is_none());
     turn(&mut node, &message(MessageType::MsgHeartbeat, 3));

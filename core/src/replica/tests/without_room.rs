@@ -20,7 +20,7 @@ fn sole_voter(disk: &SimDisk) -> Node {
 fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
     let promise = Promise::new();
     let ticket = promise.ticket(0, 0, 0);
-    let ask = Ask::Change(vec![change]);
+    let ask = Ask::Change(vec![change], false);
     node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
     for _ in 0..3 {
         node.turn(Moment::START, Work::default()).unwrap();
