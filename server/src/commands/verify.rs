@@ -9,7 +9,8 @@ use crate::failure::{Failure, Result};
 use crate::human;
 use crate::target::Target;
 use crate::ui::{Ui, print};
-use chiplog::inspect::{Event, Fault, Inspector, Report, Tail};
+use chiplog::Index;
+use chiplog::inspect::{Block, Content, Event, Fault, Inspector, Report, Tail};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -43,7 +44,7 @@ Examples:
 /// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,
 /// sooner or later; `chiplog status` counts it.
 ///
-/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, corrupt, harmless, undecodable,
+/// Fields of --json, of a directory: ok, segments, blocks, batches, records, bytes, first, last, discarded (of these records), corrupt, harmless, undecodable,
 /// seconds, tail ({"file", "offset", "bytes"} or null), faults (each {"file", "offset", "bytes", "severity", "what",
 /// "raft_first", "raft_last", "record_first", "record_last"}, null where unknown), faults_left_out. Of servers: ok,
 /// log_id, replicas (each {"node" (null: not known), "client", "role", "bytes", "corrupt", "harmless", "undecodable",
@@ -121,6 +122,7 @@ struct Verified {
     bytes: u64,
     first: Option<u64>,
     last: Option<u64>,
+    discarded: u64,
     corrupt: u64,
     harmless: u64,
     undecodable: u64,
@@ -131,7 +133,10 @@ struct Verified {
 }
 
 impl Verified {
-    fn new(report: &Report, faults: Vec<JsonFault>, time: Duration) -> Self {
+    /// `log_first`: records below it are discarded.
+    fn new(report: &Report, log_first: Index, faults: Vec<JsonFault>, time: Duration) -> Self {
+        let held = report.last.map_or(0, |last| last.next().get());
+        let begin = report.first.map_or(held, Index::get);
         Self {
             ok: report.corrupt == 0,
             segments: report.segments,
@@ -139,8 +144,9 @@ impl Verified {
             batches: report.batches,
             records: report.records,
             bytes: report.bytes,
-            first: report.first.map(chiplog::Index::get),
-            last: report.last.map(chiplog::Index::get),
+            first: report.first.map(Index::get),
+            last: report.last.map(Index::get),
+            discarded: log_first.get().min(held).saturating_sub(begin),
             corrupt: report.corrupt,
             harmless: report.harmless,
             undecodable: report.undecodable,
@@ -160,9 +166,13 @@ impl Verified {
             (Some(first), Some(last)) => format!(", index {first} to {last}"),
             _ => String::new(),
         };
+        let discarded = match self.discarded {
+            0 => String::new(),
+            n => format!(" ({} of them discarded, in a file that is still there)", human::count(n)),
+        };
         _ = writeln!(
             out,
-            "{}: {} in {}, {} and {}{range}; read {} in {}, {rate}/s",
+            "{}: {}{discarded} in {}, {} and {}{range}; read {} in {}, {rate}/s",
             if self.ok { "sound" } else { "CORRUPT" },
             human::many(self.records, "record", "records"),
             human::many(self.batches, "batch", "batches"),
@@ -222,13 +232,16 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
     let inspector = Inspector::open(dir)?;
     let bar = ui.progress(Some(inspector.bytes()?), "verifying");
     let started = Instant::now();
-    let (mut faults, mut failed) = (Vec::new(), None);
+    let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
     // Bytes of the segments before the one at hand, and with it.
     let (mut before, mut with) = (0, 0);
     let report = inspector.walk(&mut |event| {
         match event {
             Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
-            Event::Block(block) => bar.set_position(before + block.offset()),
+            Event::Block(block) => {
+                bar.set_position(before + block.offset());
+                log_first = log_first.max(discarded_by(&block));
+            }
             Event::SegmentEnd(_) => bar.set_position(with),
             Event::Fault(fault) if faults.len() < FAULTS_SHOWN_MAX => {
                 faults.push(JsonFault::from(fault));
@@ -248,9 +261,20 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    let verified = Verified::new(&report, faults, started.elapsed());
+    let verified = Verified::new(&report, log_first, faults, started.elapsed());
     ui.result(&verified, Verified::words)?;
     Ok(if verified.ok { Exit::Ok } else { Exit::Corrupt })
+}
+
+/// Records below it are discarded, as far as this block says.
+fn discarded_by(block: &Block<'_>) -> Index {
+    if !matches!(block.kind(), "opening" | "command") {
+        return Index(0);
+    }
+    match block.content() {
+        Ok(Content::Discard { first } | Content::Opening { log_first: first, .. }) => first,
+        _ => Index(0),
+    }
 }
 
 /// A fault as one line.

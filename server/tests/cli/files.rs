@@ -407,6 +407,10 @@ fn discard_gives_up_a_prefix_and_only_says_so_beyond_the_end() {
     let gone = place.run("discard", &["21", "--json"]).ok().json();
     has_fields(&gone, &["first", "last", "discarded", "bytes_used"]);
     assert_eq!((&gone["first"], &gone["last"], &gone["discarded"]), (&21.into(), &30.into(), &20.into()));
+    // Their file is still there, and is checked with them.
+    let verified = place.run("verify", &["--json"]).ok().json();
+    assert_eq!((&verified["records"], &verified["discarded"]), (&30.into(), &20.into()), "{verified}");
+    assert!(place.run("verify", &[]).ok().text().contains("30 records (20 of them discarded"));
     assert_eq!(place.run("discard", &["5", "--json"]).ok().json()["discarded"], 0, "again changes nothing");
     is_error(&place.run("read", &["--from", "20", "--json"]).fails(4), "discarded", 7);
     assert_eq!(place.run("read", &["-n", "1"]).ok().text(), "record 21\n");
@@ -445,6 +449,7 @@ fn verify_finds_every_spoilt_block_and_names_what_it_costs() {
             "bytes",
             "first",
             "last",
+            "discarded",
             "corrupt",
             "harmless",
             "undecodable",
