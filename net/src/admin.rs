@@ -15,7 +15,7 @@ use crate::proto::v1::{
 };
 use crate::status::to_status;
 use chiplog::inspect::{Event, Inspector, Report};
-use chiplog::{Answer, Bootstrap, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
+use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -32,8 +32,25 @@ const FINDINGS_MAX: u64 = 10_000;
 /// How much a scrub reads between two responses.
 const PROGRESS_BYTES: u64 = 16 << 20;
 
-/// Makes the replica of this server: opens the log's directory with what is to be done if it is empty. May block.
-pub type Found = Box<dyn Fn(Bootstrap) -> chiplog::Result<Log> + Send + Sync>;
+/// How the replica of a server that waits comes into being.
+///
+/// ```
+/// use chiplog_net::admin::Founding;
+/// assert_ne!(Founding::Init { force: true }, Founding::Join(chiplog::LogId(7)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Founding {
+    /// As the first of a new cluster.
+    Init {
+        /// Also where replicas of another log take this server for their member.
+        force: bool,
+    },
+    /// As an empty replica of this log, which its leader has to add.
+    Join(LogId),
+}
+
+/// Makes the replica of this server: opens the log's directory, which is empty. May block.
+pub type Found = Box<dyn Fn(Founding) -> chiplog::Result<Log> + Send + Sync>;
 
 /// The service. See [`AdminService::new`].
 pub struct AdminService {
@@ -75,17 +92,17 @@ impl AdminService {
 
     /// Makes the replica, unless there is one, and returns it; and whether it was made now. Goes on to the end when the
     /// caller is gone: what was made is served.
-    async fn found(&self, bootstrap: Bootstrap) -> Result<(Log, bool), Status> {
-        let (host, found, founding) = (self.host.clone(), self.found.clone(), self.founding.clone());
+    async fn found(&self, founding: Founding) -> Result<(Log, bool), Status> {
+        let (host, found, lock) = (self.host.clone(), self.found.clone(), self.founding.clone());
         let made = tokio::spawn(async move {
-            let _one = founding.lock().await;
+            let _one = lock.lock().await;
             if let Some(log) = host.opened() {
                 return Ok((log.clone(), false));
             }
             if host.is_draining() {
                 return Err(refusal(ErrorKind::Unavailable, "this server is about to end"));
             }
-            let log = blocking(move || found(bootstrap)).await?.map_err(|e| to_status(&e, None))?;
+            let log = blocking(move || found(founding)).await?.map_err(|e| to_status(&e, None))?;
             host.open(log.clone());
             Ok((log, true))
         });
@@ -113,8 +130,9 @@ fn timeout(millis: u32, default: Duration) -> Duration {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
-    async fn init(&self, _: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
-        let (log, made) = self.found(Bootstrap::Init).await?;
+    async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
+        let InitRequest { force } = request.into_inner();
+        let (log, made) = self.found(Founding::Init { force }).await?;
         let log_id = ids::to_hex(log.info().log_id.get());
         if !made {
             let what = format!("this server is part of a cluster already, that of log {log_id}");
@@ -126,7 +144,7 @@ impl Admin for AdminService {
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         let wanted = ids::from_hex(&request.into_inner().log_id).map_err(|e| to_status(&e, None))?;
-        let (log, made) = self.found(Bootstrap::Join(LogId(wanted))).await?;
+        let (log, made) = self.found(Founding::Join(LogId(wanted))).await?;
         let info = log.info();
         if info.log_id.get() != wanted {
             let what = format!(
@@ -172,11 +190,15 @@ impl Admin for AdminService {
         &self,
         request: Request<ChangeMembersRequest>,
     ) -> Result<Response<ChangeMembersResponse>, Status> {
-        let ChangeMembersRequest { log, changes, timeout_millis } = request.into_inner();
+        let ChangeMembersRequest { log, changes, timeout_millis, force } = request.into_inner();
         let log = self.host.log(&log)?;
         let changes: Vec<Change> = changes.into_iter().map(change).collect::<Result<_, _>>()?;
         let timeout = timeout(timeout_millis, Duration::from_secs(60));
-        self.answered(log.submit_change_members(&changes, timeout)).await?;
+        self.answered(match force {
+            false => log.submit_change_members(&changes, timeout),
+            true => log.submit_force_members(&changes, timeout),
+        })
+        .await?;
         Ok(Response::new(ChangeMembersResponse { members: members(&log.status()) }))
     }
 

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use tokio_rustls::rustls;
+use tokio_rustls::rustls::{self, AlertDescription};
 
 /// A server and whoever dials it do not mean the same by TLS. Waiting does not mend it.
 ///
@@ -24,6 +24,8 @@ pub enum TlsMismatch {
     NotSpoken,
     /// The server's certificate is not signed by the authority that is trusted.
     Untrusted,
+    /// The server takes clients with a certificate that it trusts, and no others.
+    Refused,
 }
 
 impl TlsMismatch {
@@ -42,6 +44,12 @@ impl TlsMismatch {
                 rustls::Error::InvalidCertificate(
                     rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
                 ) => Some(Self::Untrusted),
+                rustls::Error::AlertReceived(
+                    AlertDescription::CertificateRequired
+                    | AlertDescription::UnknownCA
+                    | AlertDescription::DecryptError
+                    | AlertDescription::BadCertificate,
+                ) => Some(Self::Refused),
                 _ => None,
             }
         })
@@ -56,6 +64,7 @@ impl fmt::Display for TlsMismatch {
             Self::Untrusted => {
                 "the server's certificate is of another authority than the options name (`tls`)"
             }
+            Self::Refused => "the server wants a certificate of the client, one that it trusts (`tls`)",
         })
     }
 }

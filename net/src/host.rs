@@ -2,8 +2,10 @@
 
 use crate::address::Address;
 use crate::gauges::Gauges;
-use crate::status::to_status;
+use crate::ids::to_hex;
+use crate::status::{LOG_ID, to_status};
 use chiplog::{Error, ErrorKind, Log};
+use http::HeaderMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
@@ -104,6 +106,24 @@ impl Host {
     pub async fn drained(&self) {
         // It cannot fail: the sender is here.
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+
+    /// Checks that a call means this log, if it says which: at the address of a server whose directory was lost another log can
+    /// be. A server without a log answers for itself.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION, `Diverged`.
+    pub(crate) fn check_log_id(&self, headers: &HeaderMap) -> Result<(), Status> {
+        let (Some(meant), Some(log)) = (headers.get(LOG_ID), self.opened()) else { return Ok(()) };
+        let ours = to_hex(log.info().log_id.get());
+        if meant.as_bytes() == ours.as_bytes() {
+            return Ok(());
+        }
+        let meant = String::from_utf8_lossy(meant.as_bytes());
+        let what = format!(
+            "this server has log {ours}, and log {meant} is meant: it is of another cluster, or its directory was lost and a new cluster made in its place"
+        );
+        Err(to_status(&Error::new(ErrorKind::Diverged, what), None))
     }
 
     /// Checks a log's name, as a request gives it.

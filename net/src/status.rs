@@ -13,6 +13,8 @@ use tonic::{Code, Status};
 pub const KIND: &str = "chiplog-kind";
 /// Metadata of a failed call: where the leader serves clients, `host:port`.
 pub const LEADER: &str = "chiplog-leader";
+/// Metadata of a call of `chiplog.v1.Log`: the id of the log that is meant, in hexadecimal.
+pub const LOG_ID: &str = "chiplog-log-id";
 /// Metadata of a read below the log's first record: the index of that.
 pub const FIRST: &str = "chiplog-first";
 
@@ -92,19 +94,20 @@ pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
 }
 
-/// What the status says. Of one that was made on this side, also what is behind it, and what TLS has to do with it.
+/// The text of the status. Of one that was made on this side, also of the cause; where that is TLS, in words of its own: the
+/// texts below speak of bytes that were taken for something else.
 fn told_by(status: &Status) -> String {
     let message = status.message();
     let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
     let Some(source) = std::error::Error::source(status) else { return text };
+    if let Some(mismatch) = TlsMismatch::of(source) {
+        return mismatch.to_string();
+    }
     let deepest = causes::deepest(source);
     if !text.contains(&deepest) {
         text = format!("{text}: {deepest}");
     }
-    match TlsMismatch::of(source) {
-        Some(mismatch) => format!("{text}; {mismatch}"),
-        None => text,
-    }
+    text
 }
 
 /// Where the leader serves clients, if the status tells.

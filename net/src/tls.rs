@@ -11,10 +11,11 @@
 use chiplog::{Error, ErrorKind, NodeId, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
-use tokio_rustls::rustls::client::verify_server_name;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
+use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -177,6 +178,57 @@ pub(crate) fn names_node(certificate: &CertificateDer<'_>, node: NodeId) -> bool
     let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return false };
     let Ok(name) = ServerName::try_from(node_name(node)) else { return false };
     verify_server_name(&parsed, &name).is_ok()
+}
+
+/// Whether other replicas take this for the identity of `node`, as a server and as a client: it names the node, its authority
+/// has signed it, and its time has come and is not over.
+///
+/// # Errors
+/// `InvalidArgument`: says what they will not take.
+pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
+    let chain = certificates("certificate", &identity.certificate)?;
+    let Some((leaf, between)) = chain.split_first() else { return Err(wrong("there is no certificate")) };
+    if !names_node(leaf, node) {
+        let name = node_name(node);
+        return Err(wrong(format!(
+            "the certificate does not name {name} (subjectAltName DNS:{name}): the other replicas take this server for nobody"
+        )));
+    }
+    let Some(authority) = &identity.authority else { return Ok(()) };
+    let trusted = Arc::new(roots(authority)?);
+    let of_authority = |e: &dyn fmt::Display| wrong(format!("the authority: {e}"));
+    let refused = |e: &dyn fmt::Display| {
+        wrong(format!(
+            "the other replicas will not take the certificate, if they have the same authority: {e}"
+        ))
+    };
+    let now = UnixTime::now();
+    let name = ServerName::try_from(node_name(node)).map_err(|e| wrong(e))?;
+    WebPkiServerVerifier::builder_with_provider(trusted.clone(), provider())
+        .build()
+        .map_err(|e| of_authority(&e))?
+        .verify_server_cert(leaf, between, &name, &[], now)
+        .map_err(|e| refused(&e))?;
+    WebPkiClientVerifier::builder_with_provider(trusted, provider())
+        .build()
+        .map_err(|e| of_authority(&e))?
+        .verify_client_cert(leaf, between, now)
+        .map_err(|e| refused(&e))?;
+    Ok(())
+}
+
+/// Whether a certificate in PEM, the first one, names this host: a name or an address.
+///
+/// # Errors
+/// `InvalidArgument`: it does not, or is none.
+pub fn check_host(certificate: &[u8], host: &str) -> Result<()> {
+    let chain = certificates("certificate", certificate)?;
+    let leaf = chain.first().ok_or_else(|| wrong("there is no certificate"))?;
+    let parsed = ParsedCertificate::try_from(leaf).map_err(|e| wrong(format!("the certificate: {e}")))?;
+    let name = ServerName::try_from(host).map_err(|e| wrong(format!("{host}: {e}")))?;
+    verify_server_name(&parsed, &name).map_err(|_| {
+        wrong(format!("the certificate does not name {host}, by which clients reach this server"))
+    })
 }
 
 #[cfg(test)]

@@ -115,6 +115,7 @@ fn messages_are_what_they_were() {
             log: String::new(),
             changes: vec![MemberChange { change: Some(member_change::Change::Promote(3)) }],
             timeout_millis: 500,
+            force: false,
         },
     );
     held::<logspec::ReadRequest>("0805", logspec::ReadRequest { next_index: 5 });

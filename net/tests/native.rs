@@ -481,7 +481,7 @@ async fn another_log_is_not_found_by_any_call() {
         (
             "Admin.ChangeMembers",
             admin
-                .change_members(ChangeMembersRequest { log: log(), changes, timeout_millis: 1 })
+                .change_members(ChangeMembersRequest { log: log(), changes, timeout_millis: 1, force: false })
                 .await
                 .unwrap_err(),
         ),

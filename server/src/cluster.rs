@@ -1,10 +1,7 @@
-//! Cluster: asks servers, and finds the one that leads.
+//! Cluster: asks servers.
 //!
-//! Invariants:
-//! - Nothing waits for ever: a connection has [`CONNECT`], a question its own time.
-//! - A change is sent again only after an answer that says it was not made.
+//! Invariant: nothing waits for ever: a connection has [`CONNECT`], a question its own time.
 
-use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::ui::Ui;
 use chiplog::ErrorKind;
@@ -13,15 +10,14 @@ use chiplog_net::causes::TlsMismatch;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
-use chiplog_net::status::{from_status, leader_of, to_status};
+use chiplog_net::status::{from_status, to_status};
 use clap::Args;
 use std::cell::OnceCell;
-use std::collections::VecDeque;
 use std::error::Error;
 use std::iter::successors;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 use tokio::runtime::Runtime;
 use tonic::service::interceptor::InterceptedService;
@@ -29,8 +25,6 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Status};
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a leader is looked for.
-const LEADER: Duration = Duration::from_secs(15);
 /// After so long it is said what is waited for.
 pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
 /// What to do when nothing takes a connection.
@@ -230,7 +224,7 @@ impl Asker {
         self.try_ask(server, patience, question).map_err(|status| failure(server, &status))
     }
 
-    fn try_ask<T, F>(
+    pub(crate) fn try_ask<T, F>(
         &self,
         server: &str,
         patience: Duration,
@@ -261,82 +255,10 @@ impl Asker {
         asked.map_or_else(|status| advice(&status), |()| "")
     }
 
-    /// The leader's address and status, found from any of `servers`.
-    pub(crate) fn leader(&self, servers: &[String]) -> Result<(String, StatusResponse)> {
-        let begun = Instant::now();
-        let mut told = false;
-        loop {
-            let mut last = Failure::new(ErrorKind::Unavailable, "the servers know no leader");
-            let mut asked: Vec<String> = Vec::new();
-            let mut ask: VecDeque<String> = servers.iter().cloned().collect();
-            while let Some(server) = ask.pop_front() {
-                if asked.contains(&server) {
-                    continue;
-                }
-                asked.push(server.clone());
-                match self.status(&server) {
-                    Ok(status) if status.log_id.is_empty() => {
-                        let what = format!("{server} is not part of a cluster yet");
-                        last = Failure::new(ErrorKind::Unavailable, what);
-                    }
-                    // One of an earlier version claims to lead for ever. The others know who does.
-                    Ok(status) if !status.poison.is_empty() => {
-                        let what = format!("{server} takes no more appends: {}", status.poison);
-                        last = Failure::new(ErrorKind::Unavailable, what);
-                        let others = status.members.iter().map(|m| m.client_address.clone());
-                        ask.extend(others.filter(|a| !a.is_empty()));
-                    }
-                    Ok(status) if status.leader_node == status.node => return Ok((server, status)),
-                    Ok(status) => {
-                        let leads = |m: &&_| is(m, status.leader_node);
-                        let leader = status.members.iter().find(leads).map(|m| m.client_address.clone());
-                        ask.extend(leader.filter(|a| !a.is_empty()));
-                    }
-                    // A token that is not good enough does not become so by waiting.
-                    Err(failure) if failure.exit() == Exit::Usage => return Err(failure),
-                    Err(failure) => last = failure,
-                }
-            }
-            if begun.elapsed() > LEADER {
-                return Err(last);
-            }
-            if begun.elapsed() > TELL_AFTER && !std::mem::replace(&mut told, true) {
-                self.ui.say(&format!("waits up to {} s for a leader: {last}", LEADER.as_secs()));
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+    /// Tells on standard error what is waited for.
+    pub(crate) fn say(&self, what: &str) {
+        self.ui.say(what);
     }
-
-    /// Asks the leader; again, if it says that it is none.
-    pub(crate) fn ask_leader<T, F>(
-        &self,
-        servers: &[String],
-        patience: Duration,
-        mut question: impl FnMut(Admin) -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T, Status>>,
-    {
-        let begun = Instant::now();
-        let mut servers = servers.to_vec();
-        loop {
-            let (leader, _) = self.leader(&servers)?;
-            let status = match self.try_ask(&leader, patience, &mut question) {
-                Ok(answer) => return Ok(answer),
-                Err(status) => status,
-            };
-            let again = from_status(&status).kind() == ErrorKind::NotLeader;
-            if !again || begun.elapsed() > LEADER {
-                return Err(failure(&leader, &status));
-            }
-            servers.extend(leader_of(&status).filter(|l| !servers.contains(l)));
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-fn is(member: &chiplog_net::proto::v1::Member, node: u64) -> bool {
-    node != 0 && member.node == node
 }
 
 /// What a server answered, as an error of the command.
@@ -370,6 +292,7 @@ pub(crate) fn tls_advice(status: &Status) -> &'static str {
         Some(TlsMismatch::Wanted) => "; --tls-authority, or CHIPLOG_TLS_AUTHORITY",
         Some(TlsMismatch::NotSpoken) => "; leave out --tls-authority, and CHIPLOG_TLS_AUTHORITY",
         Some(TlsMismatch::Untrusted) => "; --tls-authority has to be the one that signed it",
+        Some(TlsMismatch::Refused) => "; --tls-certificate and --tls-key",
         _ => "",
     }
 }

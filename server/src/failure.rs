@@ -65,12 +65,18 @@ impl Failure {
         Self { quiet, ..failure }
     }
 
-    /// The same, with words after the message and a named value in the JSON.
-    pub(crate) fn with_detail(mut self, words: &str, name: &str, value: Value) -> Self {
+    /// The same, with words after the message.
+    pub(crate) fn with_words(mut self, words: &str) -> Self {
         self.message.push_str("; ");
         self.message.push_str(words);
-        self.detail(name, value);
         self
+    }
+
+    /// The same, with words after the message and a named value in the JSON.
+    pub(crate) fn with_detail(self, words: &str, name: &str, value: Value) -> Self {
+        let mut failure = self.with_words(words);
+        failure.detail(name, value);
+        failure
     }
 
     /// The same, with an exit code of its own.

@@ -36,6 +36,8 @@ impl ErrorClass {
             | ErrorKind::Poisoned
             | ErrorKind::Closed
             | ErrorKind::Removed
+            // A server of another log stands where one of ours was.
+            | ErrorKind::Diverged
             | ErrorKind::Locked
             | ErrorKind::Io => Self::RefreshMetadata,
             _ => Self::Fatal,

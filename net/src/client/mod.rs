@@ -16,6 +16,7 @@ mod closed;
 mod deadline;
 mod errands;
 mod gather;
+mod logs;
 mod outcome;
 mod producer;
 mod producer_options;
@@ -150,8 +151,9 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidArgument`: no address, or not one; no certificates or no key in `options.tls`; or the servers are of different
-    /// logs. `Unauthenticated`,
-    /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`. `NotFound`: they
+    /// logs, and nothing tells which is meant. `Unauthenticated`,
+    /// `PermissionDenied`: the token. `Unavailable`, `Timeout`: none answered within `options.timeout`; at once, if none of them
+    /// means the same by TLS as `options.tls`. `NotFound`: they
     /// have no log of that name. `Unsupported`: they speak another revision.
     pub async fn connect<S: Into<String>>(
         servers: impl IntoIterator<Item = S>,

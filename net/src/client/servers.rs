@@ -6,13 +6,16 @@
 //!
 //! Invariants:
 //! - One question round at a time, however many ask; those who waited use what it brought.
-//! - Servers of one log only: the first answer says which.
+//! - Servers of one log only: those that answer first say which; see [`meant_log`]. Each call tells the server, which refuses
+//!   it where it has another one.
 //! - The lock is not held across an await.
 
 use super::backoff::Backoff;
 use super::deadline::FAR;
-use super::token::{Bearer, Shown};
+use super::logs::meant_log;
+use super::token::{Bearer, LogMark, Shown};
 use super::{ClientOptions, ReadFrom};
+use crate::causes::TlsMismatch;
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
 use crate::proto::v1::{Server, ServerInfoRequest, ServerInfoResponse};
@@ -57,6 +60,8 @@ impl From<&ServerInfoResponse> for Limits {
 pub(crate) struct Servers {
     options: ClientOptions,
     seeds: Vec<String>,
+    /// As [`Known::log_id`], for connections.
+    log: LogMark,
     known: Mutex<Known>,
     asking: tokio::sync::Mutex<()>,
 }
@@ -147,11 +152,46 @@ impl Avoid {
 pub(crate) struct Answer {
     pub(crate) address: String,
     pub(crate) told: Result<ServerInfoResponse>,
+    /// It and the client do not mean the same by TLS: waiting does not mend it.
+    pub(crate) hopeless: bool,
+}
+
+/// Why a round of questions did not bring what was looked for.
+struct Unfound {
+    error: Error,
+    /// Nobody can be asked, and waiting does not mend it.
+    hopeless: bool,
+}
+
+impl From<Error> for Unfound {
+    fn from(error: Error) -> Self {
+        Self { error, hopeless: false }
+    }
+}
+
+/// Leaves out those that have another log than the one that is meant.
+fn leave_usurpers(heard: &mut Vec<Answer>) {
+    let told = heard.iter().filter_map(|a| Some((a.address.as_str(), a.told.as_ref().ok()?)));
+    let Some(meant) = meant_log(&told.collect::<Vec<_>>()) else { return };
+    heard.retain(|answer| {
+        let other = answer.told.as_ref().ok().filter(|t| !t.log_id.is_empty() && t.log_id != meant);
+        if let Some(other) = other {
+            let (address, log_id) = (&answer.address, &other.log_id);
+            tracing::warn!(
+                address,
+                log_id,
+                meant,
+                "a server of another log stands where a member was: it is left alone"
+            );
+        }
+        other.is_none()
+    });
 }
 
 impl Servers {
     pub(crate) fn new(seeds: Vec<String>, options: ClientOptions) -> Self {
-        Self { options, seeds, known: Mutex::default(), asking: tokio::sync::Mutex::default() }
+        let (log, known, asking) = Default::default();
+        Self { options, seeds, log, known, asking }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -195,8 +235,8 @@ impl Servers {
                     return Err(Error::new(ErrorKind::Unavailable, what));
                 }
             };
-            let Err(error) = asked else { continue };
-            if thorough && error.kind() == ErrorKind::InvalidArgument {
+            let Err(Unfound { error, hopeless }) = asked else { continue };
+            if thorough && (hopeless || error.kind() == ErrorKind::InvalidArgument) {
                 return Err(error);
             }
             if let Some(found) = is(&self.known()) {
@@ -272,7 +312,9 @@ impl Servers {
         let mut client = self.client(address).ok()?;
         let asked = client.server_info(ServerInfoRequest {});
         let told = timeout(self.options.probe_timeout, asked).await.ok()?.ok()?.into_inner();
-        Some(self.judge(Answer { address: address.to_owned(), told: Ok(told) }).ok()??.leader)
+        Some(
+            self.judge(Answer { address: address.to_owned(), told: Ok(told), hopeless: false }).ok()??.leader,
+        )
     }
 
     /// Whether one of the others says that another server than this one leads: since a later election than was known, or
@@ -353,8 +395,8 @@ impl Servers {
     /// heard.
     ///
     /// # Errors
-    /// No leader was found; or, of a thorough round, `InvalidArgument`: one of the servers is of another log.
-    async fn ask(&self, thorough: bool) -> Result<()> {
+    /// No leader was found; or, of a thorough round, `InvalidArgument`: the servers are of different logs.
+    async fn ask(&self, thorough: bool) -> Result<(), Unfound> {
         let _one_at_a_time = self.asking.lock().await;
         {
             let known = self.known();
@@ -366,7 +408,23 @@ impl Servers {
         self.ask_each(self.all(), &mut asked);
         let (mut failed, mut answered) = (None, false);
         let mut best: Option<Found> = None;
-        while let Some(Ok(answer)) = asked.join_next().await {
+        let mut heard = Vec::new();
+        if thorough {
+            // Of several logs the one that is meant shows once all have answered.
+            while let Some(Ok(answer)) = asked.join_next().await {
+                heard.push(answer);
+            }
+            leave_usurpers(&mut heard);
+        }
+        let hopeless = !heard.is_empty() && heard.iter().all(|answer| answer.hopeless);
+        loop {
+            let answer = match heard.pop() {
+                Some(answer) => answer,
+                None => match asked.join_next().await {
+                    Some(Ok(answer)) => answer,
+                    _ => break,
+                },
+            };
             match self.judge(answer) {
                 Ok(Some(found)) => {
                     let sure = found.sure;
@@ -376,7 +434,9 @@ impl Servers {
                     }
                 }
                 Ok(None) => answered = true,
-                Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(error) if thorough && error.kind() == ErrorKind::InvalidArgument => {
+                    return Err(error.into());
+                }
                 Err(error) => failed = Some(error),
             }
         }
@@ -390,7 +450,7 @@ impl Servers {
                     if since.elapsed() < self.options.timeout / 2 {
                         let what =
                             format!("{leader} leads in an earlier election, and nobody in a later one");
-                        return Err(Error::new(ErrorKind::Unavailable, what));
+                        return Err(Error::new(ErrorKind::Unavailable, what).into());
                     }
                 }
                 (known.term, known.outdated) = (term, None);
@@ -399,11 +459,11 @@ impl Servers {
                 Ok(())
             }
             None => Err(match failed {
-                Some(error) if !answered => error,
+                Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
                     let what = "no leader is known: an election is under way, or too few servers run";
-                    Error::new(ErrorKind::Unavailable, format!("{what}{more}"))
+                    Error::new(ErrorKind::Unavailable, format!("{what}{more}")).into()
                 }
             }),
         }
@@ -415,11 +475,15 @@ impl Servers {
             let client = self.client(&address);
             let timeout = self.options.probe_timeout;
             asked.spawn(async move {
+                let mut hopeless = false;
                 let told = match client {
                     Ok(mut client) => {
                         match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
                             Ok(Ok(told)) => Ok(told.into_inner()),
-                            Ok(Err(status)) => Err(from_status(&status)),
+                            Ok(Err(status)) => {
+                                hopeless = TlsMismatch::of(&status).is_some();
+                                Err(from_status(&status))
+                            }
                             Err(_) => {
                                 Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
                             }
@@ -427,13 +491,13 @@ impl Servers {
                     }
                     Err(error) => Err(error),
                 };
-                Answer { address, told }
+                Answer { address, told, hopeless }
             });
         }
     }
 
     /// Whom the answer names as the leader.
-    fn judge(&self, Answer { address, told }: Answer) -> Result<Option<Found>> {
+    fn judge(&self, Answer { address, told, .. }: Answer) -> Result<Option<Found>> {
         let told = told.map_err(|e| Error::new(e.kind(), format!("{address}: {e}")))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
             let what = format!(
@@ -458,6 +522,9 @@ impl Servers {
         let mut known = self.known();
         if known.log_id.is_empty() {
             known.log_id.clone_from(&told.log_id); // empty of an older server
+            if let Some(id) = told.log_id.parse().ok().filter(|_| !told.log_id.is_empty()) {
+                let _ = self.log.set(id);
+            }
         } else if !told.log_id.is_empty() && told.log_id != known.log_id {
             let what = format!(
                 "{address} is of log {}, and another server that was named of log {}",
@@ -531,7 +598,7 @@ impl Servers {
     /// # Errors
     /// `InvalidArgument`: no address.
     pub(crate) fn channel(&self, address: &str) -> Result<Shown> {
-        let bearer = Bearer::new(&self.options, address)?;
+        let bearer = Bearer::new(&self.options, address)?.meaning(self.log.clone());
         Ok(InterceptedService::new(self.endpoint(address)?.connect_lazy(), bearer))
     }
 

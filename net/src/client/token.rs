@@ -1,9 +1,11 @@
-//! Token: what a client shows with every call.
+//! Token: what a client shows with every call: its token, and which log it means.
 
 use crate::client::ClientOptions;
+use crate::status::LOG_ID;
 use chiplog::{Error, ErrorKind, Result};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -56,11 +58,17 @@ pub(crate) type Shown = InterceptedService<Channel, Bearer>;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer {
+    token: Option<MetadataValue<Ascii>>,
+    log: LogMark,
+}
+
+/// The id of the log that a client means, once it knows it.
+pub(crate) type LogMark = Arc<OnceLock<MetadataValue<Ascii>>>;
 
 impl fmt::Debug for Bearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Bearer" } else { "no token" })
+        f.write_str(if self.token.is_some() { "Bearer" } else { "no token" })
     }
 }
 
@@ -70,7 +78,7 @@ impl Bearer {
     /// # Errors
     /// `InvalidArgument`: the token holds what no header can, or would go out in plain text to another machine.
     pub fn new(options: &ClientOptions, server: &str) -> Result<Self> {
-        let Some(token) = &options.token else { return Ok(Self(None)) };
+        let Some(token) = &options.token else { return Ok(Self { token: None, log: LogMark::default() }) };
         if options.tls.is_none() && !options.token_in_plain_text && !is_loopback(server) {
             let what = format!("the token would go to {server} in plain text: use TLS");
             return Err(Error::new(ErrorKind::InvalidArgument, what));
@@ -79,7 +87,12 @@ impl Bearer {
         let mut value = value
             .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "the token is not printable ASCII"))?;
         value.set_sensitive(true);
-        Ok(Self(Some(value)))
+        Ok(Self { token: Some(value), log: LogMark::default() })
+    }
+
+    /// The same; its calls also say which log is meant, once that is known.
+    pub(crate) fn meaning(self, log: LogMark) -> Self {
+        Self { log, ..self }
     }
 }
 
@@ -92,8 +105,11 @@ fn is_loopback(server: &str) -> bool {
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
+        if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.clone());
+        }
+        if let Some(log) = self.log.get() {
+            request.metadata_mut().insert(LOG_ID, log.clone());
         }
         Ok(request)
     }

@@ -174,7 +174,7 @@ impl Sources {
 
     /// What a server said, if it can be used.
     fn hear(&mut self, answer: Answer, log: Option<LogId>) -> Result<Usable> {
-        let Answer { address, told } = answer;
+        let Answer { address, told, .. } = answer;
         let of = |kind, what: String| Error::new(kind, format!("{address}: {what}"));
         let told = told.map_err(|e| of(e.kind(), e.to_string()))?;
         if told.protocol_min > *PROTOCOL.end() || told.protocol_max < *PROTOCOL.start() {
@@ -294,6 +294,7 @@ mod tests {
                 features: features.iter().map(|f| (*f).to_owned()).collect(),
                 ..ServerInfoResponse::default()
             }),
+            hopeless: false,
         };
         let sources =
             |needs| Sources::new(vec!["a:1".into()], String::new(), ClientOptions::default(), needs);

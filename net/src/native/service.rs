@@ -1,5 +1,5 @@
 //! Service: the native service as tonic serves it: the generated one, but for `Read`, whose answers go out as they stand
-//! in the log.
+//! in the log. A call that means another log is refused before anything else.
 
 use super::Native;
 use crate::budget::Budgeted;
@@ -18,6 +18,8 @@ use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
 
 const READ: &str = "/chiplog.v1.Log/Read";
+/// Tells which log there is, so it is asked of any.
+const SERVER_INFO: &str = "/chiplog.v1.Log/ServerInfo";
 
 /// The native service, to be added to a tonic server. Made by [`Native::into_service`]. Cheap to clone.
 ///
@@ -61,6 +63,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        if request.uri().path() != SERVER_INFO
+            && let Err(status) = self.native.host.check_log_id(request.headers())
+        {
+            return Box::pin(async move { Ok(status.into_http()) });
+        }
         if request.uri().path() != READ {
             return self.others.call(request.map(Body::new));
         }

@@ -45,7 +45,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -65,6 +65,8 @@ const WORKERS_MAX: usize = 2;
 /// Pings and their answers wait behind what is large: so long they may, but for those of the first stream's dialler, who
 /// tells whether the other side is there. That the way is gone is noticed sooner: [`Shared::unacknowledged`].
 const SECOND_SILENCE: Duration = Duration::from_secs(30);
+/// How long it counts that somebody called while there was no log.
+const CALL_REMEMBERED: Duration = Duration::from_secs(60);
 /// How long a link to a node that is no member stays without a message.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -128,6 +130,14 @@ pub struct PeerTls {
 }
 
 impl PeerTls {
+    /// Whether other replicas that have the same authority will take this for `node`.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the certificate names another node, is not the authority's, or its time is not now.
+    pub fn check(&self, node: NodeId) -> chiplog::Result<()> {
+        tls::check_node(&self.identity(), node)
+    }
+
     fn identity(&self) -> tls::Identity {
         let Self { certificate, key, authority } = self.clone();
         tls::Identity { certificate, key, authority: Some(authority) }
@@ -193,6 +203,26 @@ struct State {
     counters: BTreeMap<NodeId, Arc<Counters>>,
     /// Streams that arrive, by node.
     arriving: BTreeMap<NodeId, Arriving>,
+    /// The last caller while there was no log, and when.
+    called: Option<(Caller, Instant)>,
+}
+
+/// A replica of a cluster that takes this one, which has no log, for a member of it.
+///
+/// ```
+/// # fn show(caller: chiplog_net::peer::Caller) {
+/// println!("node {} of log {:?} calls this one node {}", caller.node, caller.log, caller.as_node);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Caller {
+    /// Of which log.
+    pub log: LogId,
+    /// The member that calls.
+    pub node: NodeId,
+    /// Which member it takes this replica for.
+    pub as_node: NodeId,
 }
 
 /// The streams of one node that arrive: letting go of one's sender ends it.
@@ -267,6 +297,14 @@ impl PeerTransport {
     /// message, streams of others are refused, to come again.
     pub fn identify(&self, log: LogId, directory: DirectoryId) {
         self.shared.write().me = Some(Me { log, directory });
+    }
+
+    /// The replica that has called within the last minute and takes this one, which has no log yet, for a member. None:
+    /// nobody, or there is a log.
+    pub fn caller(&self) -> Option<Caller> {
+        let state = self.shared.read();
+        let recent = |(_, at): &&(Caller, Instant)| at.elapsed() < CALL_REMEMBERED;
+        state.called.as_ref().filter(|_| state.me.is_none()).filter(recent).map(|(caller, _)| *caller)
     }
 
     /// What went to and came from each peer.

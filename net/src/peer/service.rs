@@ -3,7 +3,7 @@
 use super::link::{LAST_WORD, LOOK_INTERVAL};
 use super::queue::Which;
 use super::{
-    Arriving, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
+    Arriving, Caller, FEATURES, IDLE, MESSAGE_BYTES_MAX, Me, PROTOCOL, SECOND_SILENCE, Shared, WINDOW_BYTES,
     peer_part,
 };
 use crate::arrival::Arrival;
@@ -171,6 +171,8 @@ fn admit(shared: &Shared, hello: &PeerHello) -> Result<Sender, Status> {
     let (node, to_directory) = (NodeId(hello.from), id(&hello.to_directory)?);
     let mut state = shared.write();
     let (Some(inbox), Some(me)) = (state.inbox.clone(), state.me) else {
+        let caller = Caller { log: LogId(log), node, as_node: NodeId(hello.to) };
+        state.called = Some((caller, Instant::now()));
         return Err(Status::unavailable("this replica is not open"));
     };
     if log != me.log.get() {

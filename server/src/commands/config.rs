@@ -26,7 +26,8 @@ pub(crate) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Check a file: unknown keys, values out of bounds, files of certificates, keys and tokens, whether others could reach it.
+    /// Check a file: unknown keys, values out of bounds, files of certificates, keys and tokens, whether others could reach it,
+    /// and whether they would take the certificates for this node's.
     ///
     /// What only the machine that it runs on can tell is left to `chiplog serve`: names, ports that are taken, the data.
     Check {

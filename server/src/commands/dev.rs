@@ -7,7 +7,8 @@ use crate::serve::{Config, First, Server};
 use crate::signals;
 use crate::target;
 use crate::ui::Ui;
-use chiplog::{Bootstrap, Change, ErrorKind, Log, NodeId, Role};
+use chiplog::{Change, ErrorKind, Log, NodeId, Role};
+use chiplog_net::admin::Founding;
 use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -159,12 +160,12 @@ async fn start(port: u16, dir: &Path) -> Result<Vec<Server>> {
 async fn assemble(servers: &[Server]) -> Result<()> {
     let Some((first, others)) = servers.split_first() else { return Ok(()) };
     if first.host.opened().is_none() {
-        first.found(Bootstrap::Init).await?;
+        first.found(Founding::Init { force: true }).await?;
     }
     let Some(log_id) = first.host.opened().map(|log| log.info().log_id) else { return Ok(()) };
     for server in others {
         if server.host.opened().is_none() {
-            server.found(Bootstrap::Join(log_id)).await?;
+            server.found(Founding::Join(log_id)).await?;
         }
     }
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -3,6 +3,7 @@
 use crate::cluster::{Asker, Connect, host_port};
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
+use crate::survey::Survey;
 use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::proto::v1::member_change::Change;
@@ -27,6 +28,11 @@ Examples:
 /// A new server is started with a number of its own and waits (`chiplog serve`). `init` makes the first of a cluster of
 /// it, `add` takes it into one: as a learner, which gets everything and does not vote; `promote` lets it vote once it
 /// has caught up.
+///
+/// A change that leads to voters of which no majority is heard is refused, and nothing is changed (status 2): of
+/// three voters, one of which is down, the one that is down can be removed, and neither of the others. --force makes the change
+/// all the same. When it is not known whether a change was made (status 5), `chiplog status` tells, and the same command can be
+/// given again: what is done already is not done twice.
 ///
 /// A server whose disk was lost does not come back under its number. While a majority of the voters runs without it, add a
 /// server under a number that was never used, with --promote, and then remove the lost one: in this order there are never
@@ -56,10 +62,19 @@ struct Of {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Make a new cluster with this server, which waits, as its only voter.
+    ///
+    /// Refused where it stands in the place of a member of another cluster, whose directory was lost: where replicas of that
+    /// cluster call it, or the servers of --cluster list it.
     Init {
         /// The server.
         #[arg(value_name = "HOST:PORT", value_parser = host_port)]
         server: String,
+        /// Servers that are asked whether their cluster has a member there already.
+        #[arg(long, value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', value_parser = host_port)]
+        cluster: Vec<String>,
+        /// Make it also where a cluster has a member there already.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         connect: Connect,
     },
@@ -85,6 +100,9 @@ enum What {
     Demote {
         /// Its number.
         node: u64,
+        /// Also where nothing is heard of a majority of the voters that are left.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         of: Of,
     },
@@ -108,10 +126,16 @@ enum What {
     Remove {
         /// Its number.
         node: u64,
+        /// Also where nothing is heard of a majority of the voters that are left.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         of: Of,
     },
 }
+
+/// How long a server may take to say how it stands.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const TRANSFER_EXAMPLES: &str = "\
 Examples:
@@ -130,11 +154,13 @@ pub(crate) struct TransferLeader {
 
 pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
     match &args.what {
-        What::Init { server, connect } => init(server, connect, ui)?,
+        What::Init { server, cluster, force, connect } => init(server, cluster, *force, connect, ui)?,
         What::Add { server, promote, of } => add(server, *promote, of, ui)?,
-        What::Promote { node, of } => one(of, *node, Change::Promote(*node), "votes", ui)?,
-        What::Demote { node, of } => one(of, *node, Change::Demote(*node), "is a learner", ui)?,
-        What::Remove { node, of } => one(of, *node, Change::Remove(*node), "is removed", ui)?,
+        What::Promote { node, of } => one(of, *node, Change::Promote(*node), false, "votes", ui)?,
+        What::Demote { node, force, of } => {
+            one(of, *node, Change::Demote(*node), *force, "is a learner", ui)?
+        }
+        What::Remove { node, force, of } => one(of, *node, Change::Remove(*node), *force, "is removed", ui)?,
         What::SetAddress { node, peer, client, zone, of } => {
             set_address(*node, [peer, client, zone].map(Option::as_deref), of, ui)?;
         }
@@ -142,13 +168,35 @@ pub(crate) fn run(args: &MemberCommand, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn init(server: &str, connect: &Connect, ui: &Ui) -> Result<()> {
+fn init(server: &str, cluster: &[String], force: bool, connect: &Connect, ui: &Ui) -> Result<()> {
     let asker = Asker::new(connect, ui)?;
+    if !force {
+        check_unlisted(&asker, server, cluster)?;
+    }
     let made = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
-        admin.init(InitRequest {}).await.map(tonic::Response::into_inner)
+        admin.init(InitRequest { force }).await.map(tonic::Response::into_inner)
     })?;
     let words = format!("{server} is the first of the cluster of log {}", made.log_id);
     ui.result(&json!({ "log_id": made.log_id }), |_| words)
+}
+
+/// That the servers of a cluster, as far as they answer, do not list this one.
+fn check_unlisted(asker: &Asker, server: &str, cluster: &[String]) -> Result<()> {
+    let others: Vec<String> = cluster.iter().filter(|other| *other != server).cloned().collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let status = asker.status(server)?;
+    if !status.log_id.is_empty() {
+        return Ok(()); // it says itself what it is part of
+    }
+    let found = asker.wait(Survey::new(asker.dialler().clone(), &others).round(PATIENCE));
+    let (Some(member), Some(log)) = (found.member_at(server, &status), found.log_id()) else { return Ok(()) };
+    let node = member.node;
+    let what = format!(
+        "{server} is where node {node} of the cluster of log {log} stands: its directory was emptied, or is not mounted. A server whose disk was lost gets a new number there: `chiplog member add`, then `remove {node}`; --force makes a new cluster all the same"
+    );
+    Err(Failure::new(ErrorKind::Membership, what))
 }
 
 fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
@@ -183,10 +231,10 @@ fn add(server: &str, promote: bool, of: &Of, ui: &Ui) -> Result<()> {
             client_address: place.client_address,
             zone: place.zone,
         };
-        change(&asker, of, Change::Add(add))?;
+        change(&asker, of, Change::Add(add), false)?;
     }
     if promote && !known.is_some_and(|m| m.voter) {
-        change(&asker, of, Change::Promote(node))?;
+        change(&asker, of, Change::Promote(node), false)?;
     }
     let votes = promote || known.is_some_and(|m| m.voter);
     let part = if votes { "votes" } else { "is a learner" };
@@ -208,25 +256,42 @@ fn set_address(node: u64, [peer, client, zone]: [Option<&str>; 3], of: &Of, ui: 
         client_address: or(client, &member.client_address),
         zone: or(zone, &member.zone),
     };
-    change(&asker, of, Change::SetAddress(address.clone()))?;
+    change(&asker, of, Change::SetAddress(address.clone()), false)?;
     let SetAddress { peer_address, client_address, zone, .. } = address;
     let shown = json!({ "node": node, "peer": peer_address, "client": client_address, "zone": zone });
     ui.result(&shown, |_| format!("node {node} serves clients at {client_address}, peers at {peer_address}"))
 }
 
-fn one(of: &Of, node: u64, what: Change, words: &str, ui: &Ui) -> Result<()> {
-    change(&Asker::new(&of.connect, ui)?, of, what)?;
+fn one(of: &Of, node: u64, what: Change, force: bool, words: &str, ui: &Ui) -> Result<()> {
+    let asker = Asker::new(&of.connect, ui)?;
+    let (_, leader) = asker.leader(&of.cluster)?;
+    let member = leader.members.iter().find(|m| m.node == node && !m.leaving);
+    let is_done = match what {
+        Change::Promote(_) => member.is_some_and(|m| m.voter),
+        Change::Demote(_) => member.is_some_and(|m| !m.voter),
+        _ => false, // a removed node is told as one that is no member: the number may be wrong
+    };
+    if !is_done {
+        change(&asker, of, what, force)?;
+    }
     ui.result(&json!({ "node": node }), |_| format!("node {node} {words}"))
 }
 
-fn change(asker: &Asker, of: &Of, change: Change) -> Result<()> {
+fn change(asker: &Asker, of: &Of, change: Change, force: bool) -> Result<()> {
     let timeout_millis = of.timeout * 1000;
     // A little longer than the server's own: it says more.
     let patience = Duration::from_secs(u64::from(of.timeout) + 5);
-    asker.ask_leader(&of.cluster, patience, |mut admin| {
+    let changed = asker.ask_leader(&of.cluster, patience, |mut admin| {
         let changes = vec![MemberChange { change: Some(change.clone()) }];
-        let request = ChangeMembersRequest { changes, timeout_millis, ..Default::default() };
+        let request = ChangeMembersRequest { changes, timeout_millis, force, ..Default::default() };
         async move { admin.change_members(request).await.map(drop) }
+    });
+    changed.map_err(|failure| match failure.kind() {
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => {
+            let words = "`chiplog status` shows whether it was made, and the same command can be given again";
+            failure.with_words(words)
+        }
+        _ => failure,
     })
 }
 

@@ -1,31 +1,47 @@
-//! `chiplog status`: a cluster as its servers see it.
+//! `chiplog status`: a cluster as its servers see it, and whether all is well.
 
 use crate::cluster::{Asker, Connect, host_port};
-use crate::commands::replicas::{complaints, number, or_dash, title};
+use crate::commands::replicas::{number, or_dash, title};
 use crate::exit::Exit;
 use crate::failure::Result;
+use crate::health::{self, Judged, Place, State};
 use crate::human;
-use crate::survey::{Silent, Survey, role_name};
+use crate::survey::{Found, Silent, Survey, role_name};
 use crate::ui::Ui;
-use chiplog_net::proto::v1::StatusResponse;
+use chiplog_net::proto::v1::{Member, StatusResponse};
 use clap::Args;
 use serde::Serialize;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   chiplog status 127.0.0.1:7411
-  chiplog status log1:7411,log2:7411 --json | jq -r '.replicas[] | select(.role == \"leader\").client'";
+  chiplog status log1:7411 > /tmp/chiplog.status || mail -s chiplog operator < /tmp/chiplog.status
+  chiplog status log1:7411,log2:7411 --json | jq -r '.replicas[] | select(.role == \"leader\").client'
+  chiplog status log1:7411 --json | jq -r '.replicas[] | select(.state != \"ok\") | [.node, .state, .why] | @tsv'";
 
-/// Show a cluster: its replicas, what they do and how far they are.
+/// Show a cluster: its replicas, what they do, how far they are, and whether all is well.
 ///
-/// One server that answers is enough: it names the others, which are asked as well. Status 5 when nobody leads or no
-/// server answers, 2 when all that answer refuse the token.
+/// One server that answers is enough: it names the others, which are asked as well. Each replica has a state:
 ///
-/// Fields of --json: log_id, leader (node; null: nobody), replicas: each {"node", "role" (leader, follower, candidate,
+/// ok; draining: it is about to end; other_version: than the leader's; lagging: it lacks more than --lag-max entries;
+/// no_leader: it knows none; waiting: part of no cluster yet; cut_off: it answers here, and the leader hears nothing of it;
+/// repairing: it fetches what its log lacks; unreachable: no answer; locked_out: it refuses the token, or one side does not
+/// trust the other's certificate; removed: from the cluster, and runs still; poisoned: it takes no appends until it is started
+/// again; damaged: blocks are damaged and not repaired; wiped: it came back with an empty or another directory; other_log: a
+/// server of another log stands there. Of several the last one in this order is told. A replica that lags, is cut off or knows no leader is
+/// looked at again for up to 2 s before that is said.
+///
+/// Status 0 only if somebody leads and every replica is ok. 5: nobody leads, no server answers, or what is the matter can pass by
+/// itself (draining, lagging, no_leader, waiting, cut_off, repairing, unreachable). 1: somebody has to mend it
+/// (other_version, locked_out, removed, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
+/// Of several: 5 if nobody leads, else 3, 1, 5.
+///
+/// Fields of --json: ok (the status is 0), log_id, leader (node; null: nobody), replicas: each {"node", "state" (as above), "why" (null: ok), "role" (leader, follower, candidate,
 /// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
 /// "first", "last", "last_raft", "committed_raft", "lag" (entries of raft, of which one can hold many records, that it lacks as the leader knows; all of them, of a server
-/// that has not answered this leader yet; null: not known),
+/// that has not answered this leader yet; null: not known, for nobody leads or the leader hears nothing of it),
 /// "bytes_used", "bytes_capacity" (null: the disk), "sync_median_micros", "sync_p99_micros", "scrubbed_bytes",
 /// "damaged", "repaired", "version", "poison" (null: it takes appends), "error" (null: it answered)}.
 #[derive(Args, Debug)]
@@ -35,12 +51,17 @@ pub(crate) struct Status {
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 
+    /// So many entries of raft a replica may lack; one that lacks more is lagging.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    lag_max: u64,
+
     #[command(flatten)]
     connect: Connect,
 }
 
 #[derive(Serialize)]
 struct Shown {
+    ok: bool,
     log_id: Option<String>,
     leader: Option<u64>,
     replicas: Vec<Replica>,
@@ -49,6 +70,8 @@ struct Shown {
 #[derive(Default, Serialize)]
 struct Replica {
     node: Option<u64>,
+    state: &'static str,
+    why: Option<String>,
     role: &'static str,
     voter: bool,
     client: String,
@@ -91,7 +114,6 @@ impl Replica {
             last: Some(s.last),
             last_raft: Some(s.last_raft),
             committed_raft: Some(s.committed_raft),
-            lag: (s.leader_node == s.node && s.node != 0).then_some(0),
             bytes_used: Some(s.bytes_used),
             bytes_capacity: (s.capacity > 0).then_some(s.capacity),
             sync_median_micros: Some(s.sync_median_micros),
@@ -102,18 +124,39 @@ impl Replica {
             version: Some(s.version),
             poison: (!s.poison.is_empty()).then_some(s.poison),
             error: None,
+            ..Self::default()
         }
     }
 
     fn silent(silent: &Silent) -> Self {
         let (client, error) = (silent.server.clone(), Some(silent.why.clone()));
-        let mut replica = Self { client, role: "unreachable", error, ..Self::default() };
-        if let Some(m) = &silent.member {
-            (replica.node, replica.voter) = (Some(m.node), m.voter);
-            replica.peer.clone_from(&m.peer_address);
-            replica.zone.clone_from(&m.zone);
-            replica.directory = Some(m.directory.clone());
+        let known = silent.member.as_ref().map_or_else(Self::default, Self::of_member);
+        Self { client, role: "unreachable", error, ..known }
+    }
+
+    /// As the others tell.
+    fn of_member(m: &Member) -> Self {
+        Self {
+            node: Some(m.node),
+            role: "unknown",
+            voter: m.voter,
+            client: m.client_address.clone(),
+            peer: m.peer_address.clone(),
+            zone: m.zone.clone(),
+            directory: (!m.directory.is_empty()).then(|| m.directory.clone()),
+            ..Self::default()
         }
+    }
+
+    fn new(judged: &Judged<'_>, found: &Found) -> Self {
+        let mut replica = match judged.place {
+            Place::Answer(status) => Self::answered(status),
+            Place::Silent(silent) => Self::silent(silent),
+            Place::Unasked(member) => Self::of_member(member),
+        };
+        (replica.state, replica.why) = (judged.state.name(), judged.why.clone());
+        let is_the_one = !matches!(judged.state, State::Wiped | State::OtherLog | State::Waiting);
+        replica.lag = replica.node.filter(|_| is_the_one).and_then(|node| found.lag(node));
         replica
     }
 }
@@ -123,12 +166,16 @@ impl Shown {
         let answered = self.replicas.iter().any(|r| r.error.is_none());
         let (log, leader) = title(self.log_id.as_deref(), self.leader, answered);
         let mut rows = vec![
-            ["NODE", "ROLE", "VOTES", "CLIENT", "ZONE", "TERM", "FIRST", "LAST", "LAG", "USED", "SYNC P99"]
-                .map(str::to_owned),
+            [
+                "NODE", "STATE", "ROLE", "VOTES", "CLIENT", "ZONE", "TERM", "FIRST", "LAST", "LAG", "USED",
+                "SYNC P99",
+            ]
+            .map(str::to_owned),
         ];
         for r in &self.replicas {
             rows.push([
                 number(r.node),
+                r.state.to_owned(),
                 r.role.to_owned(),
                 if r.node.is_none() {
                     "-"
@@ -138,7 +185,7 @@ impl Shown {
                     "no"
                 }
                 .to_owned(),
-                r.client.clone(),
+                or_dash(&r.client),
                 or_dash(&r.zone),
                 number(r.term),
                 number(r.first),
@@ -148,27 +195,44 @@ impl Shown {
                 r.sync_p99_micros.map_or("-".into(), |m| human::duration(Duration::from_micros(m))),
             ]);
         }
-        let said = complaints(self.replicas.iter().map(|r| (r.node, &r.poison, &r.error)));
-        format!("{log}; {leader}\n{}{said}", human::table(&rows))
+        let mut out = format!("{log}; {leader}\n{}", human::table(&rows));
+        for r in &self.replicas {
+            let who = r.node.map_or_else(|| r.client.clone(), |n| format!("node {n}"));
+            if let Some(why) = &r.why {
+                _ = writeln!(out, "{who}: {why}");
+            }
+        }
+        out
     }
 }
 
 /// How long a server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often what may pass is looked at again, and how long after.
+const LOOKS: usize = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
 pub(crate) fn run(args: &Status, ui: &Ui) -> Result<Exit> {
     let asker = Asker::new(&args.connect, ui)?;
-    let mut found = asker.wait(Survey::new(asker.dialler().clone(), &args.servers).round(PATIENCE));
+    let mut survey = Survey::new(asker.dialler().clone(), &args.servers);
+    let mut found = asker.wait(survey.round(PATIENCE));
+    for _ in 0..LOOKS {
+        if !health::may_pass(&found, &health::judge(&found, args.lag_max)) {
+            break;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+        found = asker.wait(survey.round(PATIENCE));
+    }
     if found.silent.iter().any(|s| s.refuses) {
         found = found.somebody()?; // nothing to show, and waiting does not mend it
     }
-    let mut replicas: Vec<Replica> = found.answers.iter().map(|(_, s)| Replica::answered(s)).collect();
-    replicas.extend(found.silent.iter().map(Replica::silent));
-    for replica in &mut replicas {
-        replica.lag = replica.node.and_then(|node| found.lag(node)).or(replica.lag);
-    }
+    let judged = health::judge(&found, args.lag_max);
+    let exit = health::exit(&found, &judged);
+    let mut replicas: Vec<Replica> = judged.iter().map(|j| Replica::new(j, &found)).collect();
     replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
-    let shown = Shown { log_id: found.log_id(), leader: found.leader().map(|l| l.node), replicas };
+    let (log_id, leader) = (found.log_id(), found.leader().map(|l| l.node));
+    let shown = Shown { ok: exit == Exit::Ok, log_id, leader, replicas };
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
-    Ok(if shown.leader.is_some() { Exit::Ok } else { Exit::Retry })
+    Ok(exit)
 }

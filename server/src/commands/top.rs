@@ -100,7 +100,12 @@ impl Rounds<'_> {
             error: Some(silent.why.clone()),
             ..Replica::default()
         });
-        let mut replicas: Vec<Replica> = answered.chain(silent).collect();
+        let others = self.now.others.iter().map(|(server, status)| Replica {
+            lag: None,
+            error: Some(self.now.strangeness(server, status)),
+            ..self.replica(server, status)
+        });
+        let mut replicas: Vec<Replica> = answered.chain(others).chain(silent).collect();
         replicas.sort_by_key(|r| r.node.unwrap_or(u64::MAX));
         View {
             time,
@@ -240,7 +245,7 @@ mod tests {
 
     fn round(written_bytes: u64, last: u64) -> Found {
         let status = StatusResponse { node: 1, written_bytes, last, ..StatusResponse::default() };
-        Found { answers: vec![("a:1".into(), status)], silent: Vec::new() }
+        Found { answers: vec![("a:1".into(), status)], ..Found::default() }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::failure::{Failure, Result};
 use chiplog::{Bootstrap, ErrorKind, Log, LogId, NodeId, Role};
 use chiplog_net::access::{Access, AccessLayer};
 use chiplog_net::address::Address;
-use chiplog_net::admin::AdminService;
+use chiplog_net::admin::{AdminService, Founding};
 use chiplog_net::budget::Budget;
 use chiplog_net::gauges;
 use chiplog_net::host::Host;
@@ -38,6 +38,7 @@ use chiplog_net::ids::to_hex;
 use chiplog_net::listener::{self, Settings};
 use chiplog_net::paying::CallBudgetLayer;
 use chiplog_net::peer::{PeerOptions, PeerTls, PeerTransport};
+use chiplog_net::tls::check_host;
 use metrics::{Bounds, Figures, Metrics};
 use ready::not_ready;
 use reload::{Reloader, Reloads};
@@ -94,9 +95,45 @@ struct Founder {
     config: Config,
     address: String,
     transport: Arc<PeerTransport>,
+    /// When it began to listen to the other replicas.
+    started: Instant,
 }
 
 impl Founder {
+    /// Makes the replica of a server that waits. Blocks for an election time-out at most before it makes a new cluster, and then
+    /// as [`Self::open`].
+    fn found(&self, founding: Founding) -> chiplog::Result<Log> {
+        match founding {
+            Founding::Init { force } => {
+                if !force {
+                    self.check_uncalled()?;
+                }
+                self.open(Bootstrap::Init)
+            }
+            Founding::Join(log) => self.open(Bootstrap::Join(log)),
+        }
+    }
+
+    /// That no cluster has this server for a member: on a disk that was emptied a new cluster would answer in the place of
+    /// the old one. Replicas that run call each other several times an election time-out, so that long is listened.
+    fn check_uncalled(&self) -> chiplog::Result<()> {
+        let listen = Duration::from_millis(self.config.cluster.election_timeout_millis);
+        loop {
+            if let Some(caller) = self.transport.caller() {
+                let log = to_hex(caller.log.get());
+                let what = format!(
+                    "node {} of log {log} calls this server, as node {} of its cluster: the directory was emptied, or is not mounted, and a new cluster here would answer in the place of that one. A server whose disk was lost gets a new number there (`chiplog member add`, then `remove {}`); `chiplog member init --force` makes a new cluster all the same",
+                    caller.node, caller.as_node, caller.as_node
+                );
+                return Err(chiplog::Error::new(ErrorKind::Membership, what));
+            }
+            if self.started.elapsed() > listen {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Blocks for as long as recovery takes.
     fn open(&self, bootstrap: Bootstrap) -> chiplog::Result<Log> {
         let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
@@ -144,8 +181,12 @@ impl Server {
         if let Some(used) = peer_tls {
             reloader.watch_peers(tls, used, transport.clone());
         }
-        let founder =
-            Founder { config: config.clone(), address: address.to_string(), transport: transport.clone() };
+        let founder = Founder {
+            config: config.clone(),
+            address: address.to_string(),
+            transport: transport.clone(),
+            started: Instant::now(),
+        };
         let host = Host::new();
         if let Some(log) = open(&founder, first).await? {
             host.open(log);
@@ -174,8 +215,8 @@ impl Server {
     }
 
     /// Makes the replica of a server that waits.
-    pub(crate) async fn found(&self, bootstrap: Bootstrap) -> Result<Log> {
-        let log = opened(&self.founder, bootstrap).await??;
+    pub(crate) async fn found(&self, founding: Founding) -> Result<Log> {
+        let log = founded(&self.founder, founding).await??;
         self.host.open(log.clone());
         Ok(log)
     }
@@ -183,7 +224,7 @@ impl Server {
     fn serve_clients(&mut self, listener: TcpListener) -> Result<()> {
         let founder = self.founder.clone();
         let node = NodeId(self.config.node);
-        let found = Box::new(move |bootstrap| founder.open(bootstrap));
+        let found = Box::new(move |founding| founder.found(founding));
         let version = env!("CARGO_PKG_VERSION");
         let admin = AdminService::new(self.host.clone(), node, self.address.clone(), version, found);
         let Doors { settings, access, budget, .. } = &self.doors;
@@ -275,17 +316,17 @@ impl Server {
 /// Opens the replica that is there, or does what is to be done first.
 async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
     let dir = founder.config.data.as_path();
-    let error = match opened(founder, Bootstrap::Existing).await? {
+    let error = match opened(founder).await? {
         Ok(log) => return is_meant(&log, first, dir).map(|()| Some(log)),
         Err(error) => error,
     };
     match (error.kind(), first) {
         (ErrorKind::NotFound, First::Wait) => Ok(None),
         (ErrorKind::NotFound, First::Init) => {
-            opened(founder, Bootstrap::Init).await?.map(Some).map_err(Failure::from)
+            founded(founder, Founding::Init { force: false }).await?.map(Some).map_err(Failure::from)
         }
         (ErrorKind::NotFound, First::Join(log)) => {
-            opened(founder, Bootstrap::Join(log)).await?.map(Some).map_err(Failure::from)
+            founded(founder, Founding::Join(log)).await?.map(Some).map_err(Failure::from)
         }
         _ => Err(engine::refused(dir, error)),
     }
@@ -318,9 +359,20 @@ fn is_meant(log: &Log, first: First, dir: &Path) -> Result<()> {
     Err(Failure::usage(what))
 }
 
-async fn opened(founder: &Founder, bootstrap: Bootstrap) -> Result<chiplog::Result<Log>> {
+async fn opened(founder: &Founder) -> Result<chiplog::Result<Log>> {
+    off_the_runtime(founder, |founder| founder.open(Bootstrap::Existing)).await
+}
+
+async fn founded(founder: &Founder, founding: Founding) -> Result<chiplog::Result<Log>> {
+    off_the_runtime(founder, move |founder| founder.found(founding)).await
+}
+
+async fn off_the_runtime<T: Send + 'static>(
+    founder: &Founder,
+    work: impl FnOnce(&Founder) -> T + Send + 'static,
+) -> Result<T> {
     let founder = founder.clone();
-    tokio::task::spawn_blocking(move || founder.open(bootstrap))
+    tokio::task::spawn_blocking(move || work(&founder))
         .await
         .map_err(|_| Failure::new(ErrorKind::Poisoned, "opening the log panicked"))
 }
@@ -405,12 +457,27 @@ fn start_transport(
 pub(crate) fn check(config: &Config) -> Result<()> {
     let mut reloader = Reloader::default();
     doors(config, &mut reloader)?;
-    Reloader::peers(&config.tls)?;
-    let parsed = |place: &str| place.parse::<SocketAddr>().ok();
-    match (parsed(&config.listen.client), parsed(&config.listen.peer)) {
-        (Some(client_at), Some(peer_at)) => standing(config, client_at, peer_at).map(drop),
-        _ => Ok(()), // names, which may mean something else here than where it will run
+    if let Some(peers) = Reloader::peers(&config.tls)?
+        && config.node > 0
+    {
+        let wrong = |e| Failure::usage(format!("tls.peer_certificate and tls.peer_authority: {e}"));
+        peers.check(NodeId(config.node)).map_err(wrong)?;
     }
+    let parsed = |place: &str| place.parse::<SocketAddr>().ok();
+    if let (Some(client_at), Some(peer_at)) = (parsed(&config.listen.client), parsed(&config.listen.peer)) {
+        standing(config, client_at, peer_at)?;
+    } // else names, which may mean something else here than where it will run
+    let place = match config.advertise.client.as_str() {
+        "" => &config.listen.client,
+        advertised => advertised,
+    };
+    let host = place.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+    if let Some(file) = &config.tls.certificate {
+        let certificate =
+            std::fs::read(file).map_err(|e| Failure::option_file("tls.certificate", file, &e))?;
+        check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))?;
+    }
+    Ok(())
 }
 
 /// Where others reach a server that listens at these addresses.

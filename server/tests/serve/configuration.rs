@@ -168,3 +168,34 @@ fn an_open_door_is_refused() {
     refused(&["--node", "0"], "--node N");
     refused(&["--set", "cluster.heart=1"], "heart");
 }
+
+/// A certificate of another node, of another authority, or for another host was found in order: the server started, and nobody
+/// took it for a member.
+#[test]
+fn certificates_are_checked_against_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, other) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "other"));
+    (1..=2).for_each(|node| (ours.sign(node), other.sign(node)).0);
+    let file = dir.path().join("chiplog.toml");
+    let check = |keys: &[(&str, String)], listen: &str| {
+        let tls: String = keys.iter().map(|(key, file)| format!("{key} = {file:?}\n")).collect();
+        fs::write(&file, format!("node = 1\n[listen]\nclient = \"{listen}:7411\"\n[tls]\n{tls}")).unwrap();
+        run(&["config", "check", file.to_str().unwrap()])
+    };
+    let of_peers = |of: &Authority, node: u64, authority: &Authority| {
+        [
+            ("peer_certificate", of.file(&format!("{node}.pem"))),
+            ("peer_key", of.file(&format!("{node}.key"))),
+            ("peer_authority", authority.file("authority.pem")),
+        ]
+    };
+    let refused = |ran: &Ran, word: &str| {
+        assert!(ran.code == 2 && ran.err.contains(word), "{word}: {} {}", ran.code, ran.err);
+    };
+    check(&of_peers(&ours, 1, &ours), "127.0.0.1").ok();
+    refused(&check(&of_peers(&ours, 2, &ours), "127.0.0.1"), "does not name node-1");
+    refused(&check(&of_peers(&other, 1, &ours), "127.0.0.1"), "will not take the certificate");
+    let of_clients = [("certificate", ours.file("1.pem")), ("key", ours.file("1.key"))];
+    check(&of_clients, "127.0.0.1").ok();
+    refused(&check(&of_clients, "127.0.0.2"), "does not name 127.0.0.2");
+}

@@ -14,6 +14,7 @@ mod metrics;
 mod network;
 mod notary;
 mod one;
+mod operator;
 mod partitions;
 mod reflection;
 mod session_file;

@@ -144,7 +144,7 @@ fn several_changes_of_members_in_one_call() {
     let all = [&servers[0], &servers[1], &servers[2], &fourth];
     let change = |changes: &[Change]| {
         let changes = changes.iter().map(|change| MemberChange { change: Some(change.clone()) }).collect();
-        let request = ChangeMembersRequest { log: String::new(), changes, timeout_millis: 60_000 };
+        let request = ChangeMembersRequest { changes, timeout_millis: 60_000, ..Default::default() };
         runtime().block_on(async {
             let at = format!("http://{}", servers[0].client);
             AdminClient::connect(at).await.unwrap().change_members(request).await

@@ -101,9 +101,25 @@ fn replicas(found: &Found) -> Vec<Replica> {
         let mut replica =
             Replica { node, client: server.clone(), role: role_name(status), ..Replica::default() };
         if status.log_id.is_empty() {
-            replica.error = Some("it is not part of a cluster yet".into());
+            let member = found.member_at(server, status);
+            replica.error = Some(match member {
+                Some(m) => format!(
+                    "it came back with an empty directory, as node {}, and has nothing to check",
+                    m.node
+                ),
+                None => "it is not part of a cluster yet".into(),
+            });
         }
         all.push(replica);
+    }
+    for (server, status) in &found.others {
+        all.push(Replica {
+            node: Some(status.node),
+            client: server.clone(),
+            role: role_name(status),
+            error: Some(found.strangeness(server, status)),
+            ..Replica::default()
+        });
     }
     for silent in &found.silent {
         all.push(Replica {

@@ -1,0 +1,149 @@
+//! Accidents of an operator: a change that would leave no majority, a member that comes back on an empty disk, one that
+//! is made a cluster of its own.
+
+use crate::harness::{Ran, Server, fed, leader, run, status, three, wait};
+use serde_json::Value;
+
+/// The state of a node, and why, as `status` tells.
+fn state(shown: &Value, node: u64) -> (String, String) {
+    let replicas = shown["replicas"].as_array().unwrap();
+    let replica = replicas.iter().find(|r| r["node"] == node).unwrap_or_else(|| panic!("{shown}"));
+    (replica["state"].as_str().unwrap().to_owned(), replica["why"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Asks until all is well.
+fn wait_for_health(cluster: &str) {
+    wait("all is well", || (run(&["status", cluster]).code == 0).then_some(()));
+}
+
+#[track_caller]
+fn refused(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+    for word in words {
+        assert!(ran.err.contains(word), "{word}: {}", ran.err);
+    }
+}
+
+/// A member's disk is emptied. The status of the cluster was 0, its lag 0; `member init` made a cluster of its own of it, whose
+/// records clients read and whose log they took for the one they meant, or for ever refused to use any.
+#[test]
+fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let [first, third] = [0, 2].map(|n: usize| servers[n].client.clone());
+    run(&["transfer-leader", "1", "--cluster", &first]).ok();
+    fed(&["append", &first], "one\ntwo\n").ok();
+    wait_for_health(&first);
+    let well = run(&["status", &third, "--json"]).ok().json();
+    assert_eq!(well["ok"], true);
+    assert!((1..=3).all(|node| state(&well, node) == ("ok".into(), String::new())), "{well}");
+
+    servers[2].kill();
+    let dead = run(&["status", &first, "--json"]);
+    assert_eq!((dead.code, dead.json()["ok"].as_bool()), (5, Some(false)), "{}", dead.out);
+    assert_eq!(state(&dead.json(), 3).0, "unreachable");
+
+    std::fs::remove_dir_all(&servers[2].data).unwrap();
+    servers[2].start(&[]);
+    let wiped = run(&["status", &first, "--json"]);
+    assert_eq!(wiped.code, 1, "{}", wiped.out);
+    let shown = wiped.json();
+    let (name, why) = state(&shown, 3);
+    assert!(name == "wiped" && why.contains("empty directory") && why.contains("new number"), "{shown}");
+    assert_eq!(shown["replicas"][2]["lag"], Value::Null);
+    let words = run(&["status", &first]);
+    assert!(words.code == 1 && words.out.contains("STATE"), "{}", words.out);
+    assert!(words.out.contains("node 3: it came back with an empty directory"), "{}", words.out);
+    refused(&run(&["verify", &first]), 5, &[]);
+
+    // It is no new cluster: the others call it, and list it.
+    refused(&run(&["member", "init", &third]), 2, &["calls this server, as node 3", "--force"]);
+    let listed = run(&["member", "init", &third, "--cluster", &first]);
+    refused(&listed, 2, &["is where node 3 of the cluster", "--force"]);
+    assert_eq!(servers[2].stop(), Some(0));
+    let output = servers[2].command().arg("--init").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("calls this server"), "{said}");
+    servers[2].start(&[]);
+
+    // One that is made all the same is told apart, whichever server is asked first.
+    run(&["member", "init", &third, "--force"]).ok();
+    let cluster = format!("{third},{first},{}", servers[1].client);
+    for at in [&first, &cluster] {
+        let rogue = run(&["status", at, "--json"]);
+        assert_eq!(rogue.code, 1, "{}", rogue.out);
+        let shown = rogue.json();
+        let (name, why) = state(&shown, 3);
+        assert!(name == "other_log" && why.contains("node 3"), "{shown}");
+        assert_eq!((&shown["log_id"], &shown["leader"]), (&well["log_id"], &well["leader"]), "{shown}");
+        let verified = run(&["verify", at]);
+        let words = "NOT CHECKED: it is of another log";
+        assert!(verified.code == 5 && verified.out.contains(words), "{}", verified.out);
+        fed(&["append", at], "three\n").ok();
+        for _ in 0..4 {
+            assert!(run(&["read", at]).ok().out.starts_with("one\ntwo\nthree\n"));
+        }
+        assert_eq!(run(&["info", at, "--json"]).ok().json()["log_id"], well["log_id"]);
+    }
+    let alone = run(&["status", &third, "--json"]).ok().json();
+    assert_eq!(alone["replicas"][0]["last"], 0, "nothing went to the other log");
+
+    // And commands go to the cluster: a new server takes its place.
+    let mut fourth = Server::new(4, dir.path());
+    fourth.start(&[]);
+    run(&["member", "add", &fourth.client, "--cluster", &cluster, "--promote"]).ok();
+    run(&["member", "remove", "3", "--cluster", &cluster]).ok();
+    servers[2].kill();
+    wait_for_health(&first);
+}
+
+/// `member remove 2` of three voters, with 3 dead, ended the cluster for good.
+#[test]
+fn change_that_leaves_no_majority_is_refused_unless_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let leads = leader(&servers.iter().collect::<Vec<_>>());
+    let [dead, other] = [leads % 3 + 1, (leads + 1) % 3 + 1];
+    let at = |node: u64| node as usize - 1;
+    let cluster = servers[at(leads)].client.clone();
+    servers[at(dead)].kill();
+    wait("the leader hears no more of it", || {
+        let shown = run(&["status", &cluster, "--json"]).json();
+        shown["replicas"].as_array()?.iter().find(|r| r["node"] == dead)?["lag"].is_null().then_some(())
+    });
+    let member = |args: &[&str]| run(&[&["member"], args, &["--cluster", &cluster]].concat());
+    let [dead_name, other_name] = [dead, other].map(|node| node.to_string());
+    let silent = format!("nothing is heard of {dead}");
+    for what in ["remove", "demote"] {
+        refused(&member(&[what, &other_name]), 2, &[&silent, "Nothing was changed", "force"]);
+    }
+    fed(&["append", &cluster], "the cluster goes on\n").ok();
+
+    // Forced, it comes into force when the others are there to hear of it: how to find out is said.
+    let forced = member(&["remove", &other_name, "--force", "--timeout", "2"]);
+    refused(&forced, 5, &["chiplog status", "can be given again"]);
+    servers[at(dead)].start(&[]);
+    wait("it is removed", || {
+        let shown = status(&[&servers[at(leads)], &servers[at(dead)]]);
+        let mut nodes = shown["replicas"].as_array()?.iter().map(|r| r["node"].as_u64());
+        (shown["leader"].is_u64() && !nodes.any(|n| n == Some(other))).then_some(())
+    });
+    refused(&member(&["remove", &other_name]), 2, &["is not a member"]);
+
+    // A change that is made already is not made twice.
+    let promoted = member(&["promote", &dead_name]).ok();
+    assert!(promoted.out.contains("votes"), "{}", promoted.out);
+}
+
+/// Waiting does not mend a certificate: commands said nothing that helps for 15 s, or what the bytes of TLS look like to HTTP/2.
+#[test]
+fn wrong_authority_is_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = crate::harness::one(dir.path());
+    let authority = crate::certificates::Authority::new(dir.path(), "ours").file("authority.pem");
+    for command in [&["info"][..], &["read"], &["member", "promote", "2", "--cluster"]] {
+        let ran = run(&[command, &[&server.client, "--tls-authority", &authority]].concat());
+        refused(&ran, 5, &["speaks no TLS", "leave out --tls-authority"]);
+        assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
+    }
+}
