@@ -577,8 +577,8 @@ impl Log {
     /// Changes the membership of the cluster, on its leader: one change at once, or several in one go through a
     /// joint configuration. Waits until the change is in force and [`Log::status`] shows it; a promotion first waits until
     /// its learner has caught up. A change after which nothing would be heard of a majority of the voters is refused: it
-    /// would leave the cluster without a leader, perhaps for good. A voter counts that was heard within the last election time-out;
-    /// one of whom nothing is heard has another such time to answer.
+    /// would leave the cluster without a leader, perhaps for good. A voter counts that was heard within the last election
+    /// time-out; one that was not has two more to answer.
     ///
     /// # Errors
     /// `Membership`: what is wrong with which change, or which voters are not heard; nothing was changed. `NotLeader`.

@@ -203,7 +203,7 @@ pub(crate) fn check_node(identity: &Identity, node: NodeId) -> Result<()> {
         ))
     };
     let now = UnixTime::now();
-    let name = ServerName::try_from(node_name(node)).map_err(|e| wrong(e))?;
+    let name = ServerName::try_from(node_name(node)).map_err(wrong)?;
     WebPkiServerVerifier::builder_with_provider(trusted.clone(), provider())
         .build()
         .map_err(|e| of_authority(&e))?

@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// Entries that a learner may lack when it is promoted: what is on its way while appends go on.
 const CAUGHT_UP_ENTRIES: u64 = 256;
+/// So many election time-outs the voters that a change leads to have to be heard.
+const TIMEOUTS_TO_BE_HEARD: u32 = 2;
 /// So many barriers may wait: who asked for one can be gone.
 const BARRIERS_MAX: usize = 16 << 10;
 
@@ -221,7 +223,7 @@ impl Replica {
             Ask::Change(changes, forced) => {
                 match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
                     Ok(_) => {
-                        let heard_until = now.plus(self.cluster.election_timeout);
+                        let heard_until = now.plus(self.cluster.election_timeout * TIMEOUTS_TO_BE_HEARD);
                         let pending =
                             Pending { changes, forced, heard_until, until, promise, at: None, joint: false };
                         self.asks.changes.push(pending);

@@ -240,7 +240,7 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
             Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
             Event::Block(block) => {
                 bar.set_position(before + block.offset());
-                log_first = log_first.max(discarded_by(&block));
+                log_first = log_first.max(discarded_by(block));
             }
             Event::SegmentEnd(_) => bar.set_position(with),
             Event::Fault(fault) if faults.len() < FAULTS_SHOWN_MAX => {

@@ -44,7 +44,9 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     assert_eq!(state(&dead.json(), 3).0, "unreachable");
 
     std::fs::remove_dir_all(&servers[2].data).unwrap();
-    servers[2].start(&[]);
+    // So long it listens for callers: none of them is as slow.
+    let listen = ["--set", "cluster.election_timeout_millis=20000"];
+    servers[2].start(&listen);
     let wiped = run(&["status", &first, "--json"]);
     assert_eq!(wiped.code, 1, "{}", wiped.out);
     let shown = wiped.json();
@@ -61,7 +63,7 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let listed = run(&["member", "init", &third, "--cluster", &first]);
     refused(&listed, 2, &["is where node 3 of the cluster", "--force"]);
     assert_eq!(servers[2].stop(), Some(0));
-    let output = servers[2].command().arg("--init").output().unwrap();
+    let output = servers[2].command().arg("--init").args(listen).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("calls this server"), "{said}");
     servers[2].start(&[]);

@@ -36,11 +36,11 @@ fn asked(node: &mut Node, change: Change, forced: bool) -> Ticket {
 fn change_that_leaves_no_majority_that_is_heard_is_refused() {
     for change in [Change::Remove(LEADER), Change::Demote(LEADER)] {
         let mut node = leader_without_third();
-        let timeout = node.replica.cluster.election_timeout;
+        let timeout = node.replica.cluster.election_timeout * 2;
         let ticket = asked(&mut node, change, false);
         let early = Moment::START.plus(timeout - Duration::from_millis(1));
         node.replica.advance(early, &mut node.writing).unwrap();
-        assert!(ticket.poll().is_none(), "the others have an election time-out to answer");
+        assert!(ticket.poll().is_none(), "the others have two election time-outs to answer");
         node.replica.advance(Moment::START.plus(timeout), &mut node.writing).unwrap();
         let refused = ticket.poll().unwrap().map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Membership);
