@@ -69,7 +69,11 @@ async fn who_means_something_else_by_tls_is_told_so() {
         (options.tls, options.timeout) = (tls, Duration::from_secs(5));
         let error = Client::connect([&server.address], options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().ends_with(&format!("; {mismatch}")), "{error}");
+        assert_eq!(
+            error.to_string(),
+            format!("{}: {mismatch}", server.address),
+            "in words, and nothing else"
+        );
     }
     let mut options = ClientOptions::default();
     options.tls = trust(&ours);
