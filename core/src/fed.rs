@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 4 | checksum of all that follows in the head |
 //! | 4 | 1 | 1: a state; 2: entries |
-//! | 5 | 1 | the version of this format that is needed to read it: 0, the first. A later one is refused as `Unsupported` |
+//! | 5 | 1 | the version of this format that is needed to read it: 0; 1 with options of the log. A later one is refused as `Unsupported` |
 //! | 6 | 2 | bytes between these fields and the headers that a later version adds, and an earlier one passes over: 0 |
 //! | 8 | 16 | the log's id |
 //! | 24 | 8 | the source's last committed entry |
@@ -30,11 +30,12 @@ use crate::checksum::crc32c;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::BLOCKS_MAX;
 use crate::gather::Command;
+use crate::log_options::LogOptions;
 use crate::membership::Membership;
 use crate::raft_codec::{Pieces, body_bytes};
 use crate::sequence::parse_command;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::layout::Opening;
+use crate::store::layout::{FORMAT_VERSION_FIRST, Opening, version_of};
 use crate::store::segment::Base;
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use bytes::{Bytes, BytesMut};
@@ -42,7 +43,7 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of a head without its headers.
 pub(crate) const HEAD_BYTES: usize = 48;
 /// The version of the format that this is: what comes from a source of a later one is read as long as it can be.
-const VERSION: u8 = 0;
+const VERSION: u8 = 1;
 const STATE: u8 = 1;
 const ENTRIES: u8 = 2;
 /// The salt of headers on their way.
@@ -306,6 +307,17 @@ impl Fed {
         }
     }
 
+    /// The version of the format that is needed to read it.
+    fn version(&self) -> u8 {
+        let is_later = |kind, body: Option<&Bytes>| {
+            version_of(kind, body.map_or(&[], |body| &body[..])) > FORMAT_VERSION_FIRST
+        };
+        u8::from(match self {
+            Self::State(state) => is_later(Kind::Opening, Some(&state.body)),
+            Self::Entries(entries) => entries.iter().any(|e| is_later(e.header.kind, e.body.first())),
+        })
+    }
+
     /// As it travels: a head of some bytes, 64 an entry, and what goes beside it, which is not copied.
     pub fn encode(&self) -> (Bytes, Vec<Bytes>) {
         let (kind, headers, pieces): (u8, Vec<&BlockHeader>, Vec<Bytes>) = match self {
@@ -317,7 +329,7 @@ impl Fed {
             ),
         };
         let mut head = BytesMut::with_capacity(HEAD_BYTES + headers.len() * BLOCK_HEADER_BYTES);
-        head.extend_from_slice(&[0, 0, 0, 0, kind, VERSION, 0, 0]);
+        head.extend_from_slice(&[0, 0, 0, 0, kind, self.version(), 0, 0]);
         head.extend_from_slice(&self.log().0.to_le_bytes());
         head.extend_from_slice(&self.committed().0.to_le_bytes());
         head.extend_from_slice(&(headers.len() as u32).to_le_bytes());
@@ -419,6 +431,7 @@ fn parse(fixed: &[u8], headers: &[u8], pieces: Vec<Bytes>) -> Result<Fed, Malfor
                 return Err("a state that contradicts itself");
             }
             Membership::decode(&opening.configuration)?;
+            LogOptions::decode(&opening.options)?;
             Ok(Fed::State(FedState { log, committed, kept, header, body }))
         }
         _ => Err("neither entries nor a state"),
@@ -553,12 +566,33 @@ mod tests {
                 head.splice(HEAD_BYTES..HEAD_BYTES, [7; 16]);
             });
             assert_eq!(Fed::decode(later, pieces.clone()).unwrap(), fed);
-            let too_late = changed(&head, |head| head[5] = 1);
+            assert_eq!(head[5], 0, "earlier versions can read it");
+            let too_late = changed(&head, |head| head[5] = VERSION + 1);
             let error = Fed::decode(too_late, pieces.clone()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("upgrade the follower"), "{error}");
             let cut_off = changed(&head, |head| head[6..8].copy_from_slice(&u16::MAX.to_le_bytes()));
             assert_eq!(Fed::decode(cut_off, pieces).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+
+    /// An earlier version would take them for damage, and the copy for one of another log.
+    #[test]
+    fn options_of_the_log_are_said_to_need_a_later_version() {
+        let Fed::Entries(mut fed) = entries() else { unreachable!() };
+        let body = crate::sequence::encode_command(Command::SetOptions(LogOptions::default()));
+        fed.entries[2].header = BlockHeader { first: Index(9), ..header(5, Kind::Command, &body) };
+        fed.entries[2].body = vec![body.into()];
+        let Fed::State(state) = state() else { unreachable!() };
+        let mut options = LogOptions::default();
+        options.set(crate::log_options::LogOption::SessionsMax, Some(9));
+        let opening = Opening { options: options.encode(), ..Opening::parse(&state.body).unwrap() };
+        let body = Bytes::from(opening.encode());
+        let state = FedState { header: header(4, Kind::Opening, &body), body, ..state };
+        for fed in [Fed::Entries(fed), Fed::State(state)] {
+            let (head, pieces) = fed.encode();
+            assert_eq!(head[5], 1);
+            assert_eq!(Fed::decode(head, pieces).unwrap(), fed);
         }
     }
 

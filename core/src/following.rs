@@ -137,8 +137,8 @@ impl Following {
             Ok(fresh) => fresh,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        // With the discard, what is before it may have the reserve.
-        let reserved = fresh.iter().rposition(is_discard).map_or(0, |n| n + 1);
+        // With what makes room, what is before it may have the reserve.
+        let reserved = fresh.iter().rposition(makes_room).map_or(0, |n| n + 1);
         let mut outcome = Ok(());
         let mut spoilt = false;
         for (n, entry) in fresh.into_iter().enumerate() {
@@ -498,6 +498,7 @@ impl Following {
         let published = &self.published;
         published.sessions.store(self.sequencer.sessions().len() as u32, Ordering::Relaxed);
         published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
+        published.show_log_options(committed.options);
         published.show(self.status());
     }
 
@@ -528,9 +529,10 @@ fn does_not_follow(end: RaftIndex, raft: RaftIndex, why: Malformed) -> Error {
     Error::new(ErrorKind::Diverged, what)
 }
 
-fn is_discard(entry: &FedEntry) -> bool {
+fn makes_room(entry: &FedEntry) -> bool {
     let command = || entry.body.first().and_then(|body| parse_command(body).ok());
-    entry.header.kind == Kind::Command && matches!(command(), Some(Command::Discard { .. }))
+    entry.header.kind == Kind::Command
+        && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))
 }
 
 fn millis(age: Duration) -> u64 {

@@ -9,8 +9,9 @@ use crate::checksum;
 use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::disk::SECTOR_BYTES;
 use crate::fed::HEAD_BYTES as FED_HEAD_BYTES;
+use crate::log_options::LOG_OPTION_BYTES;
 use crate::raft_codec::{self, HeadKind};
-use crate::sequence::COMMAND_BYTES;
+use crate::sequence::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
 use crate::session::{self, Sessions};
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
 use crate::store::decision::{DECISIONS, Verdict};
@@ -146,6 +147,11 @@ pub fn sessions(bytes: &[u8]) -> Option<Vec<u8>> {
     Sessions::decode(bytes, u32::MAX, 1024).ok().map(|table| table.encode())
 }
 
+/// What a command does to the log.
+pub fn command(bytes: &[u8]) -> Option<Vec<u8>> {
+    parse_command(bytes).ok().map(encode_command)
+}
+
 /// The format's numbers, by the names they have in `docs/format.md`.
 pub fn constants() -> Vec<(&'static str, u64)> {
     vec![
@@ -164,6 +170,8 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("FOOTER_BYTES", FOOTER_BYTES as u64),
         ("HARD_STATE_BYTES", layout::HARD_STATE_BYTES as u64),
         ("COMMAND_BYTES", COMMAND_BYTES as u64),
+        ("SET_OPTIONS_BYTES", SET_OPTIONS_BYTES as u64),
+        ("LOG_OPTION_BYTES", LOG_OPTION_BYTES as u64),
         ("MEMBERSHIP_BYTES", crate::membership::MEMBERSHIP_BYTES as u64),
         ("MEMBER_BYTES", crate::membership::MEMBER_BYTES as u64),
         ("TABLE_HEADER_BYTES", session::TABLE_HEADER_BYTES as u64),

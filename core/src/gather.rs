@@ -19,6 +19,7 @@
 use crate::batch::{Batch, SingleFrame, Stamp};
 use crate::completion::{Outcome, Ticket};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log_options::LogOptions;
 use crate::mail::Mail;
 use crate::positions::closed;
 use crate::promise::Promise;
@@ -156,6 +157,8 @@ pub(crate) enum Command {
     OpenSession { idle_max_ms: u64 },
     /// The session will not be used again.
     CloseSession { id: SessionId },
+    /// From now on these are the options that are set for the log, and no others.
+    SetOptions(LogOptions),
 }
 
 /// What the writer takes.
@@ -180,6 +183,7 @@ pub(crate) struct QueueLimits {
     pub(crate) block_bytes: usize,
     pub(crate) bytes: usize,
     pub(crate) appends: usize,
+    /// Until another one is told.
     pub(crate) capacity: Option<u64>,
     /// Bytes of messages that may wait; beyond it they are dropped.
     pub(crate) mail_bytes: usize,
@@ -189,6 +193,8 @@ pub(crate) struct QueueLimits {
 #[derive(Debug)]
 pub(crate) struct Queue {
     limits: QueueLimits,
+    /// The most bytes of retained blocks.
+    capacity: AtomicU64,
     /// Bytes of retained blocks. Moves under the lock, together with `taken`.
     used: AtomicU64,
     inner: Mutex<Inner>,
@@ -254,6 +260,7 @@ impl Queue {
     pub(crate) fn new(limits: QueueLimits, used: u64) -> Self {
         Self {
             limits,
+            capacity: AtomicU64::new(limits.capacity.unwrap_or(u64::MAX)),
             used: AtomicU64::new(used),
             inner: Mutex::default(),
             work: Condvar::new(),
@@ -422,7 +429,7 @@ impl Queue {
     }
 
     fn check_capacity(&self, inner: &Inner, length: usize) -> Result<()> {
-        let Some(capacity) = self.limits.capacity else { return Ok(()) };
+        let capacity = self.capacity.load(Ordering::Relaxed);
         let used = self.used() + (inner.bytes + inner.taken + length) as u64;
         if used <= capacity {
             return Ok(());
@@ -533,6 +540,11 @@ impl Queue {
     pub(crate) fn waiting(&self) -> (usize, usize, usize) {
         let inner = self.lock();
         (inner.appends, inner.bytes, inner.taken)
+    }
+
+    /// The capacity is another one from now on; None: there is none.
+    pub(crate) fn set_capacity(&self, capacity: Option<u64>) {
+        self.capacity.store(capacity.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Bytes of retained blocks.

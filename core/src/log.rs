@@ -23,9 +23,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fed::FeedFrom;
 use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
+use crate::log_options::{LogOption, LogOptions};
 use crate::mail::{Ask, Mail};
 use crate::membership::{ALONE, Change};
-use crate::node::{Node, Published};
+use crate::node::{Node, Published, counted_capacity};
 use crate::open::{Directory, cannot_open, check_name, open_or_find_damage};
 use crate::positions::Positions;
 use crate::promise::Promise;
@@ -129,7 +130,7 @@ pub struct Info {
     pub durable: Index,
     /// Bytes of blocks from the first record on; exact to about 32 KiB.
     pub bytes_used: u64,
-    /// The configured limit of `bytes_used`.
+    /// The limit of `bytes_used`: the log's, or else the one it was opened with.
     pub bytes_capacity: Option<u64>,
     /// Segments that hold them.
     pub segments: u64,
@@ -366,7 +367,7 @@ impl Log {
 
     pub(crate) fn push_record(&self, record: &[u8], stamp: Stamp, patience: Patience) -> Result<Ticket> {
         self.check_fork()?;
-        self.check_size("record", record.len(), self.inner.options.record_bytes_max, "record_bytes_max")?;
+        self.check_size("record", record.len(), self.record_bytes_max(), "record_bytes_max")?;
         self.inner.queue.push_record(record, stamp, patience)
     }
 
@@ -385,7 +386,7 @@ impl Log {
             options.batch_bytes_max,
             "batch_bytes_max",
         )?;
-        let max = options.record_bytes_max;
+        let max = self.record_bytes_max();
         if batch.records_within(max)? {
             return Ok(());
         }
@@ -488,7 +489,8 @@ impl Log {
 
     /// The id of a new exactly-once session, which is durable then.
     pub(crate) fn new_session(&self) -> Result<SessionId> {
-        let idle_max_ms = u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
+        let own = || u64::try_from(self.inner.options.session_idle_max.as_millis()).unwrap_or(u64::MAX);
+        let idle_max_ms = self.log_options().get(LogOption::SessionIdleMax).unwrap_or_else(own);
         Ok(SessionId(self.command(Command::OpenSession { idle_max_ms })?))
     }
 
@@ -500,18 +502,75 @@ impl Log {
         self.inner.options.queue_timeout
     }
 
-    pub(crate) fn session_window(&self) -> u16 {
-        self.inner.options.session_window
+    /// How many of a session's latest batches the log remembers the indexes of: as its options say, or else those that it
+    /// was opened with.
+    pub fn session_window(&self) -> u16 {
+        let set = self.log_options().get(LogOption::SessionWindow);
+        set.and_then(|window| u16::try_from(window).ok()).unwrap_or(self.inner.options.session_window)
     }
 
-    /// The options it was opened with.
+    /// The largest record that is taken: as the log's options say, or else those that it was opened with. Never blocks.
+    pub fn record_bytes_max(&self) -> u32 {
+        self.inner.published.record_bytes_max().unwrap_or(self.inner.options.record_bytes_max)
+    }
+
+    /// The options it was opened with. What is set for the log takes the place of some: [`Log::log_options`].
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
+    /// The options that are set for the log, the same on every replica, as far as this one knows them committed. They take
+    /// the place of those that a leader was opened with. Never blocks.
+    pub fn log_options(&self) -> LogOptions {
+        self.inner.published.log_options()
+    }
+
+    /// Sets options of the log, or with None has them set no more, on the leader. Those that are not named stay as they are.
+    /// Waits until that is committed: whichever replica leads then goes by them. The first change makes the log one of
+    /// version 2 of the format, which earlier versions refuse: see [`pages::format`](crate::pages::format).
+    ///
+    /// ```
+    /// use chiplog::{Log, LogOption, Options};
+    /// # use std::time::Duration;
+    /// let dir = tempfile::tempdir()?;
+    /// let log = Log::open(dir.path(), Options::default())?;
+    /// log.set_log_options(&[(LogOption::RetentionBytes, Some(1 << 30))], Duration::from_secs(5))?;
+    /// assert_eq!(log.log_options().get(LogOption::RetentionBytes), Some(1 << 30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the option that is out of bounds, or does not go with what this replica was opened with.
+    /// `Unsupported`: names a member that has not said that it knows the log's options; nothing was changed. `NotLeader`,
+    /// `Removed`, `Full`, `Busy`: nothing was changed. `Unavailable`: the lead was lost meanwhile, it may or may not come
+    /// about. `Poisoned`, `Closed`, `Forked`. To ask again does no harm.
+    pub fn set_log_options(&self, changes: &[(LogOption, Option<u64>)], timeout: Duration) -> Result<()> {
+        self.may_wait()?;
+        self.submit_set_log_options(changes, timeout)?.wait().map(drop)
+    }
+
+    /// As [`Log::set_log_options`], and returns at once. What the answer's index is has no meaning. `timeout` is for how long
+    /// members are waited for.
+    ///
+    /// # Errors
+    /// As [`Log::set_log_options`].
+    pub fn submit_set_log_options(
+        &self,
+        changes: &[(LogOption, Option<u64>)],
+        timeout: Duration,
+    ) -> Result<Answer> {
+        self.submit_ask(Ask::SetOptions(changes.to_vec()), timeout)
+    }
+
+    /// A copy that follows from outside has a capacity of its own.
+    fn capacity_bytes(&self) -> Option<u64> {
+        let set = self.log_options().get(LogOption::CapacityBytes).filter(|_| !self.inner.identity.follows);
+        set.map_or(self.inner.options.capacity_bytes, |set| Some(set).filter(|bytes| *bytes < u64::MAX))
+    }
+
     /// How the log stands now. Never blocks.
     pub fn info(&self) -> Info {
-        let Inner { shelf, published, queue, options, identity, .. } = &*self.inner;
+        let Inner { shelf, published, queue, identity, .. } = &*self.inner;
         let (first, last) = shelf.positions.range();
         Info {
             log_id: identity.log,
@@ -521,7 +580,7 @@ impl Log {
             last,
             durable: shelf.positions.durable(),
             bytes_used: queue.used(),
-            bytes_capacity: options.capacity_bytes,
+            bytes_capacity: self.capacity_bytes(),
             segments: shelf.segments.len() as u64,
             sessions: published.sessions.load(Ordering::Relaxed),
             last_timestamp: Timestamp(published.last_timestamp.load(Ordering::Relaxed)),
@@ -703,7 +762,7 @@ pub(crate) fn limits(options: &Options, cluster: &Cluster) -> QueueLimits {
         block_bytes: options.block_bytes_max as usize,
         bytes: options.queue_bytes_max,
         appends: options.queue_appends_max,
-        capacity: options.capacity_bytes.map(|bytes| bytes - UNCOUNTED_BYTES),
+        capacity: counted_capacity(options),
         mail_bytes: cluster.inbox_bytes_max,
     }
 }
@@ -724,10 +783,6 @@ fn seed(options: &Options, disk: &dyn Disk) -> std::io::Result<u64> {
     disk.random(&mut seed)?;
     Ok(u64::from_le_bytes(seed))
 }
-
-/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
-/// the tail.
-const UNCOUNTED_BYTES: u64 = 1024;
 
 /// Indexes stay below this, so that adding to one never overflows.
 const INDEX_MAX: u64 = 1 << 62;

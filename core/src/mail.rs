@@ -2,6 +2,7 @@
 //!
 //! Must not know: who reads it.
 
+use crate::log_options::LogOption;
 use crate::membership::Change;
 use crate::promise::Promise;
 use crate::transport::Envelope;
@@ -31,4 +32,6 @@ pub(crate) enum Ask {
     Change(Vec<Change>, Forced),
     /// Let this node lead; of the leader.
     Transfer(NodeId),
+    /// Set options of the log, or (None) have them set no more; of the leader.
+    SetOptions(Vec<(LogOption, Option<u64>)>),
 }

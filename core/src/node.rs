@@ -24,6 +24,7 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Item, Queue, Work};
 use crate::limping::Limping;
+use crate::log_options::{LogOption, LogOptions};
 use crate::mail::Mail;
 use crate::membership::Membership;
 use crate::moment::Moment;
@@ -60,6 +61,9 @@ pub(crate) struct Published {
     pub(crate) last_timestamp: AtomicU64,
     pub(crate) counters: Counters,
     status: Mutex<Option<Status>>,
+    log_options: Mutex<LogOptions>,
+    /// The largest record that the log's options allow; 0: they say nothing of it.
+    record_bytes_max: AtomicU32,
     /// Why nothing can be read now: the log is being repaired.
     held: Mutex<Option<Error>>,
 }
@@ -73,6 +77,23 @@ impl Published {
     /// Shows how it stands.
     pub(crate) fn show(&self, status: Status) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// The options that are set for the log, as far as this replica knows them committed.
+    pub(crate) fn log_options(&self) -> LogOptions {
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest record, if the log sets it.
+    pub(crate) fn record_bytes_max(&self) -> Option<u32> {
+        Some(self.record_bytes_max.load(Ordering::Relaxed)).filter(|max| *max > 0)
+    }
+
+    /// These are the options that are set for the log.
+    pub(crate) fn show_log_options(&self, options: LogOptions) {
+        let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
+        self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
     /// From now on nothing can be read, for this reason; or all can.
@@ -92,7 +113,12 @@ pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) writing: Writing,
     me: Identity,
+    /// Those it was opened with.
     options: Options,
+    /// What it goes by: those that are set for the log in the place of its own.
+    effective: Options,
+    /// Those that are set.
+    set: LogOptions,
     cluster: Cluster,
     pub(crate) queue: Arc<Queue>,
     pub(crate) positions: Arc<Positions>,
@@ -178,6 +204,8 @@ impl Node {
             replica,
             writing,
             me,
+            effective: options.clone(),
+            set: LogOptions::default(),
             options,
             cluster,
             queue,
@@ -456,6 +484,7 @@ impl Node {
             self.tell_discarded(first);
         }
         self.first = self.first.max(first);
+        self.obey_the_log();
         self.writing.store.commit(raft);
         let leads = self.replica.is_leader();
         let counters = &self.published.counters;
@@ -529,6 +558,31 @@ impl Node {
         let records = first.0 - self.first.0;
         self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
         tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
+    }
+
+    /// Goes by the options that are set for the log, and tells where this server was told otherwise.
+    fn obey_the_log(&mut self) {
+        let set = self.replica.sequencer.committed().options;
+        if set == self.set {
+            return;
+        }
+        self.set = set;
+        self.effective = set.over(&self.options);
+        self.queue.set_capacity(counted_capacity(&self.effective));
+        self.published.show_log_options(set);
+        self.retain_at = Moment::default();
+        let node = self.cluster.node;
+        tracing::info!(%node, %set, "options of the log");
+        let differences = set.differences(&self.options).join("; ");
+        if !differences.is_empty() {
+            tracing::warn!(
+                %node,
+                "this server's configuration differs from the log's options, which are obeyed: {differences}"
+            );
+        }
+        if let Err(why) = set.check(&self.options) {
+            tracing::warn!(%node, "this server's other options do not go with the log's, and stop it as a leader where they meet: {why}");
+        }
     }
 
     fn publish_state(&mut self, now: Moment) {
@@ -627,7 +681,7 @@ impl Node {
         }
         self.replica.command(command, None, now, &mut self.writing)?;
         let (used, bytes_max, age_max) =
-            (self.queue.used(), self.options.retention_bytes, self.options.retention_age);
+            (self.queue.used(), self.effective.retention_bytes, self.effective.retention_age);
         tracing::info!(node = %self.cluster.node, %first, used, ?bytes_max, ?age_max, "{why}");
         // Not again before this one has come into force.
         self.retain_at = now.plus(MARKER_DELAY);
@@ -636,7 +690,7 @@ impl Node {
 
     /// The oldest segment, if it can grow too old: it is full and records have an age limit.
     fn aging(&self) -> Option<(Arc<Segment>, u64)> {
-        let age = self.options.retention_age?;
+        let age = self.effective.retention_age?;
         let oldest = self.writing.store.segments.oldest_full()?;
         Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
@@ -650,18 +704,27 @@ impl Node {
 
     /// The first index that retention would leave, if it is beyond today's, and why.
     fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
-        if self.options.retention_bytes.is_none() && self.options.retention_age.is_none() {
+        if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
             return None;
         }
         let oldest = self.writing.store.segments.oldest_full()?;
-        let too_many = self.options.retention_bytes.is_some_and(|max| self.queue.used() > max);
+        let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
         let committed = self.replica.sequencer.committed();
         let first = oldest.end().next;
-        let why = match (too_many, self.is_too_old(now)) {
-            (true, _) => "discards what is beyond retention_bytes of this server",
-            (false, true) => "discards what is older than retention_age of this server",
+        let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
+            (true, _) => (
+                LogOption::RetentionBytes,
+                "discards what is beyond retention_bytes of the log",
+                "discards what is beyond retention_bytes of this server",
+            ),
+            (false, true) => (
+                LogOption::RetentionAge,
+                "discards what is older than retention_age of the log",
+                "discards what is older than retention_age of this server",
+            ),
             (false, false) => return None,
         };
+        let why = if committed.options.get(option).is_some() { of_log } else { of_server };
         (first > committed.first && first <= committed.next).then_some((first, why))
     }
 
@@ -721,6 +784,15 @@ impl Node {
             fail(item, &unknown);
         }
     }
+}
+
+/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
+/// the tail.
+const UNCOUNTED_BYTES: u64 = 1024;
+
+/// The capacity as the queue counts it.
+pub(crate) fn counted_capacity(options: &Options) -> Option<u64> {
+    options.capacity_bytes.map(|bytes| bytes.saturating_sub(UNCOUNTED_BYTES))
 }
 
 /// Tells the operator of another leader, or of none.

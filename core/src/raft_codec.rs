@@ -66,10 +66,14 @@ pub(crate) enum HeadKind {
     FetchCommitted = 10,
     /// Committed entries that were asked for. Older versions drop it.
     Committed = 11,
+    /// Asks which version of the format the receiver reads. Older versions drop it.
+    Version = 12,
+    /// The version of the format that the sender reads.
+    ReadsVersion = 13,
 }
 
 impl HeadKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -81,6 +85,8 @@ impl HeadKind {
         Self::Gone,
         Self::FetchCommitted,
         Self::Committed,
+        Self::Version,
+        Self::ReadsVersion,
     ];
 }
 

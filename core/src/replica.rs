@@ -29,6 +29,7 @@ mod fixtures;
 mod handover;
 mod introduction;
 mod lend;
+mod options;
 mod ordering;
 mod pace;
 mod peers;
@@ -58,6 +59,7 @@ pub(crate) use fixtures::snapshot_of;
 use handover::Handover;
 pub(crate) use introduction::Extent;
 use introduction::Introduction;
+use options::OptionChanges;
 use ordering::Waiting;
 pub(crate) use ordering::{body_bytes_of, purpose_of};
 use peers::Peers;
@@ -95,6 +97,7 @@ pub(crate) struct Replica {
     arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
     outgoing: Vec<Envelope>,
     asks: Asks,
+    option_changes: OptionChanges,
     peers: Peers,
     /// Of a replica that has started on a directory that was there: the answers of the others.
     introduction: Option<Introduction>,
@@ -186,6 +189,7 @@ impl Replica {
             arrived: BTreeMap::new(),
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
+            option_changes: OptionChanges::default(),
             peers: Peers::default(),
             introduction: None,
             admission: Admission::default(),
@@ -300,10 +304,11 @@ impl Replica {
     /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         let is_idle = self.is_alone() && self.is_leader() && !self.asks.has_changes() && self.short.is_none();
+        let asks = [self.asks.deadline(), self.options_deadline()].into_iter().flatten().min();
         if self.needs_no_clock() || is_idle {
-            return self.asks.deadline();
+            return asks;
         }
-        Some(self.asks.deadline().map_or(self.ticks.next, |d| d.min(self.ticks.next)))
+        Some(asks.map_or(self.ticks.next, |d| d.min(self.ticks.next)))
     }
 
     /// Whether it takes no part, and does not wait to be introduced to those whom it still answers either.
@@ -351,6 +356,7 @@ impl Replica {
         self.report_snapshots(now);
         self.ask_again(now);
         self.change_when_caught_up(now, writing);
+        self.set_options_once_known(now, writing)?;
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
             self.give_up_waiting();
         }

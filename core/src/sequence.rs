@@ -14,7 +14,8 @@
 //! Invariants:
 //! - the session table and `end` are those of the last block, committed or not: the leader's log holds every
 //!   proposal that was ever acknowledged, so a retry is always known;
-//! - first index and membership take effect when their block is committed;
+//! - first index, membership and the log's options take effect when their block is committed; but the session table is
+//!   the same everywhere behind the same entry, so its limits change with the block;
 //! - the timestamp of an entry depends on entries alone; position blocks repeat the last one;
 //! - only entries change the session table: it holds the sessions that are good at the time of the last one.
 //!
@@ -25,6 +26,7 @@ use crate::completion::{Appended, Outcome};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::gather::{Command, Gathered};
+use crate::log_options::{LOG_OPTION_BYTES, LogOption, LogOptions};
 use crate::membership::Membership;
 use crate::promise::Promise;
 use crate::raft_codec;
@@ -32,7 +34,7 @@ use crate::session::Sessions;
 use crate::store::NewBlock;
 use crate::store::block::{Batches, BlockHeader, Kind, digest_of_batches};
 use crate::store::identity::Identity;
-use crate::store::layout::{HardState, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
+use crate::store::layout::{HardState, LENGTH_BYTES, OPENING_FIXED_BYTES, Opening, digest_of_bytes};
 use crate::store::segment::Base;
 use crate::store::walk::Learn;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, SessionId, Term, Timestamp};
@@ -79,6 +81,8 @@ pub(crate) struct Sequencer {
     end: Base,
     last_timestamp: Timestamp,
     sessions: Sessions,
+    /// The limits of the session table where the log sets none: `sessions_max` and `session_window`.
+    own_limits: (u32, u16),
     hard_state: HardState,
     committed: Committed,
     /// What entries beyond the committed ones will do; ascending, without gaps.
@@ -95,6 +99,8 @@ pub(crate) struct Committed {
     /// The first record that is not discarded.
     pub(crate) first: Index,
     pub(crate) membership: Membership,
+    /// The options that are set for the log.
+    pub(crate) options: LogOptions,
     /// The last entry that changed the membership, of those that were committed since the state was made.
     pub(crate) changed: RaftIndex,
 }
@@ -111,6 +117,7 @@ struct Pending {
 enum Effect {
     Discard(Index),
     Membership(Membership),
+    Options(LogOptions),
 }
 
 /// A gathered block with its place.
@@ -140,12 +147,14 @@ impl Sequencer {
             end: Base { raft: RaftIndex(0), term: FIRST_TERM, next: Index(1) },
             last_timestamp: Timestamp(0),
             sessions: Sessions::new(options.sessions_max, options.session_window),
+            own_limits: (options.sessions_max, options.session_window),
             hard_state: HardState { term: FIRST_TERM, vote: 0, commit: RaftIndex(0) },
             committed: Committed {
                 raft: RaftIndex(0),
                 next: Index(1),
                 first: Index(1),
                 membership,
+                options: LogOptions::default(),
                 changed: RaftIndex(0),
             },
             pending: VecDeque::new(),
@@ -194,6 +203,15 @@ impl Sequencer {
         pending.unwrap_or(&self.committed.membership)
     }
 
+    /// The options of the log that the last block leads to.
+    pub(crate) fn options_at_end(&self) -> LogOptions {
+        let pending = self.pending.iter().rev().find_map(|p| match &p.effect {
+            Some(Effect::Options(options)) => Some(*options),
+            _ => None,
+        });
+        pending.unwrap_or(self.committed.options)
+    }
+
     /// The last entry that changes the membership, if it is not known committed.
     pub(crate) fn pending_membership(&self) -> Option<RaftIndex> {
         let changes = |p: &&Pending| matches!(p.effect, Some(Effect::Membership(_)));
@@ -226,6 +244,7 @@ impl Sequencer {
                     self.committed.membership = membership;
                     self.committed.changed = entry.raft;
                 }
+                Some(Effect::Options(options)) => self.committed.options = options,
                 None => {}
             }
         }
@@ -257,13 +276,19 @@ impl Sequencer {
             },
             configuration: self.membership_at_end().encode(),
             sessions: if planted!(7) { Sessions::new(1, 1).encode() } else { self.sessions.encode() },
+            options: if planted!(74) { Vec::new() } else { self.options_at_end().encode() },
         };
         self.position_block(Kind::Opening, opening.encode())
     }
 
     /// The most bytes that the body of an opening would have now.
     pub(crate) fn opening_bytes_max(&self) -> usize {
-        OPENING_FIXED_BYTES + self.membership_at_end().encode().len() + self.sessions.encoded_bytes()
+        let options = self.options_at_end().encode().len();
+        let options = if options > 0 { LENGTH_BYTES + options } else { 0 };
+        OPENING_FIXED_BYTES
+            + self.membership_at_end().encode().len()
+            + self.sessions.encoded_bytes()
+            + options
     }
 
     /// A block that proves those before it, and holds nothing but `body` zeros.
@@ -394,6 +419,9 @@ impl Sequencer {
             Command::CloseSession { id } if self.sessions.get(id).is_none() => {
                 return Decision::Done(Index(0));
             }
+            Command::SetOptions(options) if options == self.options_at_end() => {
+                return Decision::Done(Index(0));
+            }
             Command::OpenSession { idle_max_ms } => {
                 let id = SessionId(self.end.raft.next().0);
                 let opened = self.sessions.check_open(timestamp);
@@ -405,14 +433,14 @@ impl Sequencer {
         }
         let body = encode_command(command);
         let digest = digest_of_bytes(&[&body]);
-        let body = vec![Bytes::copy_from_slice(&body)];
+        let body = vec![Bytes::from(body)];
         let mut block = self.entry(Kind::Command, timestamp, (0, 0), digest, body);
         self.take_effect(command);
         block.end = self.end;
         let result = match command {
             Command::OpenSession { .. } => Index(block.raft_index.0),
             Command::Discard { first } => first,
-            Command::CloseSession { .. } => Index(0),
+            Command::CloseSession { .. } | Command::SetOptions(_) => Index(0),
         };
         Decision::Write(block, result)
     }
@@ -427,6 +455,11 @@ impl Sequencer {
             }
             Command::CloseSession { id } => self.sessions.close(id),
             Command::OpenSession { .. } => {}
+            Command::SetOptions(options) => {
+                let (max, window) = limits_of_sessions(&options, self.own_limits);
+                self.sessions.limit(max, window);
+                effect = Some(Effect::Options(options));
+            }
         }
         self.pend(effect);
     }
@@ -592,6 +625,9 @@ impl Sequencer {
             return Err("opening block contradicts its header");
         }
         let membership = Membership::decode(&opening.configuration)?;
+        let set = LogOptions::decode(&opening.options)?;
+        let own_limits = (options.sessions_max, options.session_window);
+        let (sessions_max, window) = limits_of_sessions(&set, own_limits);
         let alone = self.me.is_alone(&membership);
         let end = Base { raft: opening.base_raft, term: opening.base_term, next: header.first };
         // What was not committed yet when the segment began is not known from here on: who needs it replays from
@@ -608,9 +644,17 @@ impl Sequencer {
             me: self.me,
             end,
             last_timestamp: header.timestamp,
-            sessions: Sessions::decode(&opening.sessions, options.sessions_max, options.session_window)?,
+            sessions: Sessions::decode(&opening.sessions, sessions_max, window)?,
+            own_limits,
             hard_state: opening.hard_state,
-            committed: Committed { raft, next, first: opening.log_first, membership, changed: RaftIndex(0) },
+            committed: Committed {
+                raft,
+                next,
+                first: opening.log_first,
+                membership,
+                options: set,
+                changed: RaftIndex(0),
+            },
             pending,
         };
         Ok(())
@@ -710,24 +754,47 @@ impl Learn for Replayed<'_> {
     }
 }
 
-/// Bytes of a command block's body.
+/// How many sessions may be open, and how many batches of each are remembered: as the log sets it, or else a replica's own.
+fn limits_of_sessions(set: &LogOptions, (max, own_window): (u32, u16)) -> (u32, u16) {
+    let max = set.get(LogOption::SessionsMax).map_or(max, |max| u32::try_from(max).unwrap_or(u32::MAX));
+    let window = set.get(LogOption::SessionWindow);
+    (max, window.map_or(own_window, |window| u16::try_from(window).unwrap_or(u16::MAX)))
+}
+
+/// Bytes of a command block's body, of the operations of the format's first version.
 pub(crate) const COMMAND_BYTES: usize = 16;
+/// Bytes of the body that sets the log's options, before these.
+pub(crate) const SET_OPTIONS_BYTES: usize = 24;
+/// The operation that sets the log's options.
+const SET_OPTIONS: u64 = 11;
 
 /// A command block's body: the operation, then its operand.
-fn encode_command(command: Command) -> [u8; COMMAND_BYTES] {
+pub(crate) fn encode_command(command: Command) -> Vec<u8> {
     let (op, operand) = match command {
         Command::Discard { first } => (1u64, first.0),
         Command::OpenSession { idle_max_ms } => (2, idle_max_ms),
         Command::CloseSession { id } => (3, id.0),
+        Command::SetOptions(options) => {
+            let options = options.encode();
+            let count = (options.len() / LOG_OPTION_BYTES) as u64;
+            // The last word is for later.
+            let words = [SET_OPTIONS, count, 0].map(u64::to_le_bytes);
+            return [words.as_flattened(), &options].concat();
+        }
     };
-    let mut body = [0; COMMAND_BYTES];
-    body[..8].copy_from_slice(&op.to_le_bytes());
-    body[8..].copy_from_slice(&operand.to_le_bytes());
-    body
+    [op, operand].map(u64::to_le_bytes).concat()
 }
 
 /// The reverse of [`encode_command`].
 pub(crate) fn parse_command(body: &[u8]) -> Result<Command, Malformed> {
+    if let Some((fixed, options)) = body.split_at_checked(SET_OPTIONS_BYTES)
+        && u64_at(fixed, 0) == SET_OPTIONS
+    {
+        if u64_at(fixed, 8) != (options.len() / LOG_OPTION_BYTES) as u64 || u64_at(fixed, 16) != 0 {
+            return Err("options of the log are of a newer format, or cut off");
+        }
+        return Ok(Command::SetOptions(LogOptions::decode(options)?));
+    }
     let body: &[u8; COMMAND_BYTES] = body.try_into().map_err(|_| "command has another length")?;
     let operand = u64_at(body, 8);
     match u64_at(body, 0) {

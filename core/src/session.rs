@@ -117,6 +117,18 @@ impl Sessions {
         }
     }
 
+    /// From the next entry on at most `sessions_max` sessions are opened, and `window` batches of each are remembered. What is
+    /// there stays, except that no more batches are remembered than that.
+    pub(crate) fn limit(&mut self, sessions_max: u32, window: u16) {
+        self.sessions_max = sessions_max;
+        self.window = window.clamp(1, REMEMBERED_MAX).into();
+        self.remembered = 0;
+        for session in self.sessions.values_mut() {
+            session.keep_newest(self.window);
+            self.remembered += session.remembered.len();
+        }
+    }
+
     /// Whether an entry of the time `at` may open one more session. Changes nothing: only the entry does.
     ///
     /// Errors: `TooManySessions`.

@@ -11,6 +11,7 @@ use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Info;
+use crate::log_options::LogOptions;
 use crate::membership::{Member, Membership};
 use crate::open::{cannot_open, check_name, no_log};
 use crate::positions::{Positions, closed};
@@ -65,6 +66,7 @@ struct State {
     sessions: AtomicU64,
     unproven: AtomicU64,
     members: Mutex<Option<Vec<Member>>>,
+    log_options: Mutex<LogOptions>,
     failure: Mutex<Option<Error>>,
 }
 
@@ -156,6 +158,11 @@ impl Viewer {
     /// a log on its own.
     pub fn members(&self) -> Option<Vec<Member>> {
         self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The options that are set for the log, as far as the files here say.
+    pub fn log_options(&self) -> LogOptions {
+        *self.inner.state.log_options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why the view does not go on, if it met damage; readers' waits end with it too.
@@ -295,6 +302,8 @@ impl Follower {
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
         self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        let options = self.sequencer.options_at_end();
+        *self.state.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
         let membership = self.sequencer.membership_at_end();
         *self.state.members.lock().unwrap_or_else(PoisonError::into_inner) =
             (*membership != Membership::alone()).then(|| membership.members().cloned().collect());

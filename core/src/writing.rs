@@ -105,17 +105,27 @@ impl Writing {
 
     /// Whether anything is planned that need not wait for a sync.
     pub(crate) fn can_write(&self) -> bool {
-        self.plan.peek().is_some_and(|step| !matches!(step, Step::Roll { .. }) || self.store.is_synced())
+        self.plan.peek().is_some_and(|step| !self.awaits_sync(step) || self.store.is_synced())
     }
 
-    /// Carries out what is planned: all of it, or up to a roll that has to wait for a sync.
+    /// Whether what was written before has to be synced first: before a roll, and before the segment's header is raised, which
+    /// syncs the file too. One sync of a file at a time: a kernel tells of an error only once.
+    fn awaits_sync(&self, step: &Step) -> bool {
+        match step {
+            Step::Roll { .. } => true,
+            Step::Block(block) => self.store.must_raise(block),
+            Step::Ready(_) | Step::Commit(_) => false,
+        }
+    }
+
+    /// Carries out what is planned: all of it, or up to a step that has to wait for a sync.
     ///
     /// # Errors
     /// A write failed: what is on the disk is unknown.
     pub(crate) fn write(&mut self) -> Result<Written> {
         let mut done = Written::default();
         while let Some(step) = self.plan.peek() {
-            if let Step::Roll { .. } = step {
+            if self.awaits_sync(step) {
                 self.flush(&mut done)?;
                 if !self.store.is_synced() {
                     return Ok(done);
@@ -142,6 +152,7 @@ impl Writing {
     }
 
     fn flush(&mut self, done: &mut Written) -> Result<()> {
+        self.store.raise_version()?;
         if self.store.has_pending() {
             let (bytes, pieces) = self.store.write()?;
             done.bytes += bytes as u64;

@@ -42,6 +42,7 @@ const ORDER: &[&str] = &[
     "transport::peer_queue",
     "cluster",
     "config",
+    "log_options",
     // The seam to storage.
     "disk::map",
     "disk",
@@ -55,6 +56,7 @@ const ORDER: &[&str] = &[
     // The store: segments, and what gets them ready, reads and writes them.
     "store::places",
     "store::segment",
+    "store::header",
     "store::prepared",
     "store::identity",
     "store::scan",
@@ -89,6 +91,7 @@ const ORDER: &[&str] = &[
     "replica::applying",
     "replica::room",
     "replica::asks",
+    "replica::options",
     "replica::lend",
     "replica::pace",
     "replica::introduction",
@@ -148,6 +151,7 @@ const ORDER: &[&str] = &[
     "sim::world::damage",
     "sim::world::followers",
     "sim::world::nemesis",
+    "sim::world::options",
     "sim::world::watch",
     "sim::world::leaving",
     "sim::world::process",

@@ -12,8 +12,8 @@
 
 mod support;
 
-use chiplog::Codec;
 use chiplog::disk::sim::{Call, Fault, History, Op, SimDisk, Trouble};
+use chiplog::{Codec, LogOption, fuzzing};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::explore::{Effort, Tally, explore};
@@ -55,6 +55,34 @@ fn plain_script() -> Vec<Step> {
     ]
 }
 
+/// Options of the log, set in the first segment, behind a roll, and not any more: the header of a segment asks for newer
+/// readers before the block that needs them is written.
+fn options_script() -> Vec<Step> {
+    let append = |n: u64, bytes: usize| Step::Append {
+        session: None,
+        records: vec![record(n, bytes)],
+        codec: Codec::None,
+    };
+    let set = |option, value| Step::SetOption { option, value };
+    vec![
+        append(1, 10),
+        set(LogOption::RetentionBytes, Some(1 << 40)),
+        append(2, 30_000),
+        append(3, 30_000),
+        Step::Wait,
+        set(LogOption::SessionWindow, Some(8)),
+        Step::OpenSession,
+        append(4, 20_000),
+        Step::Reopen { segment_kib: 64 },
+        append(5, 30_000),
+        set(LogOption::RetentionBytes, None),
+        set(LogOption::SessionWindow, None),
+        append(6, 30_000),
+        Step::Discard { records: 4 },
+        append(7, 10),
+    ]
+}
+
 #[test]
 fn every_power_cut_leaves_what_was_acknowledged() {
     let wanted = number("CHIPLOG_CRASH_STATES", 100_000) as usize;
@@ -62,7 +90,7 @@ fn every_power_cut_leaves_what_was_acknowledged() {
     let tally = Tally::default();
     let mut happened = Happened::default();
     let mut workloads = 0;
-    let mut scripts = std::iter::once(plain_script()).chain((first..).map(workload));
+    let mut scripts = [plain_script(), options_script()].into_iter().chain((first..).map(workload));
     while tally.states() < wanted {
         let steps = scripts.next().unwrap();
         let disk = SimDisk::default();
@@ -94,6 +122,48 @@ fn every_power_cut_leaves_what_was_acknowledged() {
     let ways = [&tally.exhaustive, &tally.sampled, &tally.second_crashes, &tally.kills].map(count);
     let all = ways.iter().chain(&[rolls, reuses, removals, shared_writes]).all(|n| *n > 0);
     assert!(all || wanted < 50_000, "something never happened: {ways:?}, {happened:?}");
+}
+
+/// Whether a reader of version 1 of the format would not understand a block: a command of another operation, an opening
+/// with a part more.
+fn is_newer(header: &[u8], body: &[u8]) -> bool {
+    let length = |at: usize| at + 4 + u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize;
+    match header[60] {
+        4 => u64::from_le_bytes(body[..8].try_into().unwrap()) > 3,
+        7 => length(length(48)) < body.len(),
+        _ => false,
+    }
+}
+
+/// A reader of version 1 would take such a block for a torn write, and cut it off.
+#[test]
+fn no_power_cut_leaves_a_newer_block_in_a_segment_that_asks_for_older_readers() {
+    let disk = SimDisk::default();
+    let trace = run(&disk, &options_script()).unwrap();
+    assert!(trace.error.is_none(), "{:?}", trace.error);
+    let (mut raised, mut newer) = (0, 0);
+    for state in disk.history().states() {
+        for image in state.crashes(256, 20, 1) {
+            for number in 1..12 {
+                let Some(file) = image.file(&format!("{number:020}.seg")) else { continue };
+                let id = u64::from_le_bytes(file[48..56].try_into().unwrap());
+                let asks = u32::from_le_bytes(file[16..20].try_into().unwrap());
+                assert_eq!(fuzzing::segment_header(&file).unwrap(), file[..4096], "segment {number}");
+                raised += usize::from(asks == 2);
+                for at in (4096..file.len() - 64).step_by(64) {
+                    if &file[at..at + 4] == b"CLB1"
+                        && let Some((header, true)) = fuzzing::block(&file[at..], id)
+                    {
+                        let length = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+                        let is_newer = is_newer(&header, &file[at + 64..at + length]);
+                        newer += usize::from(is_newer);
+                        assert!(!is_newer || asks == 2, "segment {number}, offset {at}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(raised > 0 && newer > 0, "{raised} raised headers, {newer} newer blocks");
 }
 
 /// What the workloads made the log do.

@@ -8,7 +8,7 @@
 mod support;
 
 use chiplog::disk::sim::{Call, Fault, Image, Landed, Op, Rng, SimDisk, Trouble};
-use chiplog::{Codec, ErrorKind, Index, Log, Options, Role, Start};
+use chiplog::{Codec, ErrorKind, Index, Log, LogOption, Options, Role, Start};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ fn full_life() -> Vec<Step> {
             steps.push(Step::Wait);
         }
         if n == 7 {
-            steps.extend([Step::Discard { records: 21 }, Step::Reopen { segment_kib: 64 }]);
+            let set = Step::SetOption { option: LogOption::SessionWindow, value: Some(12) };
+            steps.extend([Step::Discard { records: 21 }, Step::Reopen { segment_kib: 64 }, set]);
         }
     }
     steps.extend([

@@ -59,6 +59,8 @@ fn fields_have_no_gaps_and_fill_their_structure() {
         "BLOCK_HEADER_BYTES",
         "BATCH_HEADER_BYTES",
         "COMMAND_BYTES",
+        "SET_OPTIONS_BYTES",
+        "LOG_OPTION_BYTES",
         "HARD_STATE_BYTES",
         "",
         "MEMBERSHIP_BYTES",

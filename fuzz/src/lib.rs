@@ -106,7 +106,7 @@ pub fn fed(input: &[u8]) {
         if let Ok(fed) = chiplog::Fed::decode(head.to_vec().into(), pieces.into()) {
             let (again, pieces) = fed.encode();
             assert_eq!(&pieces.concat()[..], body);
-            let later = head[6..8] != [0; 2] || head[36..40] != [0; 4];
+            let later = head[5] != again[5] || head[6..8] != [0; 2] || head[36..40] != [0; 4];
             if !later {
                 assert_eq!(&again[..], head, "what is accepted has one encoding");
             }

@@ -6,6 +6,7 @@ use super::batches::{self, Piece};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::Command;
+use crate::log_options::LogOptions;
 use crate::sequence::parse_command;
 use crate::store::block::{Batches, BlockHeader, Kind};
 use crate::store::layout::{HardState, Opening};
@@ -194,6 +195,8 @@ pub enum Content {
         configuration_bytes: usize,
         /// Bytes of the session table.
         sessions_bytes: usize,
+        /// The options that are set for the log.
+        options: LogOptions,
     },
     /// Records below `first` were given up.
     Discard {
@@ -210,6 +213,8 @@ pub enum Content {
         /// Which one.
         id: SessionId,
     },
+    /// From here on these options are set for the log, and no others.
+    SetOptions(LogOptions),
     /// So many bytes that mean nothing here, or none.
     Opaque(usize),
 }
@@ -309,12 +314,14 @@ impl Block<'_> {
                     log_first: o.log_first,
                     configuration_bytes: o.configuration.len(),
                     sessions_bytes: o.sessions.len(),
+                    options: LogOptions::decode(&o.options).map_err(malformed)?,
                 })
             }
             Kind::Command => Ok(match parse_command(self.body).map_err(malformed)? {
                 Command::Discard { first } => Content::Discard { first },
                 Command::OpenSession { idle_max_ms } => Content::OpenSession { idle_max_ms },
                 Command::CloseSession { id } => Content::CloseSession { id },
+                Command::SetOptions(options) => Content::SetOptions(options),
             }),
             Kind::NoOp | Kind::Configuration | Kind::Marker => Ok(Content::Opaque(self.body.len())),
         }

@@ -14,12 +14,13 @@ use crate::checksum::crc32c;
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::gather::Command;
+use crate::log_options::LogOptions;
 use crate::sequence::parse_command;
 use crate::session::Sessions;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
 use crate::store::identity::newer;
 use crate::store::layout::{
-    FOOTER_BYTES, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
+    FOOTER_BYTES, FORMAT_VERSION, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
     SEGMENT_HEADER_BYTES, SegmentHeader, data_limit,
 };
 use crate::store::segment::file_name;
@@ -118,7 +119,7 @@ fn guess(window: &mut Window, head: &[u8], number: u64) -> Option<SegmentHeader>
         .map(SegmentId)
         .find(|id| BlockHeader::parse(block, *id).is_ok())?;
     let log = head.get(24..40).and_then(|log| log.first_chunk()).map_or(0, |log| u128::from_le_bytes(*log));
-    Some(SegmentHeader { log: LogId(log), number, id, bytes })
+    Some(SegmentHeader { log: LogId(log), number, id, bytes, version: FORMAT_VERSION })
 }
 
 /// What the blocks so far say of the next one. Empty at the start and after something unknown.
@@ -695,6 +696,7 @@ fn check_block(header: &BlockHeader, bytes: &[u8]) -> Result<(), String> {
     match header.kind {
         Kind::Opening => {
             let opening = Opening::parse(body)?;
+            LogOptions::decode(&opening.options)?;
             Ok(Sessions::decode(&opening.sessions, u32::MAX, u16::MAX).map(|_| ())?)
         }
         Kind::HardState => Ok(HardState::parse(body).map(|_| ())?),

@@ -52,8 +52,13 @@ impl Scribe {
 
     fn begin(&mut self) {
         self.number += 1;
-        let header =
-            SegmentHeader { log: LOG, number: self.number, id: self.id(), bytes: SEGMENT_BYTES as u32 };
+        let header = SegmentHeader {
+            log: LOG,
+            number: self.number,
+            id: self.id(),
+            bytes: SEGMENT_BYTES as u32,
+            version: 1,
+        };
         self.image = header.encode();
         self.image.resize(SEGMENT_BYTES, 0);
         (self.at, self.durable) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
@@ -172,7 +177,13 @@ impl Scribe {
         }
         scribe.marker();
         scribe.save();
-        let header = SegmentHeader { log: LOG, number: 3, id: SegmentId(1003), bytes: SEGMENT_BYTES as u32 };
+        let header = SegmentHeader {
+            log: LOG,
+            number: 3,
+            id: SegmentId(1003),
+            bytes: SEGMENT_BYTES as u32,
+            version: 1,
+        };
         let mut image = header.encode();
         image.resize(SEGMENT_BYTES, 0);
         fs::write(scribe.path(3), image).unwrap();
@@ -333,8 +344,13 @@ fn missing_foreign_short_and_misnamed_files_are_told() {
     });
     told("belongs to another log", &|s| {
         s.spoil(2, 0, |b| {
-            let header =
-                SegmentHeader { log: LogId(5), number: 2, id: SegmentId(1), bytes: SEGMENT_BYTES as u32 };
+            let header = SegmentHeader {
+                log: LogId(5),
+                number: 2,
+                id: SegmentId(1),
+                bytes: SEGMENT_BYTES as u32,
+                version: 1,
+            };
             b[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
         });
     });

@@ -234,6 +234,7 @@ impl Replica {
                 }
             }
             Ask::Transfer(to) => self.transfer(to, until, promise),
+            Ask::SetOptions(changes) => self.ask_to_set_options(changes, until, promise, now, writing)?,
         }
         self.process(now, writing)
     }

@@ -19,6 +19,7 @@ pub(crate) fn snapshot_of(leader: NodeId, directory: DirectoryId, to: NodeId) ->
         hard_state: HardState { term: Term(1), vote: 0, commit: RaftIndex(50) },
         configuration: membership.encode(),
         sessions: Sessions::new(16, 16).encode(),
+        options: Vec::new(),
     };
     let opening = opening.encode();
     let header = BlockHeader {

@@ -7,10 +7,11 @@ use super::Replica;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::{Command, Gathered};
+use crate::log_options::{LOG_OPTION_BYTES, LogOption};
 use crate::moment::Moment;
 use crate::promise::Promise;
 use crate::raft_codec::{self, header_of};
-use crate::sequence::{Decision, Sequenced};
+use crate::sequence::{Decision, SET_OPTIONS_BYTES, Sequenced};
 use crate::store::layout::HARD_STATE_BYTES;
 use crate::store::prepared::Purpose;
 use crate::store::{NewBlock, block_bytes};
@@ -21,11 +22,13 @@ use raft::eraftpb::{Entry, Message, MessageType};
 
 /// Room that a command's block needs, generously.
 const COMMAND_BODY_BYTES: usize = 64;
+/// As much for the options of the log, all of them.
+const OPTIONS_BODY_BYTES: usize = SET_OPTIONS_BYTES + LogOption::ALL.len() * LOG_OPTION_BYTES;
 
 /// What the room for a command is for: the reserve is for what makes room.
 pub(crate) fn purpose_of(command: &Command) -> Purpose {
     match command {
-        Command::Discard { .. } => Purpose::Metadata,
+        Command::Discard { .. } | Command::SetOptions(_) => Purpose::Metadata,
         Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
     }
 }
@@ -37,6 +40,7 @@ pub(crate) fn body_bytes_of(command: &Command) -> usize {
         Command::OpenSession { .. } => COMMAND_BODY_BYTES + block_bytes(COMMAND_BODY_BYTES),
         Command::Discard { .. } => COMMAND_BODY_BYTES + block_bytes(HARD_STATE_BYTES),
         Command::CloseSession { .. } => COMMAND_BODY_BYTES,
+        Command::SetOptions(_) => OPTIONS_BODY_BYTES,
     }
 }
 
@@ -93,7 +97,7 @@ impl Replica {
             self.lockstep(now, writing)?;
         }
         let room = match command {
-            Command::Discard { .. } => body_bytes_of(&command),
+            Command::Discard { .. } | Command::SetOptions(_) => body_bytes_of(&command),
             _ => COMMAND_BODY_BYTES, // there was room for the one that had to go
         };
         let room = match self.refusal() {
@@ -220,6 +224,7 @@ impl Replica {
     /// Nobody will answer what the program asks.
     pub(crate) fn fail_asks(&mut self, error: &Error) {
         self.asks.fail_all(error);
+        self.refuse_options(error);
     }
 
     /// Ceasing to lead, and hearing of no other leader: nobody waits for ever.

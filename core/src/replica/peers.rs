@@ -83,6 +83,8 @@ impl Replica {
             HeadKind::Committed => return Ok(None), // a replica that does not open asked for it
             HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
             HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
+            HeadKind::Version => return self.asked_for_version(from, &body).map(|()| None),
+            HeadKind::ReadsVersion => return self.told_version(from, &body).map(|()| None),
         }
         let (message, arrived) = raft_codec::decode_message(&body, bodies)?;
         if message.from != from.0 || message.to != to.0 {
@@ -305,21 +307,26 @@ impl Replica {
         self.heard_within(self.cluster.election_timeout, now)
     }
 
+    /// Whether another replica was heard within the last election time-out. Raft's own word for it starts anew every election
+    /// time-out, with nobody heard yet.
+    pub(super) fn is_heard(&self, node: NodeId, now: Moment) -> bool {
+        let at = self.peers.heard_at.get(&node);
+        at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
+    }
+
     /// How far the others are; of a leader only.
     pub(crate) fn peer_statuses(&self, now: Moment) -> Vec<crate::cluster::PeerStatus> {
         if !self.is_leader() {
             return Vec::new();
         }
         let last = self.raw.raft.raft_log.last_index();
-        // Raft's own word for it starts anew every election time-out, with nobody heard yet.
-        let heard = self.heard_lately(now);
         let status = |member: &Member| {
             let progress = self.raw.raft.prs().get(member.node.0)?;
             Some(crate::cluster::PeerStatus {
                 node: member.node,
                 matched: RaftIndex(progress.matched),
                 lag: last.saturating_sub(progress.matched),
-                active: heard.contains(&member.node),
+                active: self.is_heard(member.node, now),
             })
         };
         let node = self.node();

@@ -15,7 +15,7 @@ use super::Replica;
 use super::checking::{is_aside, parse_snapshot};
 use super::ordering::unknown_outcome;
 use super::peers::one_acknowledgement;
-use super::room::body_of;
+use super::room::{body_of, options_in};
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
@@ -136,7 +136,7 @@ impl Replica {
         let short = if !turns && writing.plan.has_space(bytes) {
             None
         } else {
-            let opening = self.sequencer.opening_bytes_max();
+            let opening = self.sequencer.opening_bytes_max() + options_in(&log.entries);
             let fit = writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)), opening, turns);
             if fit.is_coming { Some(None) } else { fit.why.map(Some) }
         };
@@ -167,6 +167,9 @@ impl Replica {
         let leads = self.is_leader().then(|| self.term());
         if self.led.is_some() && self.led != leads {
             self.asks.lead_lost();
+            let what =
+                "this replica ceased to lead before it could change the log's options; nothing was changed";
+            self.refuse_options(&Error::new(ErrorKind::NotLeader, what));
         }
         self.led = leads;
     }

@@ -17,7 +17,7 @@ use crate::gather::Command;
 use crate::moment::Moment;
 use crate::plan::Fit;
 use crate::raft_codec::{self, Arrived, EntryKind, body_bytes};
-use crate::sequence::parse_command;
+use crate::sequence::{COMMAND_BYTES, parse_command};
 use crate::store::block::{BlockHeader, Kind};
 use crate::store::block_bytes;
 use crate::store::layout::HARD_STATE_BYTES;
@@ -193,10 +193,10 @@ impl Replica {
         if fresh.is_empty() {
             return Ok(Admitted::Yes);
         }
-        let discards: BTreeSet<u64> =
-            arrived.iter().filter(|(h, b)| is_discard(h, b)).map(|(h, _)| h.raft_index.0).collect();
-        let opening = self.sequencer.opening_bytes_max();
-        let of = |e: &Entry| (purpose_of_entry(e, discards.contains(&e.index)), body_of(e));
+        let makers: BTreeSet<u64> =
+            arrived.iter().filter(|(h, b)| makes_room(h, b)).map(|(h, _)| h.raft_index.0).collect();
+        let opening = self.sequencer.opening_bytes_max() + options_in(fresh);
+        let of = |e: &Entry| (purpose_of_entry(e, makers.contains(&e.index)), body_of(e));
         // As their ready wants it: the term that comes with them, unless an opening says it, and a word of commit behind.
         let state = (Purpose::Metadata, HARD_STATE_BYTES);
         let term = (message.term > self.raw.raft.term && !turns).then_some(state);
@@ -211,11 +211,11 @@ impl Replica {
         }
         let mut blocks = fit.blocks.saturating_sub(terms).min(fresh.len());
         if let Some(why) = &fit.why {
-            // With the discard, what is before it may have the reserve.
+            // With what makes room, what is before it may have the reserve.
             let upto = fresh
                 .iter()
                 .skip(blocks)
-                .position(|e| discards.contains(&e.index))
+                .position(|e| makers.contains(&e.index))
                 .map_or(0, |n| blocks + n + 1);
             let is_whole = |fit: Fit| fit.why.is_none() && !fit.is_coming;
             if upto > 0 && is_whole(room(&mut fresh[..upto].iter().map(|e| (Purpose::Metadata, body_of(e)))))
@@ -274,11 +274,20 @@ fn bytes_of(message: &Message, arrived: &[Arrived]) -> usize {
 }
 
 /// What the room for an entry is for.
-fn purpose_of_entry(entry: &Entry, is_discard: bool) -> Purpose {
+fn purpose_of_entry(entry: &Entry, makes_room: bool) -> Purpose {
     match raft_codec::kind_of(entry) {
-        Ok(EntryKind::Block(_)) if !is_discard => Purpose::Data,
+        Ok(EntryKind::Block(_)) if !makes_room => Purpose::Data,
         _ => Purpose::Metadata,
     }
+}
+
+/// Bytes by which openings behind these entries can be longer for what they set of the log's options.
+pub(super) fn options_in(entries: &[Entry]) -> usize {
+    let sets = |e: &Entry| match raft_codec::kind_of(e) {
+        Ok(EntryKind::Block(header)) if header.kind == Kind::Command => Some(body_bytes(&header)),
+        _ => None,
+    };
+    entries.iter().filter_map(sets).filter(|bytes| *bytes > COMMAND_BYTES).sum()
 }
 
 /// Bytes of an entry's body in the file.
@@ -290,9 +299,11 @@ pub(super) fn body_of(entry: &Entry) -> usize {
     }
 }
 
-fn is_discard(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
+/// Whether this makes room, or says that room is to be made: a discard, or options of the log.
+fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
     let command = || body.first().and_then(|b| parse_command(b).ok());
-    header.kind == Kind::Command && matches!(command(), Some(Command::Discard { .. }))
+    header.kind == Kind::Command
+        && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))
 }
 
 #[cfg(all(test, feature = "sim", not(loom)))]

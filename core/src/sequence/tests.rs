@@ -92,6 +92,9 @@ impl Three {
         let table = self.leader.sessions.encode();
         assert_eq!(self.follower.sessions.encode(), table, "of the follower");
         assert_eq!(self.restarted.sessions.encode(), table, "of the one that read an opening");
+        let options = self.leader.options_at_end();
+        assert_eq!(self.follower.options_at_end(), options, "of the follower");
+        assert_eq!(self.restarted.options_at_end(), options, "of the one that read an opening");
     }
 }
 
@@ -143,6 +146,7 @@ enum Op {
     Close { which: u64 },
     Append(Vec<(u64, u64)>),
     Restart,
+    Set { option: LogOption, value: Option<u64> },
     Pass { ms: i64 },
 }
 
@@ -152,6 +156,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..8u64).prop_map(|which| Op::Close { which }),
         4 => proptest::collection::vec((0..8u64, 1..4u64), 1..4).prop_map(Op::Append),
         1 => Just(Op::Restart),
+        1 => (any::<bool>(), proptest::option::of(1..5u64)).prop_map(|(window, value)| Op::Set {
+            option: if window { LogOption::SessionWindow } else { LogOption::SessionsMax },
+            value,
+        }),
         3 => (-20..80i64).prop_map(|ms| Op::Pass { ms }),
     ];
     proptest::collection::vec(op, 1..100)
@@ -190,11 +198,62 @@ proptest! {
                     three.append(&stamps, at);
                 }
                 Op::Restart => three.restart(),
+                Op::Set { option, value } => {
+                    let set = three.leader.options_at_end().with(&[(option, value)]);
+                    three.command(Command::SetOptions(set), at);
+                }
                 Op::Pass { ms } => now += ms,
             }
             three.tables_are_equal();
         }
     }
+}
+
+/// The bytes of a command that sets options, and what is wrong with others.
+#[test]
+fn commands_that_set_options_come_back_and_malformed_ones_are_refused() {
+    let mut options = LogOptions::default();
+    let mut bodies = vec![encode_command(Command::SetOptions(options))];
+    for option in LogOption::ALL {
+        options.set(option, Some(1 << 10));
+        if option == LogOption::RetentionBytes || option == LogOption::CapacityBytes {
+            options.set(option, Some(u64::MAX));
+        }
+        bodies.push(encode_command(Command::SetOptions(options)));
+    }
+    for (n, body) in bodies.iter().enumerate() {
+        assert!(body.len() == SET_OPTIONS_BYTES + n * LOG_OPTION_BYTES && body.len() > COMMAND_BYTES);
+        assert!(matches!(parse_command(body), Ok(Command::SetOptions(set)) if set.iter().count() == n));
+        for cut in 0..body.len() {
+            assert!(parse_command(&body[..cut]).is_err(), "{n} options cut at {cut}");
+        }
+        for at in (0..SET_OPTIONS_BYTES).chain((body.len() > SET_OPTIONS_BYTES).then_some(SET_OPTIONS_BYTES))
+        {
+            let mut other = body.clone();
+            other[at] ^= 0x40;
+            assert!(parse_command(&other).is_err(), "{n} options, byte {at}");
+        }
+        let longer = [&body[..], &[0; LOG_OPTION_BYTES]].concat();
+        assert!(parse_command(&longer).is_err());
+    }
+}
+
+/// They are in force once their entry is committed, and an opening tells them before.
+#[test]
+fn options_take_effect_when_they_are_committed() {
+    let mut three = Three::new();
+    let set = LogOptions::default().with(&[(LogOption::RetentionAge, Some(5))]);
+    three.command(Command::SetOptions(set), 1000);
+    assert_eq!(
+        (three.leader.options_at_end(), three.leader.committed().options),
+        (set, LogOptions::default())
+    );
+    three.restart();
+    three.tables_are_equal();
+    assert_eq!(three.command(Command::SetOptions(set), 1000), Some(Index(0)), "it is so already");
+    assert_eq!(three.leader.end().raft, RaftIndex(1));
+    three.leader.commit_to(RaftIndex(1));
+    assert_eq!(three.leader.committed().options, set);
 }
 
 #[test]

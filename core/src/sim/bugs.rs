@@ -114,6 +114,7 @@ bugs! {
     71 "a question for committed entries is answered with others" by "committed_entries_alone_are_lent_as_committed",
     72 "a repair takes back a vote that the disk still tells of" by "vote_that_the_disk_tells_of_is_not_given_again",
     73 "a damaged opening is made for a dead end" by "opening_behind_an_old_cut_is_made_for_the_cut",
+    74 "the options of the log are forgotten at a roll",
 }
 
 #[cfg(test)]

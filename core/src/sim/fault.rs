@@ -142,6 +142,8 @@ faults! {
     FollowerChain = "follower_chain",
     /// A follower jumped over what was discarded.
     FollowerJump = "follower_jump",
+    /// The log's options were changed.
+    SetOptions = "set_options",
 }
 
 impl fmt::Display for Fault {

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fed::FeedFrom;
 use crate::feed::Feed;
 use crate::gather::{Command, Patience, Queue, QueueLimits};
+use crate::log_options::{LogOption, LogOptions};
 use crate::mail::{Ask, Mail};
 use crate::membership::{Change, Membership};
 use crate::moment::Moment;
@@ -99,6 +100,7 @@ pub(super) enum Request {
     Barrier,
     Change(Vec<Change>),
     Transfer(NodeId),
+    SetOptions(Vec<(LogOption, Option<u64>)>),
 }
 
 /// How a machine stands, at a glance.
@@ -134,6 +136,8 @@ pub(super) struct Standing {
     pub(super) sessions: u64,
     /// Its membership.
     pub(super) members: u64,
+    /// The options that are set for the log.
+    pub(super) options: LogOptions,
     /// The log's time.
     pub(super) time: Timestamp,
 }
@@ -145,6 +149,7 @@ pub(super) struct Settled {
     pub(super) next: Index,
     pub(super) first: Index,
     pub(super) members: u64,
+    pub(super) options: LogOptions,
     /// The record before which nothing is in the files.
     pub(super) base_next: Index,
 }
@@ -255,6 +260,7 @@ impl Machine {
             // Forced: membership has to bear whatever an operator does to it.
             Request::Change(changes) => Ask::Change(changes, true),
             Request::Transfer(to) => Ask::Transfer(to),
+            Request::SetOptions(changes) => Ask::SetOptions(changes),
         };
         let promise = Promise::new();
         let ticket = promise.ticket(0, 0, 0);
@@ -390,6 +396,7 @@ impl Machine {
             next: end.next,
             sessions: sequencer.sessions().digest(time),
             members: digest_of(sequencer.membership_at_end()),
+            options: sequencer.options_at_end(),
             time,
         }
     }
@@ -403,6 +410,7 @@ impl Machine {
             next: committed.next,
             first: committed.first,
             members: digest_of(&committed.membership),
+            options: committed.options,
             base_next: turn.node.writing.archive.first().next,
         }
     }

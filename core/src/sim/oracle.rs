@@ -13,7 +13,7 @@
 //! | a replica remembers each vote that it told of | `look` |
 //! | one that has lost its last vote to damage gives no vote again | `has_learnt` |
 //! | a replica that has started votes only after another one has told what it knows of it | `leaves` |
-//! | at one entry all replicas have the same sessions, membership, positions and time, live and after a replay or a jump | `stands` |
+//! | at one entry all replicas have the same sessions, membership, options of the log, positions and time, live and after a replay or a jump | `stands` |
 //! | a log that opens has at most one change of membership that it does not know to be committed | `opens` |
 //! | what is committed and not in force is bounded | `look` |
 //! | no poison without a fault of the disk | `may_fail` |
@@ -31,6 +31,7 @@ use crate::cluster::Role;
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind};
 use crate::gather::Command;
+use crate::log_options::LogOptions;
 use crate::membership::Membership;
 use crate::moment::Moment;
 use crate::store::block::BlockHeader;
@@ -114,6 +115,8 @@ pub(super) struct Oracle {
     standings: BTreeMap<(RaftIndex, Term), (NodeId, Standing)>,
     /// The committed membership after an entry, and who was the first to have it.
     memberships: BTreeMap<RaftIndex, (NodeId, u64)>,
+    /// The committed options of the log after an entry, and who was the first to have them.
+    options: BTreeMap<RaftIndex, (NodeId, LogOptions)>,
     /// The newest committed membership.
     pub(super) config: Config,
     /// What was let pass, and how often.
@@ -280,6 +283,13 @@ impl Oracle {
             return Err(format!(
                 "after the committed entry {} node {node} knows another membership than node {other}",
                 settled.raft
+            ));
+        }
+        let (other, options) = *self.options.entry(settled.raft).or_insert((node, settled.options));
+        if options != settled.options {
+            return Err(format!(
+                "after the committed entry {} the log's options are {} at node {node}, and were {options} at node {other}",
+                settled.raft, settled.options
             ));
         }
         let (membership, changed) = machine.committed_membership();

@@ -182,6 +182,9 @@ impl World {
         }
         self.schedule.after(self.plan.fault_interval, Event::Nemesis);
         self.schedule.after(self.plan.heartbeat, Event::Watch);
+        if self.plan.faults.contains(&Fault::SetOptions) {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Options);
+        }
         let end = self.now().plus(self.plan.trouble);
         while self.now() < end {
             self.step()?;

@@ -18,6 +18,7 @@ mod drill;
 mod followers;
 mod leaving;
 mod nemesis;
+mod options;
 mod process;
 mod watch;
 
@@ -87,6 +88,8 @@ pub(super) enum Event {
     Expire(u64),
     Admin,
     Nemesis,
+    /// Somebody changes the log's options.
+    Options,
     /// A trouble that lasts a while is over.
     Mend(u64),
     /// The probe of a fail-over asks again.
@@ -104,6 +107,7 @@ pub(super) enum Asker {
     Client(usize),
     Admin,
     Probe,
+    Options,
     /// Appends right before a close.
     Closer,
 }
@@ -120,6 +124,8 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) schedule: Schedule<Event>,
     pub(super) rng: Rng,
+    /// What is changed of the log's options.
+    pub(super) options_rng: Rng,
     pub(super) hosts: BTreeMap<NodeId, Host>,
     pub(super) network: Network,
     pub(super) clients: Vec<Client>,
@@ -176,6 +182,7 @@ impl World {
             burst: Burst::default(),
             followers: Vec::new(),
             left: BTreeSet::new(),
+            options_rng: Rng::new(plan.seed ^ 0xb710_45e7),
             rng,
             plan,
         }
@@ -316,6 +323,7 @@ impl World {
             }
             Event::Admin => self.admin_wakes()?,
             Event::Nemesis => self.nemesis_wakes()?,
+            Event::Options => self.options_wake()?,
             Event::Mend(trouble) => self.mend(trouble)?,
             Event::Probe => self.probe()?,
             Event::Retire(node) => self.retire(node)?,
@@ -475,6 +483,10 @@ impl World {
             Asker::Client(client) => self.client_hears(client, attempt, result),
             Asker::Admin => self.admin_hears(attempt, result.map(|(_, r)| r)),
             Asker::Probe => self.probe_hears(attempt, result),
+            Asker::Options => {
+                self.options_hear(result.map(|(_, r)| r));
+                Ok(())
+            }
             Asker::Closer => self.closer_hears(attempt, result),
         }
     }

@@ -7,7 +7,7 @@
 //! | magic    | crc32c | version | min reader | whose | log id | directory id | created ms | zeros |
 //! ```
 
-use super::layout::FORMAT_VERSION;
+use super::layout::{FORMAT_VERSION, FORMAT_VERSION_FIRST};
 use crate::batch::{u32_at, u64_at};
 use crate::checksum::crc32c;
 use crate::disk::{Disk, SECTOR_BYTES};
@@ -47,8 +47,8 @@ impl Identity {
     pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut b = [0; SECTOR_BYTES];
         b[0..8].copy_from_slice(&MAGIC);
-        b[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        b[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        b[12..16].copy_from_slice(&FORMAT_VERSION_FIRST.to_le_bytes());
+        b[16..20].copy_from_slice(&FORMAT_VERSION_FIRST.to_le_bytes());
         b[20..24].copy_from_slice(&u32::from(self.follows).to_le_bytes());
         b[24..40].copy_from_slice(&self.log.0.to_le_bytes());
         b[40..56].copy_from_slice(&self.directory.0.to_le_bytes());

@@ -8,20 +8,23 @@
 //! - The **header** is written and synced when the file is prepared, before the file gets its name: a file
 //!   under a segment's name always has one, and a roll costs no sync of its own.
 //! - The **opening block** goes in one write with the first entry: base positions, hard state, configuration,
-//!   session table. A file without one is prepared and not begun.
+//!   session table, and the log's options if any is set. A file without one is prepared and not begun.
 //! - **Index and footer** are written by the helper thread once the segment is full. They only save time: a
 //!   segment without them is scanned.
 //!
 //! Must not know: threads, disks.
 
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::{Crc, crc32c};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 
 /// Where blocks begin.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 4096;
-/// The format's version, and the oldest reader that understands it.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The newest version of the format that is read. It is written only where it is needed: see [`version_of`].
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The version of all that holds no options of the log, so that earlier readers understand it.
+pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
 
 const HEADER_USED: usize = 56;
 const HEADER_MAGIC: [u8; 8] = *b"chiplogS";
@@ -38,7 +41,7 @@ pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
 
 /// Where blocks must end in a segment file of this size.
 pub(crate) const fn data_limit(segment_bytes: usize) -> usize {
-    (segment_bytes - tail_reserve(segment_bytes)) & !(super::block::BLOCK_HEADER_BYTES - 1)
+    (segment_bytes - tail_reserve(segment_bytes)) & !(BLOCK_HEADER_BYTES - 1)
 }
 
 /// What a segment file is, fixed when it is prepared.
@@ -50,6 +53,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) id: SegmentId,
     /// The file's size.
     pub(crate) bytes: u32,
+    /// The oldest version of the format whose readers understand all of its blocks.
+    pub(crate) version: u32,
 }
 
 impl SegmentHeader {
@@ -57,8 +62,8 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         head[0..8].copy_from_slice(&HEADER_MAGIC);
-        head[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        head[16..20].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head[12..16].copy_from_slice(&self.version.to_le_bytes());
+        head[16..20].copy_from_slice(&self.version.to_le_bytes());
         head[20..24].copy_from_slice(&self.bytes.to_le_bytes());
         head[24..40].copy_from_slice(&self.log.0.to_le_bytes());
         head[40..48].copy_from_slice(&self.number.to_le_bytes());
@@ -92,6 +97,7 @@ impl SegmentHeader {
             number: u64_at(head, 40),
             id: SegmentId(u64_at(head, 48)),
             bytes: u32_at(head, 20),
+            version: reader_min.max(FORMAT_VERSION_FIRST),
         })
     }
 }
@@ -276,19 +282,25 @@ pub(crate) struct Opening {
     pub(crate) configuration: Vec<u8>,
     /// The session table, encoded by `session`.
     pub(crate) sessions: Vec<u8>,
+    /// The options that are set for the log, encoded by `log_options`; nothing if none is.
+    pub(crate) options: Vec<u8>,
 }
 
-/// Bytes of an opening's body without its configuration and its sessions.
-pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 8;
+/// Bytes of an opening's body without its configuration, its sessions and the log's options.
+pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 2 * LENGTH_BYTES;
+/// Bytes of the length before a part of an opening.
+pub(crate) const LENGTH_BYTES: usize = 4;
 
 impl Opening {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut b = Vec::with_capacity(64 + self.configuration.len() + self.sessions.len());
+        let mut b =
+            Vec::with_capacity(64 + self.configuration.len() + self.sessions.len() + self.options.len());
         b.extend_from_slice(&self.base_raft.0.to_le_bytes());
         b.extend_from_slice(&self.base_term.0.to_le_bytes());
         b.extend_from_slice(&self.log_first.0.to_le_bytes());
         b.extend_from_slice(&self.hard_state.encode());
-        for part in [&self.configuration, &self.sessions] {
+        let options = Some(&self.options).filter(|options| !options.is_empty());
+        for part in [&self.configuration, &self.sessions].into_iter().chain(options) {
             b.extend_from_slice(&(part.len() as u32).to_le_bytes());
             b.extend_from_slice(part);
         }
@@ -305,16 +317,55 @@ impl Opening {
             rest = more;
             Ok(part.to_vec())
         };
-        let opening = Self {
+        let mut opening = Self {
             base_raft: RaftIndex(u64_at(fixed, 0)),
             base_term: Term(u64_at(fixed, 8)),
             log_first: Index(u64_at(fixed, 16)),
             hard_state: HardState::parse(&fixed[24..48])?,
             configuration: part()?,
             sessions: part()?,
+            options: Vec::new(),
         };
-        if rest.is_empty() { Ok(opening) } else { Err("opening block has fields of a newer format") }
+        if !rest.is_empty() {
+            let (length, options) = rest.split_at_checked(4).ok_or(SHORT)?;
+            if options.is_empty() || options.len() != u32_at(length, 0) as usize {
+                return Err("opening block has fields of a newer format");
+            }
+            opening.options = options.to_vec();
+        }
+        Ok(opening)
     }
+
+    /// The version that a reader of such a body has to know.
+    fn version_of(body: &[u8]) -> u32 {
+        let part = |at: usize| body.get(at..at + 4).map(|length| at + 4 + u32_at(length, 0) as usize);
+        let is_first = part(48).and_then(part).is_none_or(|end| end >= body.len());
+        if is_first { FORMAT_VERSION_FIRST } else { FORMAT_VERSION }
+    }
+}
+
+/// The last operation of a command that version 1 knows.
+const LAST_OPERATION_OF_FIRST: u64 = 3;
+
+/// The version that a reader of a block of this kind has to know. A body that is no data's is one piece, or begins with one
+/// that says what it is.
+pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
+    match kind {
+        Kind::Opening => Opening::version_of(body),
+        Kind::Command if body.len() < 8 || u64_at(body, 0) > LAST_OPERATION_OF_FIRST => FORMAT_VERSION,
+        _ => FORMAT_VERSION_FIRST,
+    }
+}
+
+/// The version that a reader of these bytes of a segment has to know: of all sound blocks in them.
+pub(crate) fn version_of_blocks(bytes: &[u8], segment: SegmentId) -> u32 {
+    let version = |at: usize| {
+        let header = BlockHeader::parse(&bytes[at..], segment).ok()?;
+        let body = bytes.get(at + BLOCK_HEADER_BYTES..at + header.length as usize)?;
+        Some(version_of(header.kind, body))
+    };
+    let blocks = (0..bytes.len()).step_by(BLOCK_HEADER_BYTES).filter_map(version);
+    blocks.max().unwrap_or(FORMAT_VERSION_FIRST)
 }
 
 /// The digest of bytes that are not batches.
@@ -327,7 +378,13 @@ mod tests {
     use super::*;
 
     fn header() -> SegmentHeader {
-        SegmentHeader { log: LogId(77), number: 3, id: SegmentId(99), bytes: 1 << 20 }
+        SegmentHeader {
+            log: LogId(77),
+            number: 3,
+            id: SegmentId(99),
+            bytes: 1 << 20,
+            version: FORMAT_VERSION_FIRST,
+        }
     }
 
     fn footer() -> Footer {
@@ -371,10 +428,10 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_rot() {
         let mut newer = header().encode();
-        newer[16] = 2;
+        newer[16] = 3;
         let crc = crc32c(&newer[12..]).to_le_bytes();
         newer[8..12].copy_from_slice(&crc);
-        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(2)));
+        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(3)));
     }
 
     #[test]
@@ -386,12 +443,26 @@ mod tests {
             hard_state: HardState { term: Term(2), vote: 1, commit: RaftIndex(3) },
             configuration: b"members".to_vec(),
             sessions: b"table".to_vec(),
+            options: Vec::new(),
         };
         let bytes = opening.encode();
-        assert_eq!(Opening::parse(&bytes), Ok(opening));
+        assert_eq!(Opening::parse(&bytes), Ok(opening.clone()));
+        assert_eq!(version_of(Kind::Opening, &bytes), 1);
         for cut in 0..bytes.len() {
             assert!(Opening::parse(&bytes[..cut]).is_err());
         }
+        let without = bytes.len();
+        let opening = Opening { options: b"options".to_vec(), ..opening };
+        let bytes = opening.encode();
+        assert_eq!(Opening::parse(&bytes), Ok(opening));
+        assert_eq!(version_of(Kind::Opening, &bytes), 2);
+        for cut in (0..bytes.len()).filter(|cut| *cut != without) {
+            assert!(Opening::parse(&bytes[..cut]).is_err());
+        }
+        let longer = [&bytes[..], &[0; 4]].concat();
+        assert!(Opening::parse(&longer).is_err(), "a part of a later version");
+        let empty = [&bytes[..without], &[0; 4]].concat();
+        assert!(Opening::parse(&empty).is_err(), "nothing is said by saying nothing");
     }
 
     #[test]

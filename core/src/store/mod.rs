@@ -17,6 +17,7 @@
 //! - `synced <= written <= end`: bytes below `synced` are durable, and a block says so of those before it;
 //! - nothing is written into a segment before all of the one before is synced;
 //! - readable follows committed, and what is committed is never cut off;
+//! - a block stands only in a segment whose header asks for readers that understand it;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
 pub(crate) mod archive;
@@ -26,6 +27,7 @@ pub(crate) mod cursor;
 pub(crate) mod decision;
 pub(crate) mod files;
 pub(crate) mod follow;
+pub(crate) mod header;
 pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod places;
@@ -44,7 +46,8 @@ use crate::types::{Index, RaftIndex, Term, Timestamp};
 use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
-use layout::{IndexEntry, SEGMENT_HEADER_BYTES, data_limit};
+use header::raise_version;
+use layout::{FORMAT_VERSION_FIRST, IndexEntry, SEGMENT_HEADER_BYTES, data_limit, version_of};
 use prepared::{Prepared, Preparer, Purpose};
 use segment::{Base, Extent, Segment, Segments, file_name};
 use std::collections::VecDeque;
@@ -74,6 +77,11 @@ impl NewBlock {
     fn length(&self) -> usize {
         BLOCK_HEADER_BYTES + self.body.iter().map(Bytes::len).sum::<usize>()
     }
+}
+
+/// The version that a reader of the block has to know.
+fn version_of_new(block: &NewBlock) -> u32 {
+    version_of(block.kind, block.body.first().map_or(&[], |piece| &piece[..]))
 }
 
 /// Bytes that a block with such a body takes in a file.
@@ -156,6 +164,9 @@ struct Active {
     limit: usize,
     /// Whether the helper was told that another segment will be needed.
     wants_successor: bool,
+    /// The version that readers of what was pushed have to know, and the one that the header is known to ask for.
+    needs_version: u32,
+    asks_version: u32,
     pending: Vec<Pending>,
 }
 
@@ -239,6 +250,7 @@ impl Store {
         let mut store = Self::with(disk, segments, preparer, active);
         let base = opening.raft_index;
         store.push(opening);
+        store.raise_version()?;
         store.write()?;
         store.sync()?;
         store.commit(base);
@@ -320,6 +332,7 @@ impl Store {
     /// Adds a block to the next write. The caller has asked [`Self::fits`]. Returns the bytes it takes.
     pub(crate) fn push(&mut self, block: NewBlock) -> usize {
         let active = &mut self.active;
+        let version = version_of_new(&block);
         let length = block.length();
         let stride = padded(length);
         assert!(active.end + stride <= active.limit, "a block that does not fit was pushed");
@@ -350,6 +363,7 @@ impl Store {
             end: block.end,
         });
         active.end += stride;
+        active.needs_version = active.needs_version.max(version);
         if !active.wants_successor && active.end > active.limit / SUCCESSOR_WANTED_AT {
             active.wants_successor = true;
             self.preparer.want();
@@ -358,13 +372,36 @@ impl Store {
         stride
     }
 
+    /// Whether the segment's header may have to be raised before this block is written.
+    pub(crate) fn must_raise(&self, block: &NewBlock) -> bool {
+        version_of_new(block) > self.active.asks_version
+    }
+
+    /// Sees to it that the segment's header asks for readers that understand what was pushed. No job may be about. Blocks
+    /// on the device, once a segment at most; not at all for a log without options.
+    ///
+    /// # Errors
+    /// What is on disk is unknown.
+    pub(crate) fn raise_version(&mut self) -> Result<()> {
+        if self.active.needs_version <= self.active.asks_version {
+            return Ok(());
+        }
+        assert!(!self.syncing, "a header is raised while its file is synced");
+        let active = &mut self.active;
+        raise_version(&*active.file, &active.path, active.needs_version)?;
+        active.asks_version = active.needs_version;
+        self.preparer.ask_version(active.needs_version);
+        Ok(())
+    }
+
     /// Writes all that was pushed, in one call. Returns how many bytes it was, and the bodies' pieces for
-    /// reuse.
+    /// reuse. What it needs of its readers the header asks for already.
     ///
     /// # Errors
     /// The write failed: what is on disk is unknown.
     pub(crate) fn write(&mut self) -> Result<(usize, Vec<Bytes>)> {
         let active = &mut self.active;
+        assert!(active.needs_version <= active.asks_version, "a block before its version");
         let bytes = active.end - active.written;
         let mut slices = Vec::with_capacity(active.pending.len() * 3);
         for p in &active.pending {
@@ -509,6 +546,8 @@ impl Active {
             synced: SEGMENT_HEADER_BYTES,
             unproven: false,
             wants_successor: false,
+            needs_version: FORMAT_VERSION_FIRST,
+            asks_version: FORMAT_VERSION_FIRST,
             pending: Vec::new(),
         }
     }

@@ -14,8 +14,8 @@
 //!   above all) find a place when the disk is full.
 
 use super::layout::{
-    FOOTER_BYTES, Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, data_limit, encode_index,
-    tail_reserve,
+    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader,
+    data_limit, encode_index, tail_reserve,
 };
 use super::segment::{Segment, file_name};
 use crate::disk::{Disk, DiskFile};
@@ -25,7 +25,7 @@ use crate::types::{LogId, SegmentId};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -90,6 +90,8 @@ pub(crate) struct Preparer {
     disk: Arc<dyn Disk>,
     log: LogId,
     segment_bytes: u32,
+    /// The version that the headers of its files ask of their readers. It never goes down.
+    version: AtomicU32,
     /// The time on the clock of the log's own thread, as it told last.
     now: AtomicU64,
     /// Segments from this number on were begun by this handle. Those before it may be mapped by readers that
@@ -144,6 +146,7 @@ impl Preparer {
             disk,
             log,
             segment_bytes,
+            version: AtomicU32::new(FORMAT_VERSION_FIRST),
             now: AtomicU64::new(Moment::default().0),
             own_from: next,
             state: Mutex::new(state),
@@ -165,6 +168,11 @@ impl Preparer {
 
     fn now(&self) -> Moment {
         Moment(self.now.load(Ordering::Relaxed))
+    }
+
+    /// Files made from now on ask their readers for at least this version, so that their headers need not be raised.
+    pub(crate) fn ask_version(&self, version: u32) {
+        self.version.fetch_max(version, Ordering::Relaxed);
     }
 
     /// The size of the files it makes.
@@ -470,6 +478,7 @@ impl Preparer {
                 number,
                 id: random_id(&*self.disk)?,
                 bytes: self.segment_bytes,
+                version: self.version.load(Ordering::Relaxed),
             };
             file.write_at(0, &[IoSlice::new(&header.encode())])?;
             file.sync()?;
@@ -519,7 +528,9 @@ impl Preparer {
         file.fill_with_zeros(length..segment.bytes.into()).map_err(io("lengthen"))?;
         if length < SEGMENT_HEADER_BYTES as u64 {
             let (number, id, bytes) = (segment.number, segment.id, segment.bytes);
-            let header = SegmentHeader { log: self.log, number, id, bytes };
+            // What it holds is not known: repair raises it with the blocks that it brings.
+            let version = self.version.load(Ordering::Relaxed);
+            let header = SegmentHeader { log: self.log, number, id, bytes, version };
             file.write_at(0, &[IoSlice::new(&header.encode())]).map_err(io("repair"))?;
         }
         file.sync().map_err(io("sync"))?;

@@ -6,10 +6,13 @@
 //!
 //! Must not know: what is missing in a file.
 
-use super::block::{BLOCK_HEADER_BYTES, BlockHeader};
-use super::layout::{FOOTER_BYTES, Footer, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::layout::{
+    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, SEGMENT_HEADER_BYTES, SegmentHeader, version_of,
+    version_of_blocks,
+};
 use super::prepared::random_id;
-use super::scan::Scanner;
+use super::scan::{Found, Scanner};
 use super::segment::file_name;
 use super::wound::{Spare, write_differing};
 use crate::batch::{u32_at, u64_at};
@@ -48,11 +51,26 @@ pub(crate) fn mend_header(disk: &dyn Disk, log: LogId, number: u64) -> Result<()
         // That the file has its whole length is known from the one or the other.
         let whole = u32_at(&head, 20) == bytes || Footer::parse(&tail, number, id).is_ok();
         if whole && scanner.later(SEGMENT_HEADER_BYTES)?.end > 0 {
-            let header = SegmentHeader { log, number, id, bytes };
+            let version = version_of_segment(&mut scanner, id)?;
+            let header = SegmentHeader { log, number, id, bytes, version };
             return write_differing(disk, number, 0, &header.encode());
         }
     }
     Err(lost())
+}
+
+/// The version that a reader of a segment has to know, by all blocks of it that are sound.
+fn version_of_segment(scanner: &mut Scanner, id: SegmentId) -> Result<u32> {
+    let mut version = FORMAT_VERSION_FIRST;
+    for at in (SEGMENT_HEADER_BYTES..=scanner.limit() - BLOCK_HEADER_BYTES).step_by(BLOCK_HEADER_BYTES) {
+        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
+        if header.is_ok_and(|h| matches!(h.kind, Kind::Opening | Kind::Command))
+            && let Found::Block(header, body) = scanner.block(at)?
+        {
+            version = version.max(version_of(header.kind, body));
+        }
+    }
+    Ok(version)
 }
 
 /// Gives a segment file that is missing or too short its whole length, so that what it lacks is a hole like any other. Bytes
@@ -79,7 +97,8 @@ pub(crate) fn make_whole(disk: &dyn Disk, log: LogId, number: u64, bytes: u32) -
     let header = match header {
         Some(header) if length < u64::from(header.bytes) => header,
         None if length < u64::from(SEGMENT_BYTES_MIN) => {
-            SegmentHeader { log, number, id: random_id(disk).map_err(io)?, bytes }
+            let id = random_id(disk).map_err(io)?;
+            SegmentHeader { log, number, id, bytes, version: FORMAT_VERSION_FIRST }
         }
         _ => return Ok(false),
     };
@@ -147,7 +166,8 @@ pub(crate) fn begin_segment(
         body.iter().for_each(|piece| out.extend_from_slice(piece));
         out.resize(out.len().next_multiple_of(BLOCK_HEADER_BYTES), 0);
     }
-    let header = SegmentHeader { log, number, id, bytes };
+    let version = version_of_blocks(&out, id);
+    let header = SegmentHeader { log, number, id, bytes, version };
     put_in_place(disk, &header, |file| file.write_at(SEGMENT_HEADER_BYTES as u64, &[IoSlice::new(&out)]))
         .map_err(io)
 }

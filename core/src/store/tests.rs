@@ -387,6 +387,7 @@ pub(super) fn opening(base: Base, term: Term, first: Index, commit: RaftIndex) -
         hard_state: HardState { term, vote: 0, commit },
         configuration: b"members".to_vec(),
         sessions: vec![0; 8],
+        options: Vec::new(),
     };
     position(Kind::Opening, base, opening.encode())
 }

@@ -25,9 +25,10 @@
 //! Must not know: who has the entries, what commands mean.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use super::header::raise_version;
 use super::layout::{
-    FOOTER_BYTES, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry, Opening,
-    SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes,
+    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry,
+    Opening, SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes, version_of_blocks,
 };
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};
@@ -670,6 +671,14 @@ impl Wound {
     /// # Errors
     /// `Io`; `Corrupt`: the device does not give back what was written.
     pub(crate) fn mend(&self, disk: &dyn Disk, bytes: &[u8]) -> Result<()> {
+        let version = version_of_blocks(bytes, self.place.id);
+        if version > FORMAT_VERSION_FIRST {
+            // The header may have been lost, and put back before it was known what stands behind it.
+            let path = self.path(disk);
+            let file =
+                disk.open(&file_name(self.place.number), true).map_err(|e| Error::io("open", &path, e))?;
+            raise_version(&*file, &path, version)?;
+        }
         write_differing(disk, self.place.number, self.from, bytes)
     }
 }

@@ -14,8 +14,8 @@ pub use script::{Mix, Step, record, script};
 
 use chiplog::disk::sim::{History, Op, Rng, SimDisk};
 use chiplog::{
-    Appended, Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, Options, ReadMode, Sequence,
-    SessionId, Start, Ticket, Timestamp,
+    Appended, Batch, BatchBuilder, Clock, Codec, ErrorKind, Index, Log, LogOption, LogOptions, Options,
+    ReadMode, Sequence, SessionId, Start, Ticket, Timestamp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -84,6 +84,7 @@ pub struct Snapshot {
     /// The index after the last record.
     pub next: Index,
     pub sessions: Vec<SessionModel>,
+    pub options: LogOptions,
 }
 
 /// A script carried out: what was to come of it, and what the disk saw.
@@ -104,7 +105,8 @@ pub struct Trace {
 
 impl Default for Trace {
     fn default() -> Self {
-        let start = Snapshot { first: Index(1), next: Index(1), sessions: Vec::new() };
+        let options = LogOptions::default();
+        let start = Snapshot { first: Index(1), next: Index(1), sessions: Vec::new(), options };
         Self {
             snapshots: vec![start],
             records: BTreeMap::new(),
@@ -204,6 +206,12 @@ impl Runner {
                     s.next = s.next.max(first);
                 });
                 self.log.discard(first)?;
+                self.acknowledged(n);
+            }
+            Step::SetOption { option, value } => {
+                self.wait_all()?;
+                let n = self.submitted(|s| s.options.set(*option, *value));
+                self.log.set_log_options(&[(*option, *value)], Duration::from_secs(20))?;
                 self.acknowledged(n);
             }
             Step::Wait => self.wait_all()?,
@@ -411,16 +419,19 @@ impl Trace {
     /// What is wrong with it.
     pub fn judge(&self, log: &Log, legal: RangeInclusive<usize>) -> Result<RangeInclusive<usize>, String> {
         let info = log.info();
-        let fits =
-            |k: &usize| (self.snapshots[*k].first, self.snapshots[*k].next) == (info.first, info.last.next());
+        let found = (info.first, info.last.next(), log.log_options());
+        let fits = |k: &usize| {
+            let Snapshot { first, next, options, .. } = &self.snapshots[*k];
+            (*first, *next, *options) == found
+        };
         let ks: Vec<usize> = legal.clone().filter(fits).collect();
         let (Some(&low), Some(&high)) = (ks.first(), ks.last()) else {
             let all: Vec<usize> = (0..self.snapshots.len()).filter(fits).collect();
             let bound = |k: usize| (self.snapshots[k].first.0, self.snapshots[k].next.0);
             let (from, to) = (bound(*legal.start()), bound(*legal.end()));
             return Err(format!(
-                "the log holds records {}..={}: the effect of {all:?} commands; legal is {legal:?}, (first, next) from {from:?} to {to:?}",
-                info.first, info.last,
+                "the log holds records {}..={}, options {}: the effect of {all:?} commands; legal is {legal:?}, (first, next) from {from:?} to {to:?}",
+                info.first, info.last, found.2,
             ));
         };
         ensure!(info.durable == info.last, "opened, and durable to {} of {} only", info.durable, info.last);

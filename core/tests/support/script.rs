@@ -1,7 +1,7 @@
 //! Scripts: what a test makes a log do, step by step, put together at random from a seed.
 
-use chiplog::Codec;
 use chiplog::disk::sim::Rng;
+use chiplog::{Codec, LogOption};
 
 /// One line of a script.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub enum Step {
     CloseSession { session: usize },
     /// Discards so many records from the front; more than there are fast-forwards.
     Discard { records: u64 },
+    /// Sets an option of the log; None: it is not set any more.
+    SetOption { option: LogOption, value: Option<u64> },
     /// Waits for everything submitted.
     Wait,
     /// Waits for everything and then long enough for the log to prove its tail.

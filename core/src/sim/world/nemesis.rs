@@ -75,6 +75,7 @@ impl Nemesis {
                     | Fault::SessionExpired
                     | Fault::SessionEvicted
                     | Fault::SessionsFull
+                    | Fault::SetOptions
             )
         };
         Self {

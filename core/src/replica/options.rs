@@ -1,0 +1,196 @@
+//! Options of the log: a leader changes them once all other members have said that they know them.
+//!
+//! ```text
+//! leader                                      members
+//! ------                                      -------
+//! options are to be changed
+//! Version ----------------------------------> which version of the format do you read?
+//!                                 <---------- ReadsVersion(2). An older version: no answer
+//! all know them: the command is ordered
+//! ```
+//!
+//! A replica of an older version would not understand the command: it would have to stop where it stands. So each change
+//! asks again: what a node said before its program was replaced by an older one says nothing.
+//!
+//! Invariants:
+//! - the command holds all options, those that are not changed as well, as of the entry before it;
+//! - members are asked only while a change waits.
+
+use super::Replica;
+use crate::batch::Malformed;
+use crate::completion::Outcome;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gather::Command;
+use crate::log_options::LogOption;
+use crate::moment::Moment;
+use crate::promise::Promise;
+use crate::raft_codec::{self, HeadKind};
+use crate::replica::ordering::{body_bytes_of, purpose_of};
+use crate::store::layout::FORMAT_VERSION;
+use crate::types::NodeId;
+use crate::writing::Writing;
+use std::collections::BTreeSet;
+
+/// The version of the format that holds options of the log.
+const OPTIONS_VERSION: u32 = 2;
+/// So many changes may wait: whoever asked for one can be gone.
+const CHANGES_MAX: usize = 1024;
+
+/// Changes of the log's options that wait for the members' word.
+#[derive(Debug, Default)]
+pub(super) struct OptionChanges {
+    pending: Vec<Pending>,
+    /// The members that know the log's options.
+    know: BTreeSet<NodeId>,
+    /// When the members were asked first, and last.
+    asked: Option<(Moment, Moment)>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    changes: Vec<(LogOption, Option<u64>)>,
+    until: Moment,
+    promise: Promise,
+}
+
+impl Replica {
+    /// Options of the log are to be changed.
+    pub(super) fn ask_to_set_options(
+        &mut self,
+        changes: Vec<(LogOption, Option<u64>)>,
+        until: Moment,
+        promise: Promise,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        if self.option_changes.pending.len() >= CHANGES_MAX {
+            let what = format!("{CHANGES_MAX} changes of the log's options wait already; try again");
+            promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+            return Ok(());
+        }
+        self.option_changes.pending.push(Pending { changes, until, promise });
+        self.set_options_once_known(now, writing)
+    }
+
+    /// Orders the changes that wait once every member is known to know them, and refuses those whose time is up.
+    pub(super) fn set_options_once_known(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        if self.option_changes.pending.is_empty() {
+            return Ok(());
+        }
+        if let Some(refusal) = self.refusal() {
+            self.refuse_options(&refusal);
+            return Ok(());
+        }
+        self.ask_versions(now);
+        let waits_for = self.those_who_may_not_know();
+        let Some(node) = waits_for.first() else { return self.order_options(now, writing) };
+        let first = self.option_changes.asked.map_or(now, |(first, _)| first);
+        let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
+        let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
+        if let Some(node) = is_there.filter(|_| is_silent) {
+            let what = format!(
+                "node {node} does not say that it knows options of the log: it runs an older version; nothing was \
+                 changed; bring all members to this version first"
+            );
+            self.refuse_options(&Error::new(ErrorKind::Unsupported, what));
+            return Ok(());
+        }
+        let what = format!(
+            "nothing was heard of node {node}, which may run a version that knows no options of the log; nothing was \
+             changed; start it, or remove it from the cluster"
+        );
+        self.give_up_options(now, ErrorKind::Unsupported, &what);
+        Ok(())
+    }
+
+    /// Refuses changes whose time is up.
+    fn give_up_options(&mut self, now: Moment, kind: ErrorKind, why: &str) {
+        for late in self.option_changes.pending.extract_if(.., |p| p.until <= now) {
+            late.promise.answer(Outcome::Failed(Error::new(kind, why)));
+        }
+        self.rest_when_done();
+    }
+
+    /// When changes that wait are to be looked at.
+    pub(super) fn options_deadline(&self) -> Option<Moment> {
+        self.option_changes.pending.iter().map(|p| p.until).min()
+    }
+
+    /// Orders the changes: nobody has to be waited for.
+    fn order_options(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        while !self.option_changes.pending.is_empty() {
+            self.lockstep(now, writing)?;
+            let set = self.sequencer.options_at_end().with(&self.option_changes.pending[0].changes);
+            let command = Command::SetOptions(set);
+            if writing.plan.awaits_file(body_bytes_of(&command), purpose_of(&command)) {
+                // The helper tells when it is there.
+                self.give_up_options(
+                    now,
+                    ErrorKind::Timeout,
+                    "no file was ready in time; nothing was changed",
+                );
+                return Ok(());
+            }
+            let Pending { promise, .. } = self.option_changes.pending.remove(0);
+            match set.check(&self.options) {
+                Ok(()) => self.command(command, Some(promise), now, writing)?,
+                Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+            }
+        }
+        self.rest_when_done();
+        Ok(())
+    }
+
+    /// Asks those that have not answered, with every heartbeat.
+    fn ask_versions(&mut self, now: Moment) {
+        let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
+        if !self.option_changes.asked.is_none_or(due) {
+            return;
+        }
+        let first = self.option_changes.asked.map_or(now, |(first, _)| first);
+        self.option_changes.asked = Some((first, now));
+        for node in self.those_who_may_not_know() {
+            self.post(node, raft_codec::head(HeadKind::Version, &[]));
+        }
+    }
+
+    /// The other members, those of changes that are not in force included, that have not said that they know the options.
+    fn those_who_may_not_know(&self) -> Vec<NodeId> {
+        let others = self.all_members().into_iter().map(|m| m.node).filter(|node| *node != self.node());
+        others.filter(|node| !self.option_changes.know.contains(node)).collect()
+    }
+
+    /// Another replica asks which version of the format this one reads.
+    pub(super) fn asked_for_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        if !body.is_empty() {
+            return Err("question for a version has another length");
+        }
+        self.post(from, raft_codec::head(HeadKind::ReadsVersion, &FORMAT_VERSION.to_le_bytes()));
+        Ok(())
+    }
+
+    /// A member tells which version of the format it reads. The next step orders what waits for it.
+    pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let version: &[u8; 4] = body.try_into().map_err(|_| "version has another length")?;
+        if self.option_changes.pending.is_empty() {
+            return Err("a version that nobody asked for");
+        }
+        if u32::from_le_bytes(*version) >= OPTIONS_VERSION {
+            self.option_changes.know.insert(from);
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come of the changes that wait: none of them is in the log.
+    pub(super) fn refuse_options(&mut self, refusal: &Error) {
+        for pending in std::mem::take(&mut self.option_changes).pending {
+            pending.promise.answer(Outcome::Failed(refusal.clone()));
+        }
+    }
+
+    fn rest_when_done(&mut self) {
+        if self.option_changes.pending.is_empty() {
+            self.option_changes = OptionChanges::default();
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Options of the log: they stand in the log, every replica has the same ones, and whoever leads obeys them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::transport::{Envelope, Inbox, MemoryNetwork, Transport};
+use chiplog::{
+    Bootstrap, Change, Cluster, ErrorKind, FeedFrom, Followed, Index, Log, LogOption, LogOptions, NodeId,
+    Options, Role,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const SEGMENT_BYTES: u32 = 64 << 10;
+
+fn small() -> Options {
+    Options::with_segment_bytes(SEGMENT_BYTES)
+}
+
+fn set(log: &Log, option: LogOption, value: u64) {
+    log.set_log_options(&[(option, Some(value))], PATIENCE).unwrap();
+}
+
+/// The version that each segment file asks of its readers, oldest first; and the file's name.
+fn versions(dir: &Path) -> Vec<u32> {
+    let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    names.retain(|p| p.extension().is_some_and(|e| e == "seg"));
+    names.sort();
+    let asked = |path: &std::path::PathBuf| {
+        let file = std::fs::read(path).unwrap();
+        u32::from_le_bytes(file[16..20].try_into().unwrap())
+    };
+    names.iter().map(asked).collect()
+}
+
+/// Appends until the log has begun so many more segments.
+fn fill(log: &Log, segments: usize) {
+    for _ in 0..segments * 7 {
+        log.append(&[7; 10_000]).unwrap();
+    }
+}
+
+#[test]
+fn they_are_there_after_a_restart_and_after_rolls_and_discards() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert_eq!(log.log_options(), LogOptions::default());
+    fill(&log, 2);
+    assert!(versions(dir.path()).iter().all(|v| *v == 1), "{:?}", versions(dir.path()));
+    let changes = [(LogOption::RetentionBytes, Some(10 << 20)), (LogOption::SessionsMax, Some(3))];
+    log.set_log_options(&changes, PATIENCE).unwrap();
+    let mut wanted = LogOptions::default();
+    changes.iter().for_each(|(option, value)| wanted.set(*option, *value));
+    assert_eq!(log.log_options(), wanted);
+    log.set_log_options(&changes, PATIENCE).unwrap(); // what is so already
+    log.close().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert_eq!(log.log_options(), wanted, "as the command says");
+    fill(&log, 3);
+    log.discard(log.info().last).unwrap();
+    log.close().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert_eq!(log.log_options(), wanted, "as an opening says");
+    log.set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap();
+    wanted.set(LogOption::SessionsMax, None);
+    assert_eq!(log.log_options(), wanted, "those that are not named stay");
+    log.set_log_options(&[(LogOption::RetentionBytes, None)], PATIENCE).unwrap();
+    log.close().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    assert!(log.log_options().is_empty());
+}
+
+/// A reader of version 1 meets nothing of version 2 in a segment that asks for readers of version 1.
+#[test]
+fn segments_ask_for_newer_readers_from_the_command_on_and_no_others_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    fill(&log, 2);
+    let before = log.info().segments as usize;
+    set(&log, LogOption::SessionWindow, 8);
+    let asked = versions(dir.path());
+    assert!(asked[..before - 1].iter().all(|v| *v == 1) && asked[before - 1] == 2, "{asked:?}");
+    fill(&log, 4);
+    let asked = versions(dir.path());
+    assert!(asked[before - 1..].iter().all(|v| *v == 2), "{asked:?}");
+    assert!(log.info().segments as usize > before + 2);
+    let written = |dir: &Path| {
+        u32::from_le_bytes(std::fs::read(dir.join("chiplog.id")).unwrap()[16..20].try_into().unwrap())
+    };
+    assert_eq!(written(dir.path()), 1);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    for (option, value) in [
+        (LogOption::RetentionBytes, 1 << 16),
+        (LogOption::RetentionAge, 0),
+        (LogOption::RecordBytesMax, 1 << 20),
+        (LogOption::SessionsMax, 1 << 20),
+        (LogOption::SessionWindow, 0),
+    ] {
+        let refused = log.set_log_options(&[(option, Some(value))], PATIENCE).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains(option.name()), "{refused}");
+    }
+    assert!(log.log_options().is_empty());
+    assert!(versions(dir.path()).iter().all(|v| *v == 1));
+    assert_eq!(log.status().last_raft.get(), 1, "nothing but the leader's own entry is in the log");
+    log.close().unwrap();
+    let closed = log.set_log_options(&[(LogOption::SessionsMax, Some(1))], PATIENCE).unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn leader_obeys_the_log_and_not_its_own_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = Options { capacity_bytes: Some(1 << 20), ..small() };
+    let log = Log::open(dir.path(), own).unwrap();
+
+    set(&log, LogOption::RecordBytesMax, 100);
+    assert_eq!(log.record_bytes_max(), 100);
+    assert_eq!(log.append(&[0; 101]).unwrap_err().kind(), ErrorKind::TooLarge);
+    let batch = chiplog::BatchBuilder::new().push(&[0; 101]).unwrap().build().unwrap();
+    assert_eq!(log.append_batch(&batch).unwrap_err().kind(), ErrorKind::TooLarge);
+    log.append(&[0; 100]).unwrap();
+    log.set_log_options(&[(LogOption::RecordBytesMax, None)], PATIENCE).unwrap();
+    log.append(&[0; 10_000]).unwrap();
+
+    set(&log, LogOption::SessionsMax, 1);
+    let mut session = log.open_session().unwrap();
+    session.append(b"used").unwrap();
+    assert_eq!(log.open_session().unwrap_err().kind(), ErrorKind::TooManySessions);
+    log.set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap();
+    log.open_session().unwrap();
+
+    assert_eq!(log.info().bytes_capacity, Some(1 << 20));
+    set(&log, LogOption::CapacityBytes, 256 << 10);
+    assert_eq!(log.info().bytes_capacity, Some(256 << 10));
+    let full = (0..100).find_map(|_| log.append(&[0; 10_000]).err()).unwrap();
+    assert_eq!(full.kind(), ErrorKind::Full);
+    assert!(log.info().bytes_used < 300 << 10);
+    set(&log, LogOption::CapacityBytes, u64::MAX);
+    assert_eq!(log.info().bytes_capacity, None);
+    for _ in 0..150 {
+        log.append(&[0; 10_000]).unwrap();
+    }
+
+    set(&log, LogOption::RetentionBytes, 256 << 10);
+    let end = Instant::now() + PATIENCE;
+    while log.info().bytes_used > 320 << 10 {
+        assert!(Instant::now() < end, "retention of the log discards nothing: {:?}", log.info());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(log.info().first > Index(1));
+}
+
+/// A session that was idle for as long as the log's options allow expires, whatever the replica was opened with.
+#[test]
+fn sessions_are_opened_with_the_log_s_idle_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    set(&log, LogOption::SessionIdleMax, 1);
+    let mut session = log.open_session().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    log.append(b"time passes").unwrap();
+    assert_eq!(session.append(b"late").unwrap_err().kind(), ErrorKind::SessionExpired);
+}
+
+/// Replicas over a network in memory.
+struct Cast {
+    network: MemoryNetwork,
+    dirs: Vec<TempDir>,
+    logs: Vec<Option<Log>>,
+}
+
+impl Cast {
+    fn options(
+        &self,
+        node: u64,
+        bootstrap: Bootstrap,
+        transport: Arc<dyn Transport>,
+        own: Options,
+    ) -> Options {
+        let mut cluster = Cluster::new(NodeId(node), bootstrap, transport);
+        cluster.heartbeat = Duration::from_millis(20);
+        cluster.election_timeout = Duration::from_millis(300);
+        Options { cluster: Some(cluster), ..own }
+    }
+
+    fn new(own: &[Options]) -> Self {
+        let mut cast = Self { network: MemoryNetwork::new(), dirs: Vec::new(), logs: Vec::new() };
+        for own in own {
+            cast.join(own.clone(), cast.network.transport(), true);
+        }
+        cast
+    }
+
+    /// One more replica, over this transport. The number of the new node.
+    fn join(&mut self, own: Options, transport: Arc<dyn Transport>, votes: bool) -> u64 {
+        let node = self.logs.len() as u64 + 1;
+        let bootstrap = match self.logs.first() {
+            None => Bootstrap::Init,
+            Some(_) => Bootstrap::Join(self.log(self.leader()).info().log_id),
+        };
+        self.dirs.push(tempfile::tempdir().unwrap());
+        let options = self.options(node, bootstrap, transport, own);
+        let log = Log::open(self.dirs[node as usize - 1].path(), options).unwrap();
+        if node > 1 {
+            let directory = log.info().directory;
+            let leader = self.log(self.leader());
+            let add = Change::AddLearner { node: NodeId(node), directory, address: String::new() };
+            leader.change_members(&[add], PATIENCE).unwrap();
+            if votes {
+                leader.change_members(&[Change::Promote(NodeId(node))], PATIENCE).unwrap();
+            }
+        }
+        self.logs.push(Some(log));
+        node
+    }
+
+    fn log(&self, node: u64) -> &Log {
+        self.logs[node as usize - 1].as_ref().unwrap()
+    }
+
+    fn leader(&self) -> u64 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            for (n, log) in self.logs.iter().enumerate() {
+                if log.as_ref().is_some_and(|l| l.status().role == Role::Leader) {
+                    return n as u64 + 1;
+                }
+            }
+            assert!(Instant::now() < end, "no leader");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Lets this node lead.
+    fn lead(&self, node: u64) -> &Log {
+        let end = Instant::now() + PATIENCE;
+        while self.leader() != node {
+            assert!(Instant::now() < end, "node {node} does not lead");
+            let _ = self.log(self.leader()).transfer_leader(NodeId(node), Duration::from_secs(2));
+        }
+        self.log(node)
+    }
+
+    /// Waits until a replica knows these options.
+    fn knows(&self, node: u64, wanted: LogOptions) {
+        let end = Instant::now() + PATIENCE;
+        while self.log(node).log_options() != wanted {
+            assert!(Instant::now() < end, "node {node} has {}", self.log(node).log_options());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A fail-over to a server whose file had a smaller `retention_bytes` discarded what it called too much, everywhere.
+#[test]
+fn leader_with_less_retention_of_its_own_discards_nothing_more() {
+    let less = Options { retention_bytes: Some(128 << 10), ..small() };
+    let mut cast = Cast::new(&[small(), less.clone(), less]);
+    cast.lead(1);
+    set(cast.log(1), LogOption::RetentionBytes, 100 << 20);
+    for _ in 0..60 {
+        cast.log(1).append(&[1; 10_000]).unwrap();
+    }
+    let wanted = cast.log(1).log_options();
+    cast.knows(2, wanted);
+    let log = cast.lead(2);
+    for _ in 0..20 {
+        log.append(&[2; 10_000]).unwrap();
+    }
+    assert_eq!(log.info().first, Index(1));
+    // What comes is obeyed as well, from a leader that never had it in its own options.
+    let last = log.info().last;
+    cast.lead(1);
+    set(cast.log(1), LogOption::RetentionBytes, 256 << 10);
+    let end = Instant::now() + PATIENCE;
+    while cast.log(1).info().first == Index(1) {
+        assert!(Instant::now() < end, "nothing is discarded: {:?}", cast.log(1).info());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(cast.log(1).info().first < last);
+    let one = cast.logs[0].take().unwrap();
+    one.close().unwrap();
+    let leader = cast.leader();
+    let mut wanted = wanted;
+    wanted.set(LogOption::RetentionBytes, Some(256 << 10));
+    cast.knows(leader, wanted);
+}
+
+/// The command is discarded, and the file that it stood in is gone: the learner gets an opening.
+#[test]
+fn learner_that_joins_after_the_command_was_discarded_has_the_options() {
+    let mut cast = Cast::new(&[small()]);
+    set(cast.log(1), LogOption::SessionWindow, 9);
+    set(cast.log(1), LogOption::RetentionAge, u64::MAX);
+    let wanted = cast.log(1).log_options();
+    fill(cast.log(1), 4);
+    cast.log(1).discard(cast.log(1).info().last).unwrap();
+    let first_file = cast.dirs[0].path().join("00000000000000000001.seg");
+    let end = Instant::now() + PATIENCE;
+    while first_file.exists() {
+        assert!(Instant::now() < end, "the first segment stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let node = cast.join(small(), cast.network.transport(), true);
+    cast.knows(node, wanted);
+    assert!(
+        !cast.dirs[1].path().join("00000000000000000001.seg").exists() || cast.log(2).info().first > Index(1)
+    );
+    cast.lead(node);
+    assert_eq!(cast.log(node).log_options(), wanted);
+    cast.log(node).append(b"led by the new one").unwrap();
+}
+
+/// A copy from outside has the log's options, from the beginning and from a state.
+#[test]
+fn followers_know_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), small()).unwrap();
+    set(&log, LogOption::SessionWindow, 5);
+    fill(&log, 3);
+    log.discard(log.info().last).unwrap();
+    let copy_dir = tempfile::tempdir().unwrap();
+    let mut feed = log.feed(FeedFrom::First).unwrap();
+    let state = match feed.next(1 << 20).unwrap().unwrap() {
+        chiplog::Fed::State(state) => state,
+        other => panic!("{other:?}"),
+    };
+    let copy = Followed::create(copy_dir.path(), small(), &state).unwrap();
+    assert_eq!(copy.log().log_options(), log.log_options());
+    assert!(versions(copy_dir.path()).contains(&2));
+}
+
+/// A transport of a replica of an earlier version: it knows neither the question nor the answer.
+#[derive(Debug)]
+struct Earlier(Arc<dyn Transport>);
+
+impl Transport for Earlier {
+    fn attach(&self, node: NodeId, inbox: Inbox) {
+        self.0.attach(node, inbox);
+    }
+
+    fn detach(&self, node: NodeId) {
+        self.0.detach(node);
+    }
+
+    fn send(&self, envelope: Envelope) {
+        const READS_VERSION: u8 = 13;
+        if envelope.head[4] != READS_VERSION {
+            self.0.send(envelope);
+        }
+    }
+}
+
+#[test]
+fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
+    let mut cast = Cast::new(&[small(), small()]);
+    let old = cast.join(small(), Arc::new(Earlier(cast.network.transport())), false);
+    let leader = cast.leader();
+    let refused =
+        cast.log(leader).set_log_options(&[(LogOption::SessionsMax, Some(3))], PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains(&format!("node {old}")), "{refused}");
+    assert!(cast.log(leader).log_options().is_empty());
+    for dir in &cast.dirs {
+        assert!(versions(dir.path()).iter().all(|v| *v == 1), "{:?}", versions(dir.path()));
+    }
+    // Another one that is not there is named as well.
+    let gone = cast.logs[old as usize - 1].take().unwrap();
+    gone.close().unwrap();
+    let patience = Duration::from_secs(1);
+    let refused =
+        cast.log(leader).set_log_options(&[(LogOption::SessionsMax, Some(3))], patience).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains(&format!("node {old}")), "{refused}");
+    // It is brought to this version.
+    let options = cast.options(old, Bootstrap::Existing, cast.network.transport(), small());
+    cast.logs[old as usize - 1] = Some(Log::open(cast.dirs[old as usize - 1].path(), options).unwrap());
+    set(cast.log(leader), LogOption::SessionsMax, 3);
+    for node in 1..=3 {
+        cast.knows(node, cast.log(leader).log_options());
+    }
+    let follower = (1..=3).find(|n| *n != cast.leader()).unwrap();
+    let refused =
+        cast.log(follower).set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotLeader);
+}
