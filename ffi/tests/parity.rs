@@ -65,6 +65,8 @@ const VALUES: &[&str] = &[
     "Info",
     "Jumped",
     "LogId",
+    "LogOption",
+    "LogOptions",
     "Member",
     "NodeId",
     "Options",

@@ -118,6 +118,8 @@ pub const METHODS: &[(&str, Needs)] = &[
     ("/chiplog.v1.Admin/Join", ADMIN),
     ("/chiplog.v1.Admin/ChangeMembers", ADMIN),
     ("/chiplog.v1.Admin/TransferLeader", ADMIN),
+    ("/chiplog.v1.Admin/LogOptions", READ),
+    ("/chiplog.v1.Admin/SetLogOptions", ADMIN),
     ("/chiplog.v1.Admin/Scrub", ADMIN),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", READ),
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", READ),

@@ -10,12 +10,13 @@ use crate::proto::v1::admin_server::{Admin, AdminServer};
 use crate::proto::v1::member_change::Change as WireChange;
 use crate::proto::v1::{
     AddMember, ChangeMembersRequest, ChangeMembersResponse, InitRequest, InitResponse, JoinRequest,
-    JoinResponse, Member, MemberChange, PeerProgress, Role, ScrubRequest, ScrubResponse, SetAddress,
+    JoinResponse, LogOption as WireOption, LogOptionsRequest, LogOptionsResponse, Member, MemberChange,
+    PeerProgress, Role, ScrubRequest, ScrubResponse, SetAddress, SetLogOptionsRequest, SetLogOptionsResponse,
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use crate::status::to_status;
 use chiplog::inspect::{Event, Inspector, Report};
-use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, NodeId};
+use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -213,6 +214,30 @@ impl Admin for AdminService {
         Ok(Response::new(TransferLeaderResponse {}))
     }
 
+    async fn log_options(
+        &self,
+        request: Request<LogOptionsRequest>,
+    ) -> Result<Response<LogOptionsResponse>, Status> {
+        let log = self.host.log(&request.get_ref().log)?;
+        Ok(Response::new(LogOptionsResponse { options: options(log) }))
+    }
+
+    async fn set_log_options(
+        &self,
+        request: Request<SetLogOptionsRequest>,
+    ) -> Result<Response<SetLogOptionsResponse>, Status> {
+        let SetLogOptionsRequest { log, changes, timeout_millis } = request.into_inner();
+        let log = self.host.log(&log)?;
+        let changes: Vec<_> = changes.iter().map(option).collect::<Result<_, _>>()?;
+        if changes.is_empty() {
+            return Err(refusal(ErrorKind::InvalidArgument, "no option of the log is named"));
+        }
+        let timeout = timeout(timeout_millis, Duration::from_secs(10));
+        self.answered(log.submit_set_log_options(&changes, timeout)).await?;
+        tracing::info!(options = %log.log_options(), "the log's options were set");
+        Ok(Response::new(SetLogOptionsResponse { options: options(log) }))
+    }
+
     type ScrubStream = ReceiverStream<Result<ScrubResponse, Status>>;
 
     async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
@@ -347,6 +372,23 @@ fn members(status: &chiplog::Status) -> Vec<Member> {
         }
     };
     status.members.iter().map(member).collect()
+}
+
+/// The options that are set for the log.
+fn options(log: &Log) -> Vec<WireOption> {
+    let wire =
+        |(option, value): (LogOption, u64)| WireOption { name: option.name().to_owned(), value: Some(value) };
+    log.log_options().iter().map(wire).collect()
+}
+
+/// A change of an option as the log takes it.
+fn option(change: &WireOption) -> Result<(LogOption, Option<u64>), Status> {
+    let option = LogOption::from_name(&change.name).ok_or_else(|| {
+        let names = LogOption::ALL.map(LogOption::name).join(", ");
+        let what = format!("{:?} is no option of a log; there are {names}", change.name);
+        refusal(ErrorKind::InvalidArgument, what)
+    })?;
+    Ok((option, change.value))
 }
 
 /// A change as the log takes it.

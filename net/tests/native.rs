@@ -492,6 +492,14 @@ async fn another_log_is_not_found_by_any_call() {
                 .await
                 .unwrap_err(),
         ),
+        ("Admin.LogOptions", admin.log_options(LogOptionsRequest { log: log() }).await.unwrap_err()),
+        (
+            "Admin.SetLogOptions",
+            admin
+                .set_log_options(SetLogOptionsRequest { log: log(), ..Default::default() })
+                .await
+                .unwrap_err(),
+        ),
         ("Admin.Scrub", end(admin.scrub(ScrubRequest { log: log() }).await).await),
     ]);
     assert_eq!(told.keys().map(ToString::to_string).collect::<BTreeSet<_>>(), calls_that_name_a_log());

@@ -182,7 +182,7 @@ impl Taker {
             let what = format!("{} proposals in one request; {most} are allowed", request.count());
             return Err(Turn::Wrong(Status::invalid_argument(what)));
         }
-        let most = self.log.options().record_bytes_max;
+        let most = self.log.record_bytes_max();
         if request.largest() > most as usize {
             let what =
                 format!("a proposal of {} bytes; option record_bytes_max allows {most}", request.largest());

@@ -193,7 +193,7 @@ impl AppendStream {
     fn submit(&mut self, batch: Batch, held: Held) {
         let Some(log) = &self.log else { return };
         let (bytes, options) = (batch.as_bytes().len(), log.options());
-        let unpacked = batch.unmeasured_bytes(options.record_bytes_max);
+        let unpacked = batch.unmeasured_bytes(log.record_bytes_max());
         let is_large = (UNPACKED_AT_ONCE_MAX + 1..=options.batch_bytes_max as usize).contains(&unpacked);
         if !is_large {
             match log.try_submit_batch(&batch) {

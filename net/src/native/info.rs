@@ -71,8 +71,8 @@ pub(super) fn server_info(log: Option<&Log>) -> ServerInfoResponse {
         told.servers.push(Server { node: member.node.get(), address: client, zone, leader });
     }
     told.batch_bytes_max = options.batch_bytes_max;
-    told.record_bytes_max = options.record_bytes_max;
-    told.session_window = options.session_window.into();
+    told.record_bytes_max = log.record_bytes_max();
+    told.session_window = log.session_window().into();
     told.logs = vec![crate::host::DEFAULT_LOG.to_owned()];
     told.node = standing.node.get();
     told.term = if info.follows { 0 } else { standing.term.get() };

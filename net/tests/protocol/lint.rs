@@ -114,7 +114,11 @@ impl Lint {
         for field in &message.field {
             self.expect(is_snake(field.name()), "FIELD_LOWER_SNAKE_CASE", format!("{at}.{}", field.name()));
         }
-        for oneof in &message.oneof_decl {
+        // What the compiler makes of an optional field has a name of its own, which nobody sees.
+        let made = |n: usize| {
+            message.field.iter().any(|f| f.proto3_optional() && f.oneof_index == i32::try_from(n).ok())
+        };
+        for (_, oneof) in message.oneof_decl.iter().enumerate().filter(|(n, _)| !made(*n)) {
             self.expect(is_snake(oneof.name()), "ONEOF_LOWER_SNAKE_CASE", format!("{at}.{}", oneof.name()));
         }
         for nested in &message.nested_type {

@@ -8,7 +8,7 @@ use crate::human;
 use crate::target::Target;
 use crate::ui::{Ui, json_line};
 use chiplog::inspect::{Block, Content, Event, Inspector, Segment, SegmentEnd};
-use chiplog::{Batch, Index, Timestamp};
+use chiplog::{Batch, Index, LogOptions, Timestamp};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -171,20 +171,29 @@ fn describe(content: &Content) -> Option<Value> {
         Content::HardState { term, vote, commit } => {
             Some(json!({ "term": term.get(), "vote": vote, "commit": commit.get() }))
         }
-        Content::Opening { base, log_first, configuration_bytes, sessions_bytes } => Some(json!({
+        Content::Opening { base, log_first, configuration_bytes, sessions_bytes, options } => Some(json!({
             "base_raft_index": base.0.get(),
             "base_term": base.1.get(),
             "log_first": log_first.get(),
             "configuration_bytes": configuration_bytes,
             "sessions_bytes": sessions_bytes,
+            "options": option_values(options),
         })),
         Content::Discard { first } => Some(json!({ "command": "discard", "first": first.get() })),
         Content::OpenSession { idle_max_ms } => {
             Some(json!({ "command": "open_session", "idle_max_ms": idle_max_ms }))
         }
         Content::CloseSession { id } => Some(json!({ "command": "close_session", "session": id.get() })),
+        Content::SetOptions(options) => {
+            Some(json!({ "command": "set_options", "options": option_values(options) }))
+        }
         _ => None,
     }
+}
+
+/// The options of a log by their names.
+fn option_values(options: &LogOptions) -> Value {
+    options.iter().map(|(option, value)| (option.name().to_owned(), Value::from(value))).collect()
 }
 
 /// One thing of the dump, in words.

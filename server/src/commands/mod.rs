@@ -19,6 +19,7 @@ mod follow;
 mod info;
 mod man;
 mod member;
+mod options;
 mod read;
 mod replicas;
 mod serve;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Top(top::Top),
     Member(Box<member::MemberCommand>),
     TransferLeader(Box<member::TransferLeader>),
+    Options(Box<options::Options>),
     Config(config::ConfigCommand),
     Token(token::Token),
     Demo(demo::Demo),
@@ -77,6 +79,7 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),
         Command::TransferLeader(args) => member::transfer(&args, ui),
+        Command::Options(args) => options::run(&args, ui),
         Command::Config(args) => config::run(&args, ui),
         Command::Token(args) => token::run(&args, ui),
         Command::Demo(args) => demo::run(&args, ui),

@@ -15,6 +15,7 @@ mod network;
 mod notary;
 mod one;
 mod operator;
+mod options;
 mod partitions;
 mod reflection;
 mod session_file;

@@ -1,0 +1,74 @@
+//! `chiplog options`: what is set for the log, whichever server leads.
+
+use crate::harness::{Server, fed, founded, run, wait};
+use serde_json::json;
+
+fn set_of(at: &str, more: &[&str]) -> serde_json::Value {
+    run(&[&["options", at, "--json"], more].concat()).ok().json()["options"].clone()
+}
+
+#[test]
+fn options_of_a_directory_are_set_shown_and_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log/");
+    let log = log.to_str().unwrap();
+    fed(&["append", log], "one\n").ok();
+    assert_eq!(set_of(log, &[]), json!({}));
+    assert!(run(&["options", log]).ok().out.starts_with("no option is set"));
+    let shown = set_of(log, &["--set", "retention_bytes=1GiB", "--set", "log.retention_seconds=60"]);
+    assert_eq!(shown, json!({ "retention_bytes": 1 << 30, "retention_seconds": 60 }));
+    assert_eq!(set_of(log, &[]), shown);
+    assert_eq!(
+        run(&["options", log]).ok().out,
+        "retention_bytes = 1073741824  (1.0 GiB)\nretention_seconds = 60\n"
+    );
+    let dumped = run(&["dump", log, "--json"]).ok().out;
+    assert!(dumped.contains("set_options"), "{dumped}");
+    let shown = set_of(log, &["--unset", "retention_seconds", "--set", "retention_bytes=none"]);
+    assert_eq!(shown, json!({ "retention_bytes": "none" }));
+    run(&["verify", log]).ok();
+    for wrong in [
+        &["--set", "retention=1"][..],
+        &["--set", "retention_bytes"],
+        &["--set", "sessions_max=none"],
+        &["--unset", "segment_bytes"],
+        &["--set", "sessions_max=1", "--unset", "sessions_max"],
+        &["--set", "sessions_max=0"],
+        &["--set", "retention_bytes=1KiB"],
+    ] {
+        let refused = run(&[&["options", log], wrong].concat());
+        assert!(refused.code == 2, "{wrong:?}: {} {}", refused.code, refused.err);
+    }
+    assert_eq!(set_of(log, &[]), shown, "what is refused changes nothing");
+}
+
+/// A fail-over to a server whose file had a smaller `retention_bytes` discarded what it called too much, everywhere.
+#[test]
+fn server_whose_file_differs_warns_and_obeys_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = founded((1..=3).map(|node| Server::new(node, dir.path())).collect());
+    let cluster = servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",");
+    let shown = set_of(&cluster, &["--set", "retention_bytes=1GiB"]);
+    assert_eq!(shown, json!({ "retention_bytes": 1 << 30 }));
+    assert_eq!(servers[1].stop(), Some(0));
+    servers[1].start(&["--set", "log.retention_bytes=2MiB"]);
+    wait("it warns", || servers[1].said().contains("differs from the log's options").then_some(()));
+    assert!(servers[1].said().contains("retention_bytes is 1073741824 for the log and 2097152 here"));
+    let line = "x".repeat(9_999) + "\n";
+    fed(&["append", &cluster], &line.repeat(600)).ok();
+    run(&["transfer-leader", "2", "--cluster", &cluster]).ok();
+    fed(&["append", &cluster], &line.repeat(100)).ok();
+    let info = run(&["info", &cluster, "--json"]).ok().json();
+    assert_eq!((&info["first"], &info["last"]), (&1.into(), &700.into()), "{info}");
+    // What the log says is kept, and told, whoever is asked.
+    for server in &servers {
+        assert_eq!(set_of(&server.client, &[]), shown);
+    }
+    let shown = set_of(&cluster, &["--set", "retention_bytes=3MiB"]);
+    assert_eq!(shown, json!({ "retention_bytes": 3 << 20 }));
+    wait("retention of the log discards", || {
+        let info = run(&["info", &cluster, "--json"]).ok().json();
+        (info["first"].as_u64()? > 1).then_some(())
+    });
+    assert!(servers[1].said().contains("beyond retention_bytes of the log"), "{}", servers[1].said());
+}
