@@ -25,6 +25,7 @@ use crate::fed::{Fed, FeedFrom};
 use crate::feed::Feed;
 use crate::followed::Followed;
 use crate::log::disk_at;
+use crate::session::REMEMBERED_MAX;
 use crate::store::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
 use crate::types::RaftIndex;
@@ -171,7 +172,13 @@ impl Backup {
     /// `segment_bytes`: of its files; at least as large as the blocks of the source.
     pub fn copy_options(segment_bytes: u32) -> Options {
         // Of a copy, the number of sessions limits nothing; and so more batches of each fit its openings.
-        Options { sessions_max: 1, session_window: 1024, ..Options::with_segment_bytes(segment_bytes) }
+        let remembering = |session_window| Options {
+            sessions_max: 1,
+            session_window,
+            ..Options::with_segment_bytes(segment_bytes)
+        };
+        let fits = |window: &u16| remembering(*window).check().is_ok();
+        remembering((1..=REMEMBERED_MAX).rev().find(fits).unwrap_or(1))
     }
 
     /// Makes a backup of a follower's closed copy in `dest`, where [`Self::begin`] has been. Reads every byte. Durable when it
