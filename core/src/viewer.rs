@@ -20,6 +20,7 @@ use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::session::REMEMBERED_MAX;
 use crate::store::follow::Follow;
 use crate::store::identity::Identity;
 use crate::store::recovery::{Survey, survey};
@@ -165,7 +166,9 @@ impl Viewer {
     /// Committed entries of the log, for a copy of it; as far as they are proven durable.
     pub(crate) fn feed(&self, from: FeedFrom) -> Result<Feed> {
         let Inner { identity, shelf, .. } = &*self.inner;
-        let options = Options { read_mode: ReadMode::Read, ..Options::default() };
+        // What sessions remember leaves with the state, whatever their limit at the source.
+        let options =
+            Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
         Feed::new(shelf.clone(), Me::outside(identity), identity.log, options, from)
     }
 

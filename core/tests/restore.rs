@@ -7,9 +7,8 @@ mod support;
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Index, Log, LogOption, LogOptions,
-    NodeId, Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, SessionId, Start,
-    Timestamp, Viewer,
+    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Index, Log, LogOption, NodeId,
+    Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, Start, Timestamp, Viewer,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -390,7 +389,7 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
 fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
     let place = Place::new();
     let log = place.log();
-    live(&log, 24);
+    live(&log, 120);
     let all = records(&log);
     log.close().unwrap();
     let backup = place.back_up();
@@ -510,28 +509,41 @@ fn a_cluster_s_log_becomes_one_of_its_own_that_others_join() {
     assert_eq!(nodes(&joined), [NodeId(1), NodeId(2)]);
 }
 
-/// A session remembers as much as it did, whatever the limits of the one who makes the backup.
+/// A session remembers as much as it did, whatever the limits of the one who makes the backup, and whether they stand in the
+/// log or not.
 #[test]
 fn sessions_remember_all_that_they_did() {
-    let place = Place::new();
-    let log = place.log();
-    let changes = [(LogOption::SessionsMax, Some(2)), (LogOption::SessionWindow, Some(200))];
-    log.set_log_options(&changes, PATIENCE).unwrap();
-    let mut session = log.open_session().unwrap();
-    let tickets: Vec<_> = (0..100u64).map(|n| session.submit(&n.to_le_bytes()).unwrap()).collect();
-    let places: Vec<Index> = tickets.into_iter().map(|t| t.wait().unwrap().first).collect();
-    let (id, options): (SessionId, LogOptions) = (session.id(), log.log_options());
-    let again = |log: &Log, n: usize| log.resume_session(id, Sequence(n as u64 + 1)).append(&n.to_le_bytes());
-    let known: Vec<bool> = (0..100).map(|n| again(&log, n).is_ok()).collect();
-    assert!(known.iter().filter(|k| **k).count() > 1, "{known:?}");
-    log.close().unwrap();
-    place.back_up();
-    let (_, log) = place.restored("again", &RestoreOptions::default());
-    assert_eq!(log.log_options(), options);
-    for n in 0..100 {
-        match again(&log, n) {
-            Ok(index) => assert_eq!((index, known[n]), (places[n], true), "{n}"),
-            Err(error) => assert_eq!((error.kind(), known[n]), (ErrorKind::SequenceForgotten, false), "{n}"),
+    for in_the_log in [false, true] {
+        let place = Place::new();
+        let own = match in_the_log {
+            false => Options { sessions_max: 2, session_window: 200, ..small() },
+            true => small(),
+        };
+        let log = Log::open(place.path("log"), own.clone()).unwrap();
+        if in_the_log {
+            let changes = [(LogOption::SessionsMax, Some(2)), (LogOption::SessionWindow, Some(200))];
+            log.set_log_options(&changes, PATIENCE).unwrap();
+        }
+        let options = log.log_options();
+        let id = log.open_session().unwrap().id();
+        // The client has no answer for any of those before: all of them are remembered.
+        let append = |log: &Log, n: u64| {
+            let mut batch = BatchBuilder::new();
+            batch.session(id, Sequence(n + 1), 199).push(&n.to_le_bytes()).unwrap();
+            log.append_batch(&batch.build().unwrap()).map(|appended| appended.first)
+        };
+        let places: Vec<Index> = (0..200).map(|n| append(&log, n).unwrap()).collect();
+        for _ in 0..20 {
+            log.append(&[0; 6000]).unwrap();
+        }
+        log.discard(log.info().last).unwrap();
+        log.close().unwrap();
+        place.back_up();
+        place.restore("again", &RestoreOptions::default()).unwrap();
+        let log = Log::open(place.path("again"), own).unwrap();
+        assert_eq!(log.log_options(), options);
+        for (n, index) in places.iter().enumerate() {
+            assert_eq!(append(&log, n as u64).unwrap(), *index);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::open::no_log;
 use crate::positions::Positions;
 use crate::reader::Shelf;
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::session::REMEMBERED_MAX;
 use crate::store::identity::Identity;
 use crate::store::recovery::survey;
 use crate::store::segment::{Segments, file_name};
@@ -43,15 +44,16 @@ impl Still {
     /// `NotFound`: there is no log. `Corrupt`: damage, or an end that nothing proves to be durable. `Unsupported`, `Io`.
     pub(crate) fn look(disk: &Arc<dyn Disk>) -> Result<Self> {
         let identity = Identity::read(&**disk)?.ok_or_else(|| no_log(&**disk))?;
-        let options = Options { read_mode: ReadMode::Read, ..Options::default() };
+        let options =
+            Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
         let sequencer = Sequencer::new(Me::outside(&identity), Membership::default(), &options);
         let mut replayed = Replayed { sequencer, options: &options };
         let survey = survey(&**disk, identity, &mut replayed)?;
         let last_timestamp = replayed.sequencer.last_timestamp();
         let leftovers = survey.leftovers.iter().map(|leftover| leftover.name.clone()).collect();
         let (list, follow) = survey.follow();
-        if follow.unproven_records() > 0 {
-            let what = "records at its end are not proven durable: it was not closed in order";
+        if follow.proven().end.raft != replayed.sequencer.end().raft {
+            let what = "entries at its end are not proven durable: it was not closed in order";
             return Err(Error::corrupt(disk.path(), 0, what));
         }
         let files = list.iter().map(|segment| file_name(segment.number)).collect();

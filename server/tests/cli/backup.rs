@@ -30,7 +30,10 @@ fn a_log_is_backed_up_restored_elsewhere_and_goes_on() {
     let told = place.back_up().json();
     let common = ["log_id", "first", "last", "records", "last_timestamp", "last_time", "seconds"];
     has_fields(&told, &[&common[..], &["files", "bytes", "unproven"]].concat());
-    assert_eq!((&told["log_id"], &told["first"], &told["last"]), (&before["log_id"], &1001.into(), &3000.into()));
+    assert_eq!(
+        (&told["log_id"], &told["first"], &told["last"]),
+        (&before["log_id"], &1001.into(), &3000.into())
+    );
     assert_eq!((&told["records"], &told["unproven"]), (&2000.into(), &0.into()));
     let files = fs::read_dir(place.at("saved")).unwrap().count() as u64;
     assert_eq!(told["files"], files - 1, "all but the manifest");
