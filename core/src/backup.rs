@@ -452,8 +452,8 @@ pub(crate) fn is_of_log(name: &str) -> bool {
 pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
     let _lock = lock(disk)?;
     let names = list(disk)?;
-    let parts = names.iter().filter(|name| is_of_log(name) && *name != IDENTITY_FILE);
-    parts.into_iter().try_for_each(|name| remove(disk, name))?;
+    let mut parts = names.iter().filter(|name| is_of_log(name) && *name != IDENTITY_FILE);
+    parts.try_for_each(|name| remove(disk, name))?;
     remove(disk, IDENTITY_FILE)
 }
 
