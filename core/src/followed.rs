@@ -300,6 +300,11 @@ impl Followed {
         self.change(|following| following.settle().map(Ok))
     }
 
+    /// Ends the log so that it can go on by itself. Nothing may be taken after that.
+    pub(crate) fn conclude(&self) -> Result<()> {
+        self.change(Following::conclude)
+    }
+
     /// The log, to be read, looked at and fed from as any other. What would write to it is refused as `NotLeader`:
     /// appends, discards, sessions, questions to the cluster. Callbacks of its readers and feeds run on the thread that
     /// calls [`Self::take`], or on the log's own: when it is closed, and when it lets go of what is too old.

@@ -35,7 +35,7 @@ use crate::sequence::{Me, Replayed, Sequencer, parse_command};
 use crate::store::block::Kind;
 use crate::store::block_bytes;
 use crate::store::identity::Identity;
-use crate::store::layout::SEGMENT_HEADER_BYTES;
+use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
 use crate::types::{Index, LogId, NodeId, RaftIndex, Timestamp};
@@ -170,6 +170,20 @@ impl Following {
         }
         self.publish();
         Ok(outcome)
+    }
+
+    /// Ends the log as the one who writes it would have ended it: it says in which term it is. For a log that is to go on by
+    /// itself.
+    pub(crate) fn conclude(&mut self) -> Result<Result<()>> {
+        let room = self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
+        if let Err(refusal) = room {
+            return Ok(Err(refusal));
+        }
+        let term = self.sequencer.end().term;
+        let block = self.sequencer.hard_state_block(term, 0);
+        self.writing.plan.push(block);
+        self.settle()?;
+        Ok(Ok(()))
     }
 
     /// Those that are not here yet; the others have to be the same.

@@ -15,7 +15,7 @@
 //!
 //! Start with [`Log`]. Many records in one append: [`BatchBuilder`]. Appends without waiting: [`Log::submit`]
 //! and [`Ticket`]. In an event loop: [`Signal`]. Exactly once: [`Session`]. Looking at a log that another process writes: [`Viewer`]. A copy that
-//! follows a log from outside: [`Feed`] and [`Followed`].
+//! follows a log from outside: [`Feed`] and [`Followed`]. A copy to keep, and a log made of it: [`Backup`].
 //!
 //! Linux only: it relies on what `pwritev`, `fdatasync`, `flock` and futexes promise there.
 //!
@@ -25,6 +25,7 @@
 #[macro_use]
 mod planted;
 
+mod backup;
 mod batch;
 mod checksum;
 mod cluster;
@@ -66,6 +67,7 @@ mod records;
 mod repairing;
 mod replica;
 mod rescue;
+mod restore;
 mod sequence;
 mod session;
 mod signal;
@@ -80,6 +82,8 @@ mod types;
 mod viewer;
 mod writing;
 
+pub use backup::Backup;
+pub use backup::manifest::BackupInfo;
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
@@ -97,6 +101,7 @@ pub use log_options::{LogOption, LogOptions};
 pub use membership::{Change, MEMBERS_MAX, Member};
 pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
+pub use restore::{RestoreOptions, RestoreTo, Restored};
 pub use signal::Signal;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
 pub use types::{

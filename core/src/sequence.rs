@@ -597,6 +597,9 @@ impl Sequencer {
                 return Err("block is no entry");
             }
         }
+        if self.me == Me::Follower {
+            self.hard_state.term = self.end.term; // it has none of its own: its openings repeat that of the last entry
+        }
         self.time_is(header.timestamp);
         Ok(())
     }

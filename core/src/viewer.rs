@@ -10,6 +10,8 @@ use crate::config::{Options, ReadMode};
 use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FeedFrom;
+use crate::feed::Feed;
 use crate::log::Info;
 use crate::log_options::LogOptions;
 use crate::membership::{Member, Membership};
@@ -18,13 +20,14 @@ use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::session::REMEMBERED_MAX;
 use crate::store::follow::Follow;
 use crate::store::identity::Identity;
 use crate::store::recovery::{Survey, survey};
 use crate::store::segment::Segments;
 use crate::store::walk::Proven;
 use crate::threads::spawn;
-use crate::types::{Index, Timestamp};
+use crate::types::{Index, RaftIndex, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, WatchFlags};
 use std::os::fd::OwnedFd;
@@ -158,6 +161,25 @@ impl Viewer {
     /// a log on its own.
     pub fn members(&self) -> Option<Vec<Member>> {
         self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Committed entries of the log, for a copy of it; as far as they are proven durable.
+    pub(crate) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        let Inner { identity, shelf, .. } = &*self.inner;
+        // What sessions remember leaves with the state, whatever their limit at the source.
+        let options =
+            Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
+        Feed::new(shelf.clone(), Me::outside(identity), identity.log, options, from)
+    }
+
+    /// The last entry that is shown.
+    pub(crate) fn last_entry(&self) -> RaftIndex {
+        self.inner.shelf.positions.entry()
+    }
+
+    /// The size of the largest segment.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        self.inner.shelf.segments.snapshot().iter().map(|segment| segment.bytes).max().unwrap_or_default()
     }
 
     /// The options that are set for the log, as far as the files here say.
@@ -298,6 +320,7 @@ impl Follower {
         let last = end.next.previous();
         positions.written(last);
         positions.durable_to(last);
+        positions.commit_entries_to(end.raft);
         positions.commit_to(last);
         drop(self.shelf.segments.drop_below(first, end.raft));
         self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);

@@ -119,6 +119,10 @@ const ORDER: &[&str] = &[
     "followed",
     "exactly_once",
     "viewer",
+    "backup::manifest",
+    "backup::still",
+    "backup",
+    "restore",
     // Tools over all of it.
     "inspect::window",
     "inspect::batches",

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Where structs with public fields are written.
-const SOURCES: &[&str] = &["core/src", "net/src/client", "net/src/follower"];
+const SOURCES: &[&str] = &["core/src", "core/src/backup", "net/src/client", "net/src/follower"];
 /// Where Python's values are.
 const PYTHON: &[&str] =
     &["python/lib/chiplog/_values.py", "python/lib/chiplog/_options.py", "python/lib/chiplog/_chiplog.pyi"];

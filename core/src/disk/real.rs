@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -202,6 +202,42 @@ impl DiskFile for RealFile {
     fn map(&self) -> io::Result<Map> {
         Map::new(&self.file)
     }
+}
+
+/// Whether a directory can be moved to `path`: nothing is there, or an empty directory that is no mount point.
+///
+/// # Errors
+/// `DirectoryNotEmpty`, `NotADirectory`, `ResourceBusy` (a mount point) say why not; others, that it cannot be known.
+pub(crate) fn check_vacant(path: &Path) -> io::Result<()> {
+    let here = match fs::symlink_metadata(path) {
+        Ok(here) => here,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    if !here.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    if fs::read_dir(path)?.next().is_some() {
+        return Err(io::ErrorKind::DirectoryNotEmpty.into());
+    }
+    match path.parent().map(fs::metadata) {
+        Some(Ok(above)) if above.dev() != here.dev() => Err(io::ErrorKind::ResourceBusy.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a directory the name `to` beside it, where nothing is or an empty directory. Durable when it returns.
+pub(crate) fn move_directory(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    match to.parent() {
+        Some(above) => File::open(above)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Removes an empty directory.
+pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
+    fs::remove_dir(path)
 }
 
 /// The mode of files in a directory of this mode.

@@ -7,6 +7,7 @@ use crate::ui::Ui;
 use clap::Subcommand;
 
 mod append;
+mod backup;
 mod bench;
 mod completions;
 mod config;
@@ -22,6 +23,7 @@ mod member;
 mod options;
 mod read;
 mod replicas;
+mod restore;
 mod serve;
 mod status;
 mod token;
@@ -42,6 +44,8 @@ pub(crate) enum Command {
     Serve(Box<serve::Serve>),
     Dev(dev::Dev),
     Follow(Box<follow::Follow>),
+    Backup(Box<backup::BackUp>),
+    Restore(restore::Restore),
     Status(status::Status),
     Top(top::Top),
     Member(Box<member::MemberCommand>),
@@ -75,6 +79,8 @@ pub(crate) fn run(command: Command, ui: &Ui) -> Result<Exit> {
         Command::Serve(args) => serve::run(&args, ui),
         Command::Dev(args) => dev::run(&args, ui),
         Command::Follow(args) => follow::run(&args, ui),
+        Command::Backup(args) => backup::run(&args, ui),
+        Command::Restore(args) => restore::run(&args, ui),
         Command::Status(args) => status::run(&args, ui),
         Command::Top(args) => top::run(&args, ui),
         Command::Member(args) => member::run(&args, ui),

@@ -39,6 +39,8 @@ Examples:
 /// proves to have been durable, is no fault: it is shown as the tail, and the next opening cuts it off. If the
 /// machine did not crash while it was written, it may have been confirmed, and damaged since.
 ///
+/// Of a backup it checks the log in it; that no file was changed, added or lost since it was made, `chiplog restore --check` proves.
+///
 /// Of servers: every replica that answers checks its own files, beside its work; the status is 3 when any of them is
 /// corrupt, 5 when none is and a replica could not be asked. --records also reads all records as a client does, and
 /// checks that they are whole and follow each other. What a replica finds damaged it fetches from the others on its own,

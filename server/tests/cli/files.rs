@@ -251,6 +251,8 @@ fn help_and_version_are_no_errors() {
         "demo",
         "completions",
         "man",
+        "backup",
+        "restore",
     ] {
         let help = run(&[name, "--help"]).ok();
         for part in ["Examples:", "Exit status:", "Environment:"] {

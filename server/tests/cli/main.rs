@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod backup;
 mod beside;
 mod files;
 mod harness;

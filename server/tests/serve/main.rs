@@ -2,6 +2,7 @@
 //! disks full, probes, configuration.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod backup;
 mod certificates;
 mod cluster;
 mod configuration;

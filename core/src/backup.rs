@@ -1,0 +1,479 @@
+//! Backup: a log's files in a directory of their own, sealed: a copy that follows a log, closed, with a manifest of its
+//! files and their checksums. Made, looked at and checked here; `restore.rs` makes a log of it again.
+//!
+//! ```text
+//!  begin ──> chiplog.backup.tmp      nothing but this file: the backup is not finished
+//!    │        + a follower's files   `make` copies a directory; over the network a follower does it
+//!  seal  ──> all synced, every block read, manifest written to chiplog.backup.tmp, renamed to chiplog.backup
+//! ```
+//!
+//! Invariants:
+//! - a directory with `chiplog.backup` is a finished backup: the manifest comes last, by a rename, after all else is durable;
+//! - it holds exactly the files that the manifest names: a file that is missing, changed or additional is refused by name.
+//!
+//! Must not know: how a log is made of it.
+
+pub(crate) mod manifest;
+pub(crate) mod still;
+
+use crate::checksum::Crc;
+use crate::config::Options;
+use crate::disk::real::remove_directory;
+use crate::disk::{Disk, Lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fed::{Fed, FeedFrom};
+use crate::feed::Feed;
+use crate::followed::Followed;
+use crate::log::disk_at;
+use crate::session::REMEMBERED_MAX;
+use crate::store::identity::IDENTITY_FILE;
+use crate::store::segment::file_number;
+use crate::types::RaftIndex;
+use crate::viewer::Viewer;
+use manifest::{BackupInfo, MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use still::Still;
+
+/// The manifest.
+pub(crate) const MANIFEST_FILE: &str = "chiplog.backup";
+/// It stands here while the backup is being made.
+const UNFINISHED_FILE: &str = "chiplog.backup.tmp";
+/// What it says until then. Shorter than any manifest, which is written over it.
+const UNFINISHED: &[u8] = b"this backup is not finished\n";
+/// No manifest is so long: a hundred thousand segments have 6 MB.
+const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// Read, and fed, at a time.
+pub(crate) const PIECE_BYTES: usize = 4 << 20;
+/// A log that another process writes can be met between two of its states: it is looked at again so often.
+const LOOKS_MAX: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A finished backup of a log, in a directory. Made of a directory by [`Self::make`]; of servers by a follower between
+/// [`Self::begin`] and [`Self::seal`], as `chiplog backup` does. [`Self::restore`] makes a log of it.
+///
+/// It holds the records that were committed when it was made, with their indexes and times, the sessions, and the options
+/// of the log. Nothing changes it: it can be copied by any means, and a copy is as good.
+///
+/// ```
+/// use chiplog::{Backup, Log, Options, RestoreOptions, Viewer};
+/// # let dir = tempfile::tempdir()?;
+/// # let (live, saved, again) = (dir.path().join("live"), dir.path().join("saved"), dir.path().join("again"));
+/// let log = Log::open(&live, Options::with_segment_bytes(1 << 20))?;
+/// log.append(b"kept")?;
+/// log.close()?;
+/// // Also beside a process that writes the log.
+/// let backup = Backup::make(&Viewer::open(&live)?, &saved, &mut |_done, _total| {})?;
+/// assert_eq!(backup.info().last.get(), 1);
+/// // Another day, on another machine.
+/// let backup = Backup::open(&saved)?;
+/// backup.restore(&again, &RestoreOptions::default(), &mut |_done, _total| {})?;
+/// let log = Log::open(&again, Options::with_segment_bytes(1 << 20))?;
+/// assert_eq!(log.read(chiplog::Index(1))?.data, "kept");
+/// assert_eq!(log.append(b"next")?.get(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backup {
+    pub(crate) disk: Arc<dyn Disk>,
+    manifest: Manifest,
+}
+
+/// Is told how far a long work is: bytes that are done, and all of them.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+impl Backup {
+    /// Copies the log that `viewer` shows, as far as it is proven durable now, to a backup in `dest`, which must be missing or
+    /// empty. A process may write the log meanwhile. Of a replica it copies what is known committed there.
+    ///
+    /// `progress` is called with the bytes that are copied and about all of them. Blocks until the backup is finished and
+    /// durable.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: `dest` is not empty. `Corrupt`: the log is damaged. `Full`, `Io`. After an error nothing is in `dest`;
+    /// after a crash it holds an unfinished backup, which [`Self::open`] refuses.
+    pub fn make(viewer: &Viewer, dest: impl AsRef<Path>, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
+        let dest = dest.as_ref();
+        Self::begin(dest)?;
+        Self::copy(viewer, dest, progress).inspect_err(|_| {
+            // The error says what happened; what cannot be removed is an unfinished backup.
+            let _ = Self::abandon(dest);
+        })
+    }
+
+    fn copy(viewer: &Viewer, dest: &Path, progress: Progress<'_>) -> Result<Self> {
+        let (target, total) = (viewer.last_entry(), viewer.info().bytes_used);
+        let mut feed = viewer.feed(FeedFrom::First)?;
+        let Some(Fed::State(state)) = next(viewer, &mut feed)? else {
+            return Err(Error::new(ErrorKind::Corrupt, "the log has no state to begin a backup with"));
+        };
+        let mut at = state.raft();
+        let copy = Followed::create(dest, Self::copy_options(viewer.segment_bytes()), &state)?;
+        let mut done = 0;
+        while at < target {
+            let Some(fed) = next(viewer, &mut feed)? else { break };
+            done += fed.bytes() as u64;
+            at = last_entry(&fed).unwrap_or(at);
+            copy.take(fed)?;
+            progress(done, total.max(done));
+        }
+        copy.close()?;
+        Self::seal(dest)
+    }
+
+    /// Makes `dest` the place of a backup: it must be missing or empty. From then on a follower can put a copy there, until
+    /// [`Self::seal`].
+    ///
+    /// # Errors
+    /// `InvalidArgument`: something is there already. `Io`.
+    pub fn begin(dest: impl AsRef<Path>) -> Result<()> {
+        let disk = disk_at(dest.as_ref(), true)?;
+        let names = list(&*disk)?;
+        if let Some(name) = names.iter().min() {
+            let what = if names.iter().any(|name| name == MANIFEST_FILE) {
+                "holds a backup already: give another directory".to_owned()
+            } else if names.iter().any(|name| name == UNFINISHED_FILE) {
+                "holds a backup that was interrupted: remove the directory, and begin again".to_owned()
+            } else {
+                format!("is not empty ({name} is there): a backup needs a directory of its own")
+            };
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{} {what}", disk.path().display())));
+        }
+        let mark = || {
+            let file = disk.create(UNFINISHED_FILE)?;
+            file.write_at(0, &[IoSlice::new(UNFINISHED)])?;
+            file.sync()?;
+            disk.sync_dir()?;
+            disk.sync_ancestors()
+        };
+        mark().map_err(|e| Error::io("begin a backup in", disk.path(), e))
+    }
+
+    /// Removes what stands in `dest` of a backup that was begun and not sealed, and the directory.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no unfinished backup is there. `Locked`: the copy is open. `Io`.
+    pub fn abandon(dest: impl AsRef<Path>) -> Result<()> {
+        let disk = disk_at(dest.as_ref(), false)?;
+        let names = list(&*disk)?;
+        if !names.iter().any(|name| name == UNFINISHED_FILE) {
+            let what = format!("there is no unfinished backup in {}", disk.path().display());
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        remove_log(&*disk)?;
+        remove(&*disk, UNFINISHED_FILE)?;
+        remove_directory(disk.path()).map_err(|e| Error::io("remove", disk.path(), e))
+    }
+
+    /// The options for a follower whose copy becomes a backup: it forgets nothing that its source remembers.
+    /// `segment_bytes`: of its files; at least as large as the blocks of the source.
+    pub fn copy_options(segment_bytes: u32) -> Options {
+        // Of a copy, the number of sessions limits nothing; and so more batches of each fit its openings.
+        let remembering = |session_window| Options {
+            sessions_max: 1,
+            session_window,
+            ..Options::with_segment_bytes(segment_bytes)
+        };
+        let fits = |window: &u16| remembering(*window).check().is_ok();
+        remembering((1..=REMEMBERED_MAX).rev().find(fits).unwrap_or(1))
+    }
+
+    /// Makes a backup of a follower's closed copy in `dest`, where [`Self::begin`] has been. Reads every byte. Durable when it
+    /// returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no backup was begun there, or the directory holds something else as well. `Locked`: the copy is
+    /// open. `NotFound`: there is no copy. `Corrupt`: a block of it cannot be read. `Io`.
+    pub fn seal(dest: impl AsRef<Path>) -> Result<Self> {
+        Self::seal_on(disk_at(dest.as_ref(), false)?)
+    }
+
+    fn seal_on(disk: Arc<dyn Disk>) -> Result<Self> {
+        let refuse = |what: String| {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{} {what}", disk.path().display())))
+        };
+        let names = list(&*disk)?;
+        if !names.iter().any(|name| name == UNFINISHED_FILE) {
+            return refuse("is no place where a backup was begun".to_owned());
+        }
+        let _lock = lock(&*disk)?;
+        let still = Still::look(&disk)?;
+        if !still.identity.follows {
+            return refuse("holds a log, not a copy of one".to_owned());
+        }
+        still.leftovers.iter().try_for_each(|name| remove(&*disk, name))?;
+        still.walk(PIECE_BYTES)?;
+        let mut wanted = still.files.clone();
+        wanted.insert(0, IDENTITY_FILE.to_owned());
+        for name in list(&*disk)? {
+            if is_spare(&name) {
+                remove(&*disk, &name)?;
+            } else if name != UNFINISHED_FILE && !wanted.contains(&name) {
+                return refuse(format!("holds {name}, which is no part of the copy: remove it"));
+            }
+        }
+        let mut files = Vec::with_capacity(wanted.len());
+        for name in wanted {
+            let (bytes, crc) = sum(&*disk, &name, true, &mut |_| {})?;
+            files.push(ManifestFile { name, bytes, crc });
+        }
+        let info = BackupInfo {
+            log_id: still.identity.log,
+            first: still.first,
+            last: still.last,
+            last_entry: still.last_entry,
+            last_timestamp: still.last_timestamp,
+            made: Options::default().clock.now(),
+            files: files.len() as u64,
+            bytes: files.iter().map(|file| file.bytes).sum(),
+        };
+        let manifest = Manifest { info, files };
+        let finish = || {
+            disk.sync_dir()?;
+            let file = disk.open(UNFINISHED_FILE, true)?;
+            file.write_at(0, &[IoSlice::new(manifest.encode().as_bytes())])?;
+            file.sync()?;
+            disk.rename(UNFINISHED_FILE, MANIFEST_FILE)?;
+            disk.sync_dir()
+        };
+        finish().map_err(|e| Error::io("write", &disk.path().join(MANIFEST_FILE), e))?;
+        Ok(Self { disk, manifest })
+    }
+
+    /// Opens the backup in `dir`: reads its manifest, and sees that exactly its files are there, with their sizes. Their bytes
+    /// are checked by [`Self::check`] and [`Self::restore`].
+    ///
+    /// # Errors
+    /// `NotFound`: there is no backup, or one that was interrupted before its end. `Corrupt`: the manifest is damaged, or a
+    /// file is missing, additional, or has another size; the message names it. `Unsupported`: a later version of chiplog has made
+    /// it. `Io`.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let disk = disk_at(dir, false).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let what = format!("there is no backup at {}: the directory does not exist", dir.display());
+                Error::new(ErrorKind::NotFound, what)
+            }
+            _ => error,
+        })?;
+        let manifest = read_manifest(&*disk)?;
+        let backup = Self { disk, manifest };
+        backup.check_names()?;
+        Ok(backup)
+    }
+
+    /// What it holds.
+    pub fn info(&self) -> BackupInfo {
+        self.manifest.info
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> PathBuf {
+        self.disk.path().to_path_buf()
+    }
+
+    /// Proves it: every file has the checksum of the manifest, and every block in it is sound. Changes nothing. `progress` is
+    /// called with the bytes that are read and all of them. Blocks until all is read.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the file; `Unsupported`, `Io`.
+    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        self.check_files(progress)?;
+        self.still()?.walk(PIECE_BYTES)
+    }
+
+    /// Every file has the checksum of the manifest.
+    pub(crate) fn check_files(&self, progress: Progress<'_>) -> Result<()> {
+        let (mut done, total) = (0, self.manifest.info.bytes);
+        self.check_names()?;
+        for ManifestFile { name, crc, .. } in &self.manifest.files {
+            let (_, found) = sum(&*self.disk, name, false, &mut |bytes| {
+                done += bytes;
+                progress(done, total);
+            })?;
+            if found != *crc {
+                let why = format!(
+                    "its checksum is {found:08x}, and the manifest says {crc:08x}: the file was changed"
+                );
+                return Err(self.refused(name, &why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The log in it. What the files say has to be what the manifest says.
+    pub(crate) fn still(&self) -> Result<Still> {
+        let still = Still::look(&self.disk)?;
+        let BackupInfo { log_id, first, last, last_entry, .. } = self.manifest.info;
+        let found = (still.identity.log, still.first, still.last, still.last_entry);
+        if !still.identity.follows || found != (log_id, first, last, last_entry) {
+            return Err(self.refused(MANIFEST_FILE, "it tells of another log than the one in the files"));
+        }
+        Ok(still)
+    }
+
+    /// Exactly the files of the manifest are there, with their sizes.
+    fn check_names(&self) -> Result<()> {
+        let there: BTreeSet<String> = list(&*self.disk)?.into_iter().collect();
+        for ManifestFile { name, bytes, .. } in &self.manifest.files {
+            if !there.contains(name) {
+                return Err(self.refused(name, "the file is missing"));
+            }
+            let path = self.disk.path().join(name);
+            let found = self.disk.open(name, false).and_then(|file| file.len());
+            let found = found.map_err(|e| Error::io("measure", &path, e))?;
+            if found != *bytes {
+                let why =
+                    format!("it has {found} bytes, and the manifest says {bytes}: it was cut off or changed");
+                return Err(self.refused(name, &why));
+            }
+        }
+        let known = |name: &String| {
+            name == MANIFEST_FILE || self.manifest.files.iter().any(|file| file.name == *name)
+        };
+        match there.iter().find(|name| !known(name)) {
+            Some(name) => {
+                let why = "the manifest does not name it. If it was put there later, move it away; it is no part of the backup";
+                Err(Error::corrupt(&self.disk.path().join(name), 0, why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn refused(&self, name: &str, why: &str) -> Error {
+        let why =
+            format!("{why}. Nothing of this backup is used: take another copy of it, or another backup");
+        Error::corrupt(&self.disk.path().join(name), 0, why)
+    }
+}
+
+fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
+    let path = disk.path().join(MANIFEST_FILE);
+    let file = match disk.open(MANIFEST_FILE, false) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let dir = disk.path().display();
+            let what = if list(disk)?.iter().any(|name| name == UNFINISHED_FILE) {
+                format!(
+                    "the backup at {dir} is not finished: it was interrupted, or is still being made; remove it and back up again"
+                )
+            } else {
+                format!("there is no backup at {dir}: {MANIFEST_FILE} is missing")
+            };
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        Err(e) => return Err(Error::io("open", &path, e)),
+    };
+    let read = || {
+        let bytes = file.len()?;
+        if bytes > MANIFEST_BYTES_MAX {
+            return Ok(None);
+        }
+        let mut text = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        file.read_at(0, &mut text)?;
+        Ok(Some(text))
+    };
+    let text = read().map_err(|e| Error::io("read", &path, e))?;
+    match text.map_or(Err(ManifestFault::Damaged("it is too long")), |text| Manifest::parse(&text)) {
+        Ok(manifest) => Ok(manifest),
+        Err(ManifestFault::Newer(format)) => {
+            let what = format!(
+                "{} is of format {format}, and this program reads format {MANIFEST_FORMAT}: use a newer chiplog",
+                path.display()
+            );
+            Err(Error::new(ErrorKind::Unsupported, what))
+        }
+        Err(ManifestFault::Damaged(why)) => {
+            let why =
+                format!("the manifest is damaged: {why}. Take another copy of the backup, or another backup");
+            Err(Error::corrupt(&path, 0, why))
+        }
+    }
+}
+
+/// The size and the checksum of a file; made durable if `sync` says so. `read` is told of each piece.
+fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Result<(u64, u32)> {
+    let path = disk.path().join(name);
+    let mut sum = || {
+        let file = disk.open(name, sync)?;
+        let bytes = file.len()?;
+        let (mut at, mut crc, mut piece) = (0, Crc::new(), vec![0; PIECE_BYTES]);
+        while at < bytes {
+            let n = usize::try_from(bytes - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+            file.read_at(at, &mut piece[..n])?;
+            crc = crc.add(&piece[..n]);
+            at += n as u64;
+            read(n as u64);
+        }
+        if sync {
+            file.sync()?;
+        }
+        Ok((bytes, crc.sum()))
+    };
+    sum().map_err(|e| Error::io("read", &path, e))
+}
+
+/// What the feed gives next. Files that the writer reuses meanwhile look damaged for a moment.
+fn next(viewer: &Viewer, feed: &mut Feed) -> Result<Option<Fed>> {
+    let mut looks = 0;
+    loop {
+        match feed.next(PIECE_BYTES) {
+            Err(error) if looks == LOOKS_MAX || viewer.failure().is_some() => {
+                return Err(viewer.failure().unwrap_or(error));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+            fed => return fed,
+        }
+        looks += 1;
+    }
+}
+
+fn last_entry(fed: &Fed) -> Option<RaftIndex> {
+    match fed {
+        Fed::State(state) => Some(state.raft()),
+        Fed::Entries(entries) => entries.last().map(crate::fed::FedEntry::raft),
+    }
+}
+
+/// A file that was prepared for a log and is not one of its own.
+fn is_spare(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|number| file_number(&format!("{number}.seg")).is_some())
+}
+
+/// Whether a log's files have such names.
+pub(crate) fn is_of_log(name: &str) -> bool {
+    name == IDENTITY_FILE || is_spare(name) || file_number(name).is_some()
+}
+
+/// Removes the files of a log that did not come to its end; the identity last, which is locked meanwhile.
+pub(crate) fn remove_log(disk: &dyn Disk) -> Result<()> {
+    let _lock = lock(disk)?;
+    let names = list(disk)?;
+    let mut parts = names.iter().filter(|name| is_of_log(name) && *name != IDENTITY_FILE);
+    parts.try_for_each(|name| remove(disk, name))?;
+    remove(disk, IDENTITY_FILE)
+}
+
+fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
+    disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            let what = format!(
+                "{} is open, in this process or another one: it has to be closed first",
+                disk.path().display()
+            );
+            Error::new(ErrorKind::Locked, what)
+        }
+        _ => Error::io("lock", &disk.path().join(IDENTITY_FILE), e),
+    })
+}
+
+fn remove(disk: &dyn Disk, name: &str) -> Result<()> {
+    disk.remove(name).map_err(|e| Error::io("remove", &disk.path().join(name), e))
+}
+
+pub(crate) fn list(disk: &dyn Disk) -> Result<Vec<String>> {
+    disk.list().map_err(|e| Error::io("list", disk.path(), e))
+}

@@ -1,0 +1,201 @@
+//! Manifest: the file `chiplog.backup` of a backup: which files it has, their sizes and checksums, and how the log in
+//! them stands. Text, so that a person and a script can read it. Values and bytes.
+//!
+//! ```text
+//! chiplog backup
+//! format 1
+//! log 0123456789abcdef0123456789abcdef
+//! first 1
+//! last 1000
+//! entry 1012
+//! last-time 1767225600000
+//! made 1767225612345
+//! file 512 1a2b3c4d chiplog.id
+//! file 67108864 89abcdef 00000000000000000001.seg
+//! checksum deadbeef
+//! ```
+//!
+//! One `name value` a line, in this order. The last line is the CRC-32C of all bytes before it. A later format has another
+//! number in its second line; the other lines of it are not looked at.
+//!
+//! Invariant: what [`Manifest::parse`] accepts is what [`Manifest::encode`] gave, byte for byte.
+//!
+//! Must not know: files.
+
+use crate::checksum::crc32c;
+use crate::types::{Index, LogId, RaftIndex, Timestamp};
+use std::fmt::Write as _;
+use std::str::{FromStr, Lines};
+
+/// The version of the format that this is.
+pub(crate) const MANIFEST_FORMAT: u32 = 1;
+const TITLE: &str = "chiplog backup";
+
+/// What a backup holds. Positions are those of the log when it was backed up.
+///
+/// ```
+/// # fn show(info: &chiplog::BackupInfo) {
+/// println!("log {}: records {} to {} in {} bytes", info.log_id, info.first, info.last, info.bytes);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupInfo {
+    /// The log that was backed up.
+    pub log_id: LogId,
+    /// Its first record; of a log without records, the first one to come.
+    pub first: Index,
+    /// Its last record; of a log without records `first - 1`.
+    pub last: Index,
+    /// Its last entry.
+    pub last_entry: RaftIndex,
+    /// When that entry was written, in milliseconds since 1970.
+    pub last_timestamp: Timestamp,
+    /// When the backup was finished, by the clock of the machine that made it.
+    pub made: Timestamp,
+    /// Files, without the manifest.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+}
+
+/// One file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestFile {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// CRC-32C of all its bytes.
+    pub(crate) crc: u32,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) info: BackupInfo,
+    pub(crate) files: Vec<ManifestFile>,
+}
+
+/// Why a manifest cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ManifestFault {
+    /// It is of this later format.
+    Newer(u32),
+    /// It is not what was written.
+    Damaged(&'static str),
+}
+
+impl Manifest {
+    pub(crate) fn encode(&self) -> String {
+        let BackupInfo { log_id, first, last, last_entry, last_timestamp, made, .. } = self.info;
+        let mut text = format!("{TITLE}\nformat {MANIFEST_FORMAT}\nlog {:032x}\n", log_id.0);
+        let numbers = [
+            ("first", first.0),
+            ("last", last.0),
+            ("entry", last_entry.0),
+            ("last-time", last_timestamp.0),
+            ("made", made.0),
+        ];
+        for (name, number) in numbers {
+            let _ = writeln!(text, "{name} {number}");
+        }
+        for ManifestFile { name, bytes, crc } in &self.files {
+            let _ = writeln!(text, "file {bytes} {crc:08x} {name}");
+        }
+        let crc = crc32c(text.as_bytes());
+        let _ = writeln!(text, "checksum {crc:08x}");
+        text
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ManifestFault> {
+        let damaged = ManifestFault::Damaged;
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(damaged("it does not begin as a backup's manifest"));
+        }
+        match value::<u32>(&mut lines, "format") {
+            Some(MANIFEST_FORMAT) => {}
+            Some(newer) if newer > MANIFEST_FORMAT => return Err(ManifestFault::Newer(newer)),
+            _ => return Err(damaged("it names no known format")),
+        }
+        let parsed = Self::parse_lines(&mut lines).ok_or(damaged("a line is missing or malformed"))?;
+        // Nothing is taken for right that would be written otherwise; the checksum is part of that.
+        if parsed.encode() != text {
+            return Err(damaged("its checksum does not match"));
+        }
+        Ok(parsed)
+    }
+
+    /// What stands behind the format.
+    fn parse_lines(lines: &mut Lines<'_>) -> Option<Self> {
+        let log = lines.next()?.strip_prefix("log ")?;
+        let mut info = BackupInfo {
+            log_id: LogId(u128::from_str_radix(log, 16).ok()?),
+            first: Index(value(lines, "first")?),
+            last: Index(value(lines, "last")?),
+            last_entry: RaftIndex(value(lines, "entry")?),
+            last_timestamp: Timestamp(value(lines, "last-time")?),
+            made: Timestamp(value(lines, "made")?),
+            files: 0,
+            bytes: 0,
+        };
+        let mut files = Vec::new();
+        for line in lines.take_while(|line| !line.starts_with("checksum ")) {
+            let mut parts = line.strip_prefix("file ")?.splitn(3, ' ');
+            let bytes = parts.next()?.parse().ok()?;
+            let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+            files.push(ManifestFile { name: parts.next()?.to_owned(), bytes, crc });
+            info.bytes = info.bytes.checked_add(bytes)?;
+        }
+        info.files = files.len() as u64;
+        Some(Self { info, files })
+    }
+}
+
+/// The value of the next line, which has to have this name.
+fn value<T: FromStr>(lines: &mut Lines<'_>, name: &str) -> Option<T> {
+    lines.next()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let file = |name: &str, bytes, crc| ManifestFile { name: name.into(), bytes, crc };
+        let info = BackupInfo {
+            log_id: LogId(0xabc),
+            first: Index(7),
+            last: Index(1000),
+            last_entry: RaftIndex(1012),
+            last_timestamp: Timestamp(1_767_225_600_000),
+            made: Timestamp(1_767_225_612_345),
+            files: 2,
+            bytes: 512 + 65_536,
+        };
+        let files =
+            vec![file("chiplog.id", 512, 0x1a2b), file("00000000000000000001.seg", 65_536, 0x89ab_cdef)];
+        Manifest { info, files }
+    }
+
+    #[test]
+    fn manifest_comes_back_and_every_flipped_bit_and_cut_is_noticed() {
+        let text = manifest().encode();
+        assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest()));
+        for bit in 0..text.len() * 8 {
+            let mut bad = text.clone().into_bytes();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::parse(&bad).is_err(), "bit {bit}");
+        }
+        for cut in 0..text.len() {
+            assert!(Manifest::parse(&text.as_bytes()[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(Manifest::parse(format!("{text}\n").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_later_format_is_told_from_damage() {
+        let later = manifest().encode().replace("format 1\n", "format 2\n");
+        assert_eq!(Manifest::parse(later.as_bytes()), Err(ManifestFault::Newer(2)));
+    }
+}

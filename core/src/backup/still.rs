@@ -1,0 +1,104 @@
+//! Still: a log's directory that nobody writes, such as a backup. It is looked at, fed from, and never changed; no lock
+//! is taken.
+//!
+//! Must not know: manifests.
+
+use crate::config::{Options, ReadMode};
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fed::FeedFrom;
+use crate::feed::Feed;
+use crate::membership::Membership;
+use crate::open::no_log;
+use crate::positions::Positions;
+use crate::reader::Shelf;
+use crate::sequence::{Me, Replayed, Sequencer};
+use crate::session::REMEMBERED_MAX;
+use crate::store::identity::Identity;
+use crate::store::recovery::survey;
+use crate::store::segment::{Segments, file_name};
+use crate::types::{Index, RaftIndex, Timestamp};
+use std::sync::Arc;
+
+/// The log in a directory that does not change.
+pub(crate) struct Still {
+    pub(crate) identity: Identity,
+    shelf: Shelf,
+    options: Options,
+    pub(crate) first: Index,
+    pub(crate) last: Index,
+    pub(crate) last_entry: RaftIndex,
+    pub(crate) last_timestamp: Timestamp,
+    /// The files of its segments, in order.
+    pub(crate) files: Vec<String>,
+    /// Segment files that hold nothing of it.
+    pub(crate) leftovers: Vec<String>,
+    /// The size of its largest segment.
+    pub(crate) segment_bytes: u32,
+}
+
+impl Still {
+    /// Looks at the files. Blocks while the last segment is read.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no log. `Corrupt`: damage, or an end that nothing proves to be durable. `Unsupported`, `Io`.
+    pub(crate) fn look(disk: &Arc<dyn Disk>) -> Result<Self> {
+        let identity = Identity::read(&**disk)?.ok_or_else(|| no_log(&**disk))?;
+        let options =
+            Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
+        let sequencer = Sequencer::new(Me::outside(&identity), Membership::default(), &options);
+        let mut replayed = Replayed { sequencer, options: &options };
+        let survey = survey(&**disk, identity, &mut replayed)?;
+        let last_timestamp = replayed.sequencer.last_timestamp();
+        let leftovers = survey.leftovers.iter().map(|leftover| leftover.name.clone()).collect();
+        let (list, follow) = survey.follow();
+        if follow.proven().end.raft != replayed.sequencer.end().raft {
+            let what = "entries at its end are not proven durable: it was not closed in order";
+            return Err(Error::corrupt(disk.path(), 0, what));
+        }
+        let files = list.iter().map(|segment| file_name(segment.number)).collect();
+        let segment_bytes = list.iter().map(|segment| segment.bytes).max().unwrap_or_default();
+        let (first, end) = (follow.proven().first, follow.proven().end);
+        let last = end.next.previous();
+        let positions = Positions::new(first, last, last);
+        positions.commit_entries_to(end.raft);
+        let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, list));
+        let prefetch = options.prefetch_bytes as usize;
+        let shelf = Shelf { segments, positions: Arc::new(positions), prefetch, outside: false };
+        Ok(Self {
+            identity,
+            shelf,
+            options,
+            first,
+            last,
+            last_entry: end.raft,
+            last_timestamp,
+            files,
+            leftovers,
+            segment_bytes,
+        })
+    }
+
+    /// All that is committed there, from the first record on.
+    ///
+    /// # Errors
+    /// As [`crate::Log::feed`].
+    pub(crate) fn feed(&self) -> Result<Feed> {
+        let (me, log) = (Me::outside(&self.identity), self.identity.log);
+        Feed::new(self.shelf.clone(), me, log, self.options.clone(), FeedFrom::First)
+    }
+
+    /// Reads every block, and checks it.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming file and offset; `Io`.
+    pub(crate) fn walk(&self, piece_bytes: usize) -> Result<()> {
+        let mut feed = self.feed()?;
+        while feed.next(piece_bytes)?.is_some() {}
+        if feed.position().is_none_or(|(raft, _)| raft != self.last_entry) {
+            let what = format!("the log's blocks end before entry {}", self.last_entry);
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        Ok(())
+    }
+}

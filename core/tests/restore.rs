@@ -1,0 +1,549 @@
+//! Backups, and logs that are made of them: all that a log holds comes back, a backup that is not whole is refused by
+//! name, and nothing is left that is half made.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod support;
+
+use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
+use chiplog::transport::MemoryNetwork;
+use chiplog::{
+    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Index, Log, LogOption, NodeId,
+    Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, Start, Timestamp, Viewer,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{StepClock, Wrong, explore::at_every_point};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Records = Vec<(Index, Vec<u8>, Timestamp)>;
+
+/// Small segments, so that a short log rolls; a clock that shows another time each time.
+fn small() -> Options {
+    Options {
+        block_bytes_max: 4096,
+        clock: Arc::new(StepClock::default()),
+        ..Options::with_segment_bytes(64 << 10)
+    }
+}
+
+fn records(log: &Log) -> Records {
+    let mut reader = log.reader(Start::First).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push((record.index, record.data.to_vec(), record.timestamp));
+    }
+    records
+}
+
+/// Directories of one test: the log, its backup, what is made of it.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> Log {
+        Log::open(self.path("log"), small()).unwrap()
+    }
+
+    fn back_up(&self) -> Backup {
+        Backup::make(&Viewer::open(self.path("log")).unwrap(), self.path("backup"), &mut |_, _| {}).unwrap()
+    }
+
+    fn restore(&self, name: &str, options: &RestoreOptions) -> Result<Restored, Error> {
+        Backup::open(self.path("backup"))?.restore(self.path(name), options, &mut |_, _| {})
+    }
+
+    fn restored(&self, name: &str, options: &RestoreOptions) -> (Restored, Log) {
+        let restored = self.restore(name, options).unwrap();
+        let log = Log::open(self.path(name), Options { create: false, ..small() }).unwrap();
+        (restored, log)
+    }
+
+    /// The names of what is in the test's directory.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn upto(to: RestoreTo) -> RestoreOptions {
+    let mut options = RestoreOptions::default();
+    options.to = to;
+    options
+}
+
+/// Records of all sizes over some segments, single and in batches, in a session and without.
+fn live(log: &Log, rounds: u64) -> Session {
+    let mut session = log.open_session().unwrap();
+    for n in 0..rounds {
+        log.append(&vec![b'a' + (n % 26) as u8; (n * 997 % 9000) as usize]).unwrap();
+        let mut batch = BatchBuilder::new();
+        batch.push(&n.to_le_bytes()).unwrap().push(b"second").unwrap().push(b"").unwrap();
+        log.append_batch(&batch.build().unwrap()).unwrap();
+        session.append(format!("in a session: {n}").as_bytes()).unwrap();
+    }
+    session
+}
+
+#[test]
+fn all_comes_back_records_times_sessions_options_and_what_was_discarded_stays_so() {
+    let place = Place::new();
+    let log = place.log();
+    let session = live(&log, 60);
+    log.set_log_options(
+        &[(LogOption::SessionsMax, Some(7)), (LogOption::RecordBytesMax, Some(9000))],
+        PATIENCE,
+    )
+    .unwrap();
+    log.discard(Index(101)).unwrap();
+    let unused = log.open_session().unwrap();
+    let (before, info, options) = (records(&log), log.info(), log.log_options());
+    assert!(info.segments > 2, "{info:?}");
+    log.close().unwrap();
+
+    let backup = place.back_up();
+    let told = backup.info();
+    assert_eq!((told.log_id, told.first, told.last), (info.log_id, info.first, info.last));
+    assert_eq!(told.last_timestamp, info.last_timestamp);
+    backup.check(&mut |_, _| {}).unwrap();
+    let (restored, log) = place.restored("again", &RestoreOptions::default());
+    assert_ne!(restored.log_id, info.log_id, "two histories of one id must not meet");
+    assert_eq!(log.info().log_id, restored.log_id);
+    assert_ne!(log.info().directory, info.directory);
+    assert_eq!((restored.first, restored.last), (info.first, info.last));
+    assert_eq!(records(&log), before);
+    assert_eq!(log.log_options(), options);
+    assert_eq!(log.read(Index(100)).unwrap_err().kind(), ErrorKind::Discarded);
+    assert_eq!(log.info().sessions, 2);
+
+    // The last append of the session again: it has its place already. The next one takes the next place.
+    let last = session.next_sequence().get() - 1;
+    let again = log.resume_session(session.id(), Sequence(last)).append(b"in a session: 59").unwrap();
+    assert_eq!(again, info.last);
+    assert_eq!(
+        log.resume_session(session.id(), Sequence(last + 1)).append(b"new").unwrap(),
+        info.last.next()
+    );
+    assert_eq!(log.resume_session(unused.id(), Sequence(1)).append(b"first").unwrap(), info.last.plus(2));
+    assert!(log.append(b"later").is_ok());
+    assert_eq!(log.append(&[0; 9001]).unwrap_err().kind(), ErrorKind::TooLarge);
+    let times: Vec<Timestamp> = records(&log).into_iter().map(|r| r.2).collect();
+    assert!(times.is_sorted());
+    log.close().unwrap();
+    let log = Log::open(place.path("again"), small()).unwrap();
+    assert_eq!(log.info().last, info.last.plus(3));
+    assert_eq!(records(&log)[..before.len()], before);
+}
+
+#[test]
+fn the_id_is_kept_if_that_is_asked_for() {
+    let place = Place::new();
+    let log = place.log();
+    log.append(b"one").unwrap();
+    let id = log.info().log_id;
+    log.close().unwrap();
+    place.back_up();
+    let mut options = RestoreOptions::default();
+    options.keep_log_id = true;
+    options.segment_bytes = Some(1 << 20);
+    let (restored, log) = place.restored("again", &options);
+    assert_eq!((restored.log_id, log.info().log_id), (id, id));
+    log.close().unwrap();
+    let segment = fs::metadata(place.path("again").join(format!("{:020}.seg", 1))).unwrap();
+    assert_eq!(segment.len(), 1 << 20);
+}
+
+/// A log that was never appended to, and one whose records are all discarded, go on where they stood.
+#[test]
+fn empty_logs_go_on_where_they_stood() {
+    for discarded in [false, true] {
+        let place = Place::new();
+        let log = place.log();
+        if discarded {
+            live(&log, 5);
+            log.discard(Index(500)).unwrap();
+        }
+        let first = log.info().first;
+        log.close().unwrap();
+        assert_eq!(place.back_up().info().last, first.previous());
+        for to in [RestoreTo::End, RestoreTo::Index(first.previous()), RestoreTo::Timestamp(Timestamp(1))] {
+            let name = format!("{to:?}");
+            let (_, log) = place.restored(&name, &upto(to));
+            assert_eq!((log.info().first, log.info().last), (first, first.previous()), "{to:?}");
+            assert_eq!(log.append(b"next").unwrap(), first, "{to:?}");
+        }
+    }
+}
+
+/// The writer goes on meanwhile: what is backed up is the log as it was at one moment.
+#[test]
+fn log_that_is_being_written_is_backed_up_as_of_one_moment() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 20);
+    let appended = log.info().last;
+    let end = Instant::now() + PATIENCE;
+    let viewer = Viewer::open(place.path("log")).unwrap();
+    while viewer.info().last < appended {
+        assert!(Instant::now() < end, "the view stays behind");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let backup = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                log.append(&[7; 3000]).unwrap();
+            }
+        });
+        let backup = Backup::make(&viewer, place.path("backup"), &mut |_, _| {});
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        backup.unwrap()
+    });
+    let last = backup.info().last;
+    assert!(last >= appended && last <= log.info().last, "{last}");
+    let (_, again) = place.restored("again", &RestoreOptions::default());
+    assert_eq!(records(&again), records(&log)[..last.get() as usize]);
+}
+
+#[test]
+fn cut_at_any_record_leaves_the_log_as_it_was_then() {
+    let place = Place::new();
+    let log = place.log();
+    let session = live(&log, 4);
+    // Of one block, with many appends in it.
+    let tickets: Vec<_> = (0..30u64).map(|n| log.submit(&n.to_le_bytes()).unwrap()).collect();
+    tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
+    log.discard(Index(3)).unwrap();
+    let all = records(&log);
+    let last = log.info().last;
+    log.close().unwrap();
+    place.back_up();
+    for to in 2..=last.get() {
+        let (restored, log) = place.restored(&format!("to{to}"), &upto(RestoreTo::Index(Index(to))));
+        // Batches of three stand at 2, 7, 12 and 17: such a one comes whole or not at all.
+        let ends = match to {
+            2..4 => 1,
+            7 | 8 => 6,
+            12 | 13 => 11,
+            17 | 18 => 16,
+            to => to,
+        };
+        assert_eq!((restored.last, log.info().last), (Index(ends), Index(ends)), "to {to}");
+        let here = records(&log);
+        let kept = here.iter().filter(|r| r.0 >= Index(3)).cloned().collect::<Records>();
+        assert_eq!(kept, all.iter().filter(|r| r.0 <= Index(ends)).cloned().collect::<Records>(), "to {to}");
+        if to == 5 {
+            // Of the session the first append is there, and no later one.
+            let mut then = log.resume_session(session.id(), Sequence(1));
+            assert_eq!(then.append(b"in a session: 0").unwrap(), Index(5));
+            assert_eq!(then.append(b"another history").unwrap(), Index(6));
+        } else {
+            assert_eq!(log.append(b"next").unwrap(), Index(ends + 1), "to {to}");
+        }
+    }
+    let refused = |to| place.restore("never", &upto(RestoreTo::Index(Index(to)))).unwrap_err();
+    assert_eq!(refused(last.get() + 1).kind(), ErrorKind::OutOfRange);
+    assert_eq!(refused(1).kind(), ErrorKind::Discarded);
+    assert!(!place.names().iter().any(|name| name.starts_with("never")), "{:?}", place.names());
+}
+
+#[test]
+fn cut_at_a_time_keeps_what_was_written_until_then() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 12);
+    let all = records(&log);
+    log.close().unwrap();
+    place.back_up();
+    let mut times: Vec<u64> = all.iter().map(|r| r.2.get()).collect();
+    times.dedup();
+    assert!(times.len() > 10, "{times:?}");
+    for time in times.iter().step_by(3).flat_map(|time| [*time, time + 1]) {
+        let (_, log) = place.restored(&format!("at{time}"), &upto(RestoreTo::Timestamp(Timestamp(time))));
+        let wanted: Records = all.iter().filter(|r| r.2.get() <= time).cloned().collect();
+        assert_eq!(records(&log), wanted, "{time}");
+    }
+    let early = upto(RestoreTo::Timestamp(Timestamp(times[0] - 1)));
+    assert_eq!(place.restore("never", &early).unwrap_err().kind(), ErrorKind::OutOfRange);
+    let (_, log) = place.restored("all", &upto(RestoreTo::Timestamp(Timestamp(u64::MAX))));
+    assert_eq!(records(&log), all);
+}
+
+/// Whatever is wrong with a backup is named, and nothing is made.
+#[test]
+fn a_backup_that_is_not_whole_is_refused_by_name_and_nothing_is_made() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 40);
+    log.close().unwrap();
+    place.back_up();
+    let backup = place.path("backup");
+    let files: Vec<PathBuf> = fs::read_dir(&backup).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(files.len() > 4, "{files:?}");
+    let refused = |file: &Path, what: &str| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let error = place.restore("again", &RestoreOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{name} {what}: {error}");
+        assert!(error.to_string().contains(name), "{name} {what}: {error}");
+        let checked = Backup::open(&backup).and_then(|backup| backup.check(&mut |_, _| {}));
+        assert_eq!(checked.unwrap_err().kind(), ErrorKind::Corrupt, "{name} {what}");
+        assert_eq!(place.names(), ["backup", "log"], "{name} {what}");
+    };
+    for file in &files {
+        let whole = fs::read(file).unwrap();
+        for at in [0, whole.len() / 2, whole.len() - 2] {
+            let mut bad = whole.clone();
+            bad[at] ^= 16;
+            fs::write(file, &bad).unwrap();
+            refused(file, &format!("byte {at} changed"));
+        }
+        fs::write(file, &whole[..whole.len() - 1]).unwrap();
+        refused(file, "cut off");
+        fs::write(file, [&whole[..], b"x"].concat()).unwrap();
+        refused(file, "longer");
+        fs::remove_file(file).unwrap();
+        if file.ends_with("chiplog.backup") {
+            let missing = place.restore("again", &RestoreOptions::default()).unwrap_err();
+            assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+        } else {
+            refused(file, "missing");
+        }
+        fs::write(file, &whole).unwrap();
+    }
+    let more = backup.join(format!("{:020}.seg", 99));
+    fs::write(&more, b"").unwrap();
+    refused(&more, "additional");
+    fs::remove_file(&more).unwrap();
+    place.restore("again", &RestoreOptions::default()).unwrap();
+}
+
+/// A backup that was interrupted is none, whatever of it is there; and no place for another one.
+#[test]
+fn unfinished_backups_and_places_that_are_taken_are_refused() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 3);
+    log.close().unwrap();
+    let kind = |result: Result<Backup, Error>| result.unwrap_err().kind();
+    let viewer = Viewer::open(place.path("log")).unwrap();
+    let make = |name: &str| Backup::make(&viewer, place.path(name), &mut |_, _| {});
+
+    assert_eq!(kind(Backup::open(place.path("none"))), ErrorKind::NotFound);
+    assert_eq!(kind(Backup::open(place.path("log"))), ErrorKind::NotFound, "a log is no backup");
+    assert_eq!(kind(make("log")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(Backup::seal(place.path("log"))), ErrorKind::InvalidArgument);
+
+    Backup::begin(place.path("unfinished")).unwrap();
+    let unfinished = Backup::open(place.path("unfinished")).unwrap_err();
+    assert_eq!(unfinished.kind(), ErrorKind::NotFound);
+    assert!(unfinished.to_string().contains("not finished"), "{unfinished}");
+    let again = make("unfinished").unwrap_err();
+    assert!(
+        again.kind() == ErrorKind::InvalidArgument && again.to_string().contains("interrupted"),
+        "{again}"
+    );
+    assert_eq!(kind(Backup::seal(place.path("unfinished"))), ErrorKind::NotFound, "nothing was copied");
+
+    make("backup").unwrap();
+    let taken = make("backup").unwrap_err();
+    assert!(taken.to_string().contains("holds a backup already"), "{taken}");
+    // Nobody appends to it.
+    assert_eq!(Log::open(place.path("backup"), small()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+
+    for (name, is_file) in [("full", false), ("file", true)] {
+        if is_file {
+            fs::write(place.path(name), b"x").unwrap();
+        } else {
+            fs::create_dir(place.path(name)).unwrap();
+            fs::write(place.path(name).join("x"), b"x").unwrap();
+        }
+        let refused = place.restore(name, &RestoreOptions::default()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(place.path(name).exists());
+    }
+    // What a crash left beside it goes; an empty directory is taken.
+    fs::create_dir(place.path("empty")).unwrap();
+    fs::create_dir(place.path("empty.restoring")).unwrap();
+    fs::write(place.path("empty.restoring").join(format!("{:020}.seg", 1)), b"half").unwrap();
+    let (_, log) = place.restored("empty", &RestoreOptions::default());
+    assert_eq!(log.info().last, Index(15));
+    assert!(!place.path("empty.restoring").exists());
+}
+
+/// Wherever the power is cut, or a call fails, while a log is restored: the whole log is there, or none.
+#[test]
+fn power_cut_at_every_call_of_a_restore_leaves_the_whole_log_or_none() {
+    let place = Place::new();
+    let log = place.log();
+    live(&log, 120);
+    let all = records(&log);
+    log.close().unwrap();
+    let backup = place.back_up();
+    let restore = |disk: &SimDisk| backup.restore_on(Arc::new(disk.clone()), &RestoreOptions::default());
+    let open = |disk: &SimDisk| {
+        let options = Options { read_mode: chiplog::ReadMode::Read, create: false, ..small() };
+        Log::open_on(Arc::new(disk.clone()), options)
+    };
+    let judge = |disk: &SimDisk, complete: bool| match open(disk) {
+        Ok(log) if records(&log) == all => {
+            let next = log.append(b"next").map_err(|e| Wrong(format!("it takes no append: {e}")))?;
+            let follows = next == all.last().unwrap().0.next();
+            if follows { Ok(true) } else { Err(Wrong(format!("the next record is {next}"))) }
+        }
+        Ok(log) => Err(Wrong(format!("a part of it opens: {:?}", log.info()))),
+        Err(error) if complete => Err(Wrong(format!("it was restored, and does not open: {error}"))),
+        Err(_) => Ok(false),
+    };
+
+    let disk = SimDisk::default();
+    restore(&disk).unwrap();
+    disk.mark(1);
+    let history = disk.history();
+    let (whole, none) = (std::sync::atomic::AtomicUsize::new(0), std::sync::atomic::AtomicUsize::new(0));
+    let points = history.ops.len();
+    let explored = at_every_point("restore", &history, |point, state| {
+        for image in state.crashes(8, 8, point as u64) {
+            let there = judge(&SimDisk::new(image), point == points)?;
+            let tally = if there { &whole } else { &none };
+            tally.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(true)
+    });
+    if let Err(wrong) = explored {
+        panic!("{wrong}");
+    }
+    let (whole, none) = (whole.into_inner(), none.into_inner());
+    println!("restore: {points} points, {none} images without a log, {whole} with all of it");
+    assert!(whole > 0 && none > points, "both outcomes are met");
+
+    // Every write, sync, creation and renaming fails once.
+    let mut failures = 0;
+    for call in [Call::Create, Call::Write, Call::Sync, Call::SyncDir, Call::Rename] {
+        for nth in 1.. {
+            let disk = SimDisk::default();
+            disk.plan(Fault { call: Some(call), nth, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
+            let restored = restore(&disk);
+            disk.heal();
+            if restored.is_ok() {
+                break; // there was no such call, or none that mattered
+            }
+            failures += 1;
+            if let Err(Wrong(what)) = judge(&disk.crash(|_| 0), false) {
+                panic!("{call:?} number {nth} failed: {what}");
+            }
+        }
+    }
+    println!("restore: {failures} failed calls");
+    assert!(failures > 10, "{failures}");
+}
+
+/// The members of a cluster are not in what is made of its backup: it is node 1's alone, and others can join it.
+#[test]
+fn a_cluster_s_log_becomes_one_of_its_own_that_others_join() {
+    let place = Place::new();
+    let network = MemoryNetwork::new();
+    let options = |node, bootstrap, network: &MemoryNetwork| {
+        let mut cluster = Cluster::new(NodeId(node), bootstrap, network.transport());
+        cluster.heartbeat = Duration::from_millis(20);
+        cluster.election_timeout = Duration::from_millis(300);
+        Options { cluster: Some(cluster), ..small() }
+    };
+    let join = |leader: &Log, node, dir: &str, network: &MemoryNetwork| {
+        let bootstrap = Bootstrap::Join(leader.info().log_id);
+        let log = Log::open(place.path(dir), options(node, bootstrap, network)).unwrap();
+        let (node, directory) = (NodeId(node), log.info().directory);
+        let add = Change::AddLearner { node, directory, address: String::new() };
+        leader.change_members(&[add], PATIENCE).unwrap();
+        leader.change_members(&[Change::Promote(node)], PATIENCE).unwrap();
+        log
+    };
+    let leads = |log: &Log| {
+        let end = Instant::now() + PATIENCE;
+        while log.status().role != Role::Leader {
+            assert!(Instant::now() < end, "no leader");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let old = Log::open(place.path("log"), options(3, Bootstrap::Init, &network)).unwrap();
+    leads(&old);
+    let second = join(&old, 4, "log4", &network);
+    live(&old, 20);
+    let all = records(&old);
+    let members = old.status().members;
+    assert_eq!(members.len(), 2);
+    old.close().unwrap();
+    second.close().unwrap();
+    let backup = place.back_up();
+    assert_eq!(backup.info().last, all.last().unwrap().0);
+
+    let (restored, alone) = place.restored("new", &RestoreOptions::default());
+    assert_eq!(records(&alone), all);
+    let nodes = |log: &Log| log.status().members.iter().map(|member| member.node).collect::<Vec<_>>();
+    assert_eq!(nodes(&alone), [NodeId(1)]);
+    alone.append(b"on its own").unwrap();
+    alone.close().unwrap();
+
+    let network = MemoryNetwork::new();
+    let first = Log::open(place.path("new"), options(1, Bootstrap::Existing, &network)).unwrap();
+    leads(&first);
+    assert_eq!(first.info().log_id, restored.log_id);
+    let joined = join(&first, 2, "new2", &network);
+    let last = first.append(b"as a cluster").unwrap();
+    joined.wait_for(last, PATIENCE).unwrap();
+    assert_eq!(records(&joined), records(&first));
+    assert_eq!(records(&first)[..all.len()], all);
+    assert_eq!(nodes(&joined), [NodeId(1), NodeId(2)]);
+}
+
+/// A session remembers as much as it did, whatever the limits of the one who makes the backup, and whether they stand in the
+/// log or not.
+#[test]
+fn sessions_remember_all_that_they_did() {
+    for in_the_log in [false, true] {
+        let place = Place::new();
+        let own = match in_the_log {
+            false => Options { sessions_max: 2, session_window: 200, ..small() },
+            true => small(),
+        };
+        let log = Log::open(place.path("log"), own.clone()).unwrap();
+        if in_the_log {
+            let changes = [(LogOption::SessionsMax, Some(2)), (LogOption::SessionWindow, Some(200))];
+            log.set_log_options(&changes, PATIENCE).unwrap();
+        }
+        let options = log.log_options();
+        let id = log.open_session().unwrap().id();
+        // The client has no answer for any of those before: all of them are remembered.
+        let append = |log: &Log, n: u64| {
+            let mut batch = BatchBuilder::new();
+            batch.session(id, Sequence(n + 1), 199).push(&n.to_le_bytes()).unwrap();
+            log.append_batch(&batch.build().unwrap()).map(|appended| appended.first)
+        };
+        let places: Vec<Index> = (0..200).map(|n| append(&log, n).unwrap()).collect();
+        for _ in 0..20 {
+            log.append(&[0; 6000]).unwrap();
+        }
+        log.discard(log.info().last).unwrap();
+        log.close().unwrap();
+        place.back_up();
+        place.restore("again", &RestoreOptions::default()).unwrap();
+        let log = Log::open(place.path("again"), own).unwrap();
+        assert_eq!(log.log_options(), options);
+        for (n, index) in places.iter().enumerate() {
+            assert_eq!(append(&log, n as u64).unwrap(), *index);
+        }
+    }
+}
