@@ -226,6 +226,7 @@ impl Node {
             shown: None,
             tending,
         };
+        node.tending.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
             while let Some(why) = node.replica.is_held() {
@@ -334,8 +335,12 @@ impl Node {
             self.cluster.transport.send(envelope);
         }
         if let Some(failure) = self.replica.take_failure() {
-            tracing::error!(%failure, "this replica could not read its own log");
-            self.writing.store.segments.suspect(&failure);
+            let failure = self.writing.store.segments.met(failure, None);
+            match failure.kind() {
+                // The repair tells what it finds, once.
+                ErrorKind::Corrupt => tracing::debug!(%failure, "this replica could not read its own log"),
+                _ => tracing::error!(%failure, "this replica could not read its own log"),
+            }
         }
     }
 

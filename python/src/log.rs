@@ -273,6 +273,19 @@ impl Log {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
+    /// Says that the bytes of the record at `index` were found damaged in this directory. Returns None.
+    ///
+    /// A replica of a cluster looks at the record's segment at once, and repairs what it finds with what other replicas have;
+    /// where there is none, it is counted and logged. Reads report what they meet by themselves. A report of what is sound
+    /// only costs a look. Blocks for the disk, without the GIL, not for the repair.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `UnavailableError`: the log is being repaired as a
+    /// whole; `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`.
+    fn report_damage(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
+        let log = self.log()?;
+        py.detach(|| log.report_damage(Index(index))).map_err(raise)
+    }
+
     /// Discards all records below `first`, an index from 1, durably. Returns None.
     ///
     /// At or below the first record nothing happens. A `first` beyond the end moves the log's numbers on for good: it is

@@ -5,6 +5,7 @@
 mod certificates;
 mod cluster;
 mod configuration;
+mod damage;
 mod doors;
 mod follow;
 mod full;
