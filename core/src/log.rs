@@ -783,6 +783,21 @@ impl Log {
         self.inner.published.poison.get().cloned()
     }
 
+    /// Why this replica does not take what the log holds, or may hold, while another one leads: there is no room on its disk or in
+    /// its files (`Full`, `Io`), `segment_bytes` is too small for an entry that the leader sends (`TooLarge`), or its options do not
+    /// go with those that are set for the log (`InvalidArgument`). It takes no part in what it has no room for, and its readers
+    /// get nothing new. None: nothing is the matter, or another kind of log.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// assert!(log.shortage_cause().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shortage_cause(&self) -> Option<Error> {
+        self.inner.published.shortage()
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.inner.path

@@ -744,6 +744,36 @@ pub unsafe extern "C" fn chiplog_log_poison_cause(
     }
 }
 
+/// Why this replica does not take what the log holds, or may hold, while another one leads: no room on its disk (FULL, IO), segments
+/// that are too small for what the leader sends (TOO_LARGE), options that do not go with the log's (INVALID_ARGUMENT): `*cause`,
+/// else NULL.
+/// Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_log_shortage_cause(
+    log: *const chiplog_log_t,
+    cause: *mut *mut chiplog_error_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    if !cause.is_null() && cause == error {
+        // SAFETY: the caller's word. One place cannot hold both.
+        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let place = out(cause, "cause")?;
+            if let Some(cause) = get(log)?.log.shortage_cause() {
+                place.write(hand_out(&cause));
+            }
+            Ok(())
+        })
+    }
+}
+
 /// The log's directory, as it was given. NULL: `log` is no open log.
 /// Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
 #[unsafe(no_mangle)]

@@ -414,6 +414,14 @@ impl Log {
         values::backlog(py, &self.log()?.backlog())
     }
 
+    /// Returns why this replica does not take what the log holds or may hold, an `Error`; None: nothing is the matter.
+    ///
+    /// `FullError`, `IoError`: no room on its disk; `TooLargeError`: its segments are too small for what the leader sends;
+    /// `InvalidArgumentError`: its options do not go with those of the log. Does not block. Raises `ClosedError`.
+    fn shortage_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.log()?.shortage_cause().map(|error| crate::errors::value(py, &error)).transpose()
+    }
+
     /// Returns why the log takes no more appends, the `Error` of a write or sync that failed; None: it takes them.
     ///
     /// Does not block. Also after `close()`.

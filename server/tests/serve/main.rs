@@ -22,6 +22,7 @@ mod reflection;
 mod session_file;
 mod shell;
 mod shortened;
+mod small;
 mod stopped;
 mod stranger;
 mod three;
