@@ -439,6 +439,14 @@ impl RemoteReader {
         if !begun {
             return Ok(());
         }
+        if response.short {
+            let mut others = self.avoid.clone();
+            others.insert(open.server.clone());
+            if self.client.servers().has_other(&self.options.from, &others, may_read_copies(self.place)) {
+                let what = format!("{} has no room for what is new", open.server);
+                return Err(Error::new(ErrorKind::Full, what));
+            }
+        }
         // A keep-alive. A replica that is cut off from the others has nothing new, for ever.
         let next = match self.place {
             Place::Next(next) => next,
@@ -530,7 +538,7 @@ impl RemoteReader {
 
     /// Whether a copy will do, which may keep less than the log.
     fn may_read_copies(&self) -> bool {
-        matches!(self.place, Place::Next(_) | Place::Start(Start::Index(_)))
+        may_read_copies(self.place)
     }
 
     /// When it is given up, if nothing works until then.
@@ -580,15 +588,20 @@ impl RemoteReader {
         }
         let first_failure = self.failing.is_none();
         self.failing.get_or_insert(since);
-        let wait = self.backoff.next();
+        let wait = if has_other { Duration::ZERO } else { self.backoff.next() };
         if ErrorClass::of(error.kind()) == ErrorClass::Fatal || now + wait >= self.deadline() {
             (self.failing, self.avoid) = (None, Avoid::default());
             return Some(error);
         }
-        // The first one is left at once: another replica is there.
+        // It is left at once as long as there is one that did not fail; then each gets its turn, with waits between.
         self.not_before = if first_failure { now } else { now + wait };
         None
     }
+}
+
+/// Whether a copy will do for reading from there.
+fn may_read_copies(place: Place) -> bool {
+    matches!(place, Place::Next(_) | Place::Start(Start::Index(_)))
 }
 
 enum Step {
