@@ -208,6 +208,8 @@ struct Inner {
     source: Option<Source>,
     /// Of corruption: the file, and where in it.
     place: Option<(PathBuf, u64)>,
+    /// Of corruption: nobody can repair it.
+    lasting: bool,
 }
 
 #[derive(Debug)]
@@ -229,31 +231,63 @@ impl Error {
     /// assert!(error.is_retryable());
     /// ```
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: None, place: None }))
+        Self::made(kind, message.into(), None, None)
     }
 
     /// An I/O error, with what was being done to which path.
     pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {doing} {}: {source}", path.display());
-        Self(Arc::new(Inner {
-            kind: ErrorKind::Io,
-            message,
-            source: Some(Source::System(source)),
-            place: None,
-        }))
+        Self::made(ErrorKind::Io, message, Some(Source::System(source)), None)
     }
 
     /// An error that follows from an earlier one, which is its source, and whose error number it keeps.
     pub fn caused(kind: ErrorKind, message: impl Into<String>, cause: &Self) -> Self {
         let source = Some(Source::Earlier(cause.clone()));
-        Self(Arc::new(Inner { kind, message: message.into(), source, place: None }))
+        Self::made(kind, message.into(), source, None)
     }
 
     /// Corruption, with the file and the offset of the first wrong byte range.
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
         let message = format!("{} is corrupt at offset {offset}: {what}", path.display());
         let place = Some((path.to_path_buf(), offset));
-        Self(Arc::new(Inner { kind: ErrorKind::Corrupt, message, source: None, place }))
+        Self::made(ErrorKind::Corrupt, message, None, place)
+    }
+
+    fn made(kind: ErrorKind, message: String, source: Option<Source>, place: Option<(PathBuf, u64)>) -> Self {
+        Self(Arc::new(Inner { kind, message, source, place, lasting: false }))
+    }
+
+    /// The same in other words: of the same kind, at the same place.
+    pub(crate) fn retold(&self, message: String) -> Self {
+        let place = self.0.place.clone();
+        Self(Arc::new(Inner {
+            kind: self.0.kind,
+            message,
+            source: Some(Source::Earlier(self.clone())),
+            place,
+            lasting: self.0.lasting,
+        }))
+    }
+
+    /// Marks corruption as what nobody can repair: see [`Self::is_lasting`]. For code that passes errors on.
+    ///
+    /// ```
+    /// use chiplog::{Error, ErrorKind};
+    /// assert!(Error::new(ErrorKind::Corrupt, "record 7: all replicas have it damaged").into_lasting().is_lasting());
+    /// ```
+    #[must_use]
+    pub fn into_lasting(self) -> Self {
+        let Inner { kind, message, place, .. } = &*self.0;
+        let (kind, message, place) = (*kind, message.clone(), place.clone());
+        let source = Some(Source::Earlier(self));
+        Self(Arc::new(Inner { kind, message, source, place, lasting: true }))
+    }
+
+    /// Of corruption: whether nobody can repair it, as far as this replica knows: the log has no other replica, or all other
+    /// voters have the same entries damaged. Reading again does not help. False where it is being repaired, and of every other
+    /// error.
+    pub fn is_lasting(&self) -> bool {
+        self.0.lasting
     }
 
     /// Of corruption that was found in a file here: the file, and where in it. None of corruption that a server told of.

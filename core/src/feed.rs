@@ -459,10 +459,9 @@ impl Feed {
         Err(Error::new(ErrorKind::Corrupt, format!("entry {raft}: {why}")))
     }
 
-    /// The scrub looks there first: with other replicas to ask, it is repaired.
+    /// The repair looks there at once: with other replicas to ask, it is repaired.
     fn suspect(&self, error: Error) -> Error {
-        self.shelf.segments.suspect(&error);
-        error
+        self.shelf.segments.met(error, None)
     }
 }
 

@@ -19,7 +19,8 @@
 //! An answer: a count (4 bytes), 0 (4 bytes), and so many block headers as they stand in the files, checksummed under
 //! the salt 0, with `durable upto` 0. The bodies go beside, one after the other.
 //!
-//! Of a question whose first entry was discarded the answer is another one: up to which entry (8 bytes).
+//! Of a question whose first entry was discarded the answer is another one: up to which entry (8 bytes). Of one whose first
+//! entry is damaged as well: that entry (8 bytes).
 //!
 //! Invariant: what comes from a peer is checked here, checksums of bodies included. Nothing in it can panic.
 //!
@@ -102,6 +103,17 @@ pub(crate) fn encode_blocks<'a>(
 /// The answer that all entries up to `base` were discarded.
 pub(crate) fn encode_gone(base: RaftIndex) -> Bytes {
     head(HeadKind::Gone, &base.0.to_le_bytes())
+}
+
+/// The answer that `entry` is damaged here as well.
+pub(crate) fn encode_damaged(entry: RaftIndex) -> Bytes {
+    head(HeadKind::Damaged, &entry.0.to_le_bytes())
+}
+
+/// The entry that another replica has damaged as well.
+pub(crate) fn parse_damaged(body: &[u8]) -> Result<RaftIndex, Malformed> {
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is damaged has another length")?;
+    Ok(RaftIndex(u64::from_le_bytes(*body)))
 }
 
 /// Up to which entry another replica has discarded its log.
@@ -222,6 +234,9 @@ mod tests {
         let (kind, body) = parse_head(&encode_gone(RaftIndex(7))).unwrap();
         assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(RaftIndex(7))));
         assert!(parse_gone(&body[1..]).is_err());
+        let (kind, body) = parse_head(&encode_damaged(RaftIndex(8))).unwrap();
+        assert_eq!((kind, parse_damaged(&body)), (HeadKind::Damaged, Ok(RaftIndex(8))));
+        assert!(parse_damaged(&body[1..]).is_err());
     }
 
     #[test]

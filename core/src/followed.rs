@@ -28,6 +28,7 @@ use crate::node::{Published, poisoned};
 use crate::open::{Opened, create_followed, open_followed, reset_followed};
 use crate::positions::{Positions, closed};
 use crate::reader::Shelf;
+use crate::store::damage::Helpers;
 use crate::store::prepared::Preparer;
 use crate::threads::{spawn, spawn_writer};
 use crate::types::LogId;
@@ -242,6 +243,7 @@ impl Followed {
             let shared = shared.clone();
             move || shared.end()
         });
+        segments.damage().set_helpers(Helpers::Source);
         let shelf = Shelf { segments, positions, prefetch: options.prefetch_bytes as usize, outside: false };
         let threads = vec![writer, helper];
         let parts = Parts { path, identity, options, queue, shelf, published, fork, threads, stop };

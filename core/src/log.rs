@@ -37,6 +37,7 @@ use crate::rescue::Shared;
 use crate::sequence::Me;
 use crate::stats::{Backlog, Stats};
 use crate::store::identity::Identity;
+use crate::store::segment::file_name;
 use crate::threads::{is_writer_of, spawn, spawn_writer};
 use crate::transport::Inbox;
 use crate::types::{DirectoryId, Index, LogId, NodeId, SessionId, Timestamp};
@@ -700,9 +701,70 @@ impl Log {
         Ok(Answer(ticket))
     }
 
+    /// Somebody has found the bytes of a record to be damaged in this directory: a check of the files, or a program that
+    /// was given them. A replica of a cluster looks at the record's segment at once, and repairs what it finds with what
+    /// other replicas have; [`stats`](Self::stats) and the program's log tell of it. Where the log has no other replica, it is
+    /// counted and logged. Reads of this handle, and copies that follow it, report what they meet by themselves. A report
+    /// of what is sound only costs a look. Blocks for the disk, never for the repair.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let index = log.append(b"x")?;
+    /// log.report_damage(index)?;
+    /// assert_eq!(log.stats().damaged, 0); // it is sound
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Discarded`, `OutOfRange`: there is no such record. `Unavailable` while the log is being repaired as a whole; `Forked`.
+    pub fn report_damage(&self, index: Index) -> Result<()> {
+        self.check_fork()?;
+        self.inner.published.check_held()?;
+        let Inner { shelf, .. } = &*self.inner;
+        shelf.check(index)?;
+        // What memory holds need not be what the disk does: the segment is looked at whatever the read says. Where nobody
+        // repairs, the read counts what it meets.
+        match shelf.read(index) {
+            Err(error) if matches!(error.kind(), ErrorKind::Discarded | ErrorKind::OutOfRange) => {
+                return Err(error);
+            }
+            _ => {}
+        }
+        if let Some(segment) = shelf.segments.holding(index) {
+            shelf.segments.damage().suspect(segment.number);
+            self.look_at_damage();
+        }
+        Ok(())
+    }
+
+    /// As [`report_damage`](Self::report_damage), by file: what [`Inspector::walk`](crate::inspect::Inspector::walk) tells of a
+    /// [`Fault`](crate::inspect::Fault). `file` is the name of one of the log's segments, `offset` where in it the damage begins, and
+    /// `what` what is wrong, for the program's log. A file that is no segment of the log any more is let pass. Never blocks.
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn report_damage_at(&self, file: &str, offset: u64, what: &str) -> Result<()> {
+        self.check_fork()?;
+        let Inner { shelf, path, .. } = &*self.inner;
+        if shelf.segments.snapshot().iter().any(|segment| file_name(segment.number) == file) {
+            shelf.segments.met(Error::corrupt(&path.join(file), offset, what), None);
+            self.look_at_damage();
+        }
+        Ok(())
+    }
+
+    /// The repair does not wait for the next heartbeat.
+    fn look_at_damage(&self) {
+        if self.inner.shelf.segments.damage().is_repaired() {
+            self.inner.queue.push_mail(Mail::Errand);
+        }
+    }
+
     /// What the log did since it was opened.
     pub fn stats(&self) -> Stats {
-        self.inner.published.counters.snapshot()
+        let stats = self.inner.published.counters.snapshot();
+        Stats { damaged: stats.damaged + self.inner.shelf.segments.damage().counted(), ..stats }
     }
 
     /// What waits in it now. Takes the queue's lock for a moment.
@@ -719,6 +781,21 @@ impl Log {
     /// Why the log takes no more appends, if a write or a sync has failed.
     pub fn poison_cause(&self) -> Option<Error> {
         self.inner.published.poison.get().cloned()
+    }
+
+    /// Why this replica does not take what the log holds, or may hold, while another one leads: there is no room on its disk or in
+    /// its files (`Full`, `Io`), `segment_bytes` is too small for an entry that the leader sends (`TooLarge`), or its options do not
+    /// go with those that are set for the log (`InvalidArgument`). It takes no part in what it has no room for, and its readers
+    /// get nothing new. None: nothing is the matter, or another kind of log.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// assert!(log.shortage_cause().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shortage_cause(&self) -> Option<Error> {
+        self.inner.published.shortage()
     }
 
     /// The directory.

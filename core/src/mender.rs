@@ -9,6 +9,7 @@ use crate::fetch::Fetch;
 use crate::moment::Moment;
 use crate::store::wound::{Spare, Wound};
 use crate::types::{NodeId, RaftIndex};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A wound, and what has come for it.
@@ -22,12 +23,22 @@ pub(crate) struct Mender {
     until: Option<Moment>,
     patience: Duration,
     bytes_max: u32,
+    /// Peers that have the entry that is missing next damaged as well.
+    damaged: BTreeSet<NodeId>,
 }
 
 impl Mender {
     /// Nothing is there yet. A peer has `patience` to answer.
     pub(crate) fn new(wound: Wound, patience: Duration, bytes_max: u32) -> Self {
-        Self { wound, spares: Vec::new(), turn: 0, until: None, patience, bytes_max }
+        Self {
+            wound,
+            spares: Vec::new(),
+            turn: 0,
+            until: None,
+            patience,
+            bytes_max,
+            damaged: BTreeSet::new(),
+        }
     }
 
     /// The next entry that is missing; None when all are there. Before them the one before the hole is asked for, if others
@@ -60,9 +71,22 @@ impl Mender {
             self.turn = self.turn.wrapping_add(1); // no answer
         }
         self.until = Some(now.plus(self.patience));
-        let peer = *peers.get(self.turn % peers.len().max(1))?;
+        let whole: Vec<_> = peers.iter().filter(|peer| !self.damaged.contains(peer)).collect();
+        let peer = **whole.get(self.turn % whole.len().max(1))?;
         let (last, anchor, bytes_max) = (self.wound.upto, self.wound.anchor, self.bytes_max);
         Some((peer, Fetch { first, last, anchor, bytes_max }))
+    }
+
+    /// A peer says that it has an entry damaged as well. The next one is asked at once.
+    pub(crate) fn has_it_damaged(&mut self, peer: NodeId, entry: RaftIndex) {
+        if self.missing() == Some(entry) && self.damaged.insert(peer) {
+            self.until = None;
+        }
+    }
+
+    /// Whether all of `peers` have said that they have the next entry damaged; of nobody: false.
+    pub(crate) fn is_lost_to(&self, peers: &[NodeId]) -> bool {
+        !peers.is_empty() && peers.iter().all(|peer| self.damaged.contains(peer))
     }
 
     /// Takes what came, as far as it is missing. The peer that sent it may be asked on at once.
@@ -76,6 +100,7 @@ impl Mender {
                 None => self.spares.push((header, body)),
             }
             self.until = None;
+            self.damaged.clear();
         }
     }
 }

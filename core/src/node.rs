@@ -66,6 +66,8 @@ pub(crate) struct Published {
     record_bytes_max: AtomicU32,
     /// Why nothing can be read now: the log is being repaired.
     held: Mutex<Option<Error>>,
+    /// Why this replica does not take what the log may hold.
+    shortage: Mutex<Option<Error>>,
 }
 
 impl Published {
@@ -94,6 +96,15 @@ impl Published {
         let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
         self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
         *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+
+    /// Why this replica does not take what the log may hold.
+    pub(crate) fn shortage(&self) -> Option<Error> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show_shortage(&self, why: Option<&Error>) {
+        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
     }
 
     /// From now on nothing can be read, for this reason; or all can.
@@ -145,6 +156,10 @@ pub(crate) struct Node {
     limping: Limping,
     shown: Option<Shown>,
     tending: Tending,
+    /// The options that are set for the log do not go with those that it was opened with.
+    misfit: Option<Error>,
+    /// What was published of why there is no room for what the log may hold.
+    shortage: Option<ErrorKind>,
 }
 
 /// What the status was made of. It is made anew at once when who leads or who is a member has changed.
@@ -225,7 +240,10 @@ impl Node {
             limping,
             shown: None,
             tending,
+            misfit: None,
+            shortage: None,
         };
+        node.tending.learn(&node.replica);
         if node.replica.membership().is_alone(node.cluster.node) {
             node.replica.campaign(now, &mut node.writing)?;
             while let Some(why) = node.replica.is_held() {
@@ -334,8 +352,12 @@ impl Node {
             self.cluster.transport.send(envelope);
         }
         if let Some(failure) = self.replica.take_failure() {
-            tracing::error!(%failure, "this replica could not read its own log");
-            self.writing.store.segments.suspect(&failure);
+            let failure = self.writing.store.segments.met(failure, None);
+            match failure.kind() {
+                // The repair tells what it finds, once.
+                ErrorKind::Corrupt => tracing::debug!(%failure, "this replica could not read its own log"),
+                _ => tracing::error!(%failure, "this replica could not read its own log"),
+            }
         }
     }
 
@@ -580,12 +602,18 @@ impl Node {
                 "this server's configuration differs from the log's options, which are obeyed: {differences}"
             );
         }
-        if let Err(why) = set.check(&self.options) {
+        self.misfit = set.check(&self.options).err();
+        if let Some(why) = &self.misfit {
             tracing::warn!(%node, "this server's other options do not go with the log's, and stop it as a leader where they meet: {why}");
         }
     }
 
     fn publish_state(&mut self, now: Moment) {
+        let shortage = self.replica.shortage().or(self.misfit.as_ref());
+        if shortage.map(Error::kind) != self.shortage {
+            self.shortage = shortage.map(Error::kind);
+            self.published.show_shortage(shortage);
+        }
         let published = &self.published;
         let sequencer = &self.replica.sequencer;
         published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);

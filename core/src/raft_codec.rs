@@ -70,10 +70,12 @@ pub(crate) enum HeadKind {
     Version = 12,
     /// The version of the format that the sender reads.
     ReadsVersion = 13,
+    /// The first of the entries that were asked for is damaged here as well. Older versions drop it.
+    Damaged = 14,
 }
 
 impl HeadKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Raft,
         Self::Removed,
         Self::Hello,
@@ -87,6 +89,7 @@ impl HeadKind {
         Self::Committed,
         Self::Version,
         Self::ReadsVersion,
+        Self::Damaged,
     ];
 }
 

@@ -57,7 +57,7 @@ const OUTSIDE_LAG: Duration = Duration::from_millis(50);
 impl Shelf {
     /// A reader that begins at `start`.
     pub(crate) fn reader(&self, start: Start) -> Result<Reader> {
-        let next = self.resolve(start)?;
+        let next = self.resolve(start).map_err(|error| self.segments.met(error, None))?;
         let owner = self.positions.hook_owner();
         Ok(Reader {
             shelf: self.clone(),
@@ -390,10 +390,8 @@ impl Reader {
             if self.next < first && error.kind() != ErrorKind::Discarded {
                 return Err(discarded(self.next, first));
             }
-            // The scrub looks there first: with other replicas to ask, it is repaired.
-            self.shelf.segments.suspect(error);
         }
-        read
+        read.map_err(|error| self.shelf.segments.met(error, Some(self.next)))
     }
 
     /// The stored batch that holds `next`, which is committed; moves behind it. Not verified yet.

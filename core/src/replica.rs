@@ -59,7 +59,7 @@ pub(crate) use fixtures::snapshot_of;
 use handover::Handover;
 pub(crate) use introduction::Extent;
 use introduction::Introduction;
-use options::OptionChanges;
+use options::{Newcomers, OptionChanges};
 use ordering::Waiting;
 pub(crate) use ordering::{body_bytes_of, purpose_of};
 use peers::Peers;
@@ -98,6 +98,7 @@ pub(crate) struct Replica {
     outgoing: Vec<Envelope>,
     asks: Asks,
     option_changes: OptionChanges,
+    newcomers: Newcomers,
     peers: Peers,
     /// Of a replica that has started on a directory that was there: the answers of the others.
     introduction: Option<Introduction>,
@@ -190,6 +191,7 @@ impl Replica {
             outgoing: Vec::new(),
             asks: Asks::new(cluster.election_timeout, first_attempt),
             option_changes: OptionChanges::default(),
+            newcomers: Newcomers::default(),
             peers: Peers::default(),
             introduction: None,
             admission: Admission::default(),
@@ -355,6 +357,7 @@ impl Replica {
         }
         self.report_snapshots(now);
         self.ask_again(now);
+        self.ask_newcomers(now);
         self.change_when_caught_up(now, writing);
         self.set_options_once_known(now, writing)?;
         if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {

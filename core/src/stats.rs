@@ -36,7 +36,7 @@ pub struct Stats {
     pub rolls: u64,
     /// Bytes of blocks that the scrub has read and checked.
     pub scrubbed_bytes: u64,
-    /// Places found where blocks are damaged; one that cannot be repaired counts each time it is found.
+    /// Places found where blocks are damaged, by the scrub, a reader, or a report: each once, until it is repaired.
     pub damaged: u64,
     /// Such places that were repaired with what other replicas have.
     pub repaired: u64,

@@ -1,6 +1,6 @@
 //! Tending: keeps full segments sound. A scrub goes through them at a set pace and checks every byte; where it finds
-//! damage, what is missing is fetched from other replicas and put back in place. Damage that a reader or the archive
-//! has met is looked at first, and at once.
+//! damage, what is missing is fetched from other replicas and put back in place. Damage that a reader, `verify` or the
+//! archive has met is looked at at once, whatever the scrub's pace, and where it is; the scrub comes back to what it left.
 //!
 //! ```text
 //!   due, or suspected ──> look (errand) ──> sound: on to the next piece
@@ -8,6 +8,9 @@
 //!                           │   └─> wound ──> ask others, one by one ──> fill ──> mend (errand) ──┐
 //!                           └─────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! What nobody can repair now is tried again after a while, which grows from [`AGAIN_MIN`] to [`AGAIN_MAX`]. If every other
+//! voter has said that it has the same entries damaged, readers are told that nobody can repair them.
 //!
 //! The replica goes on meanwhile: what it acknowledged it knows, only bytes of committed entries are missing. It
 //! cannot ship them, for the archive checks what it reads.
@@ -37,11 +40,12 @@ use crate::sequence::{Me, Replayed, Sequencer};
 use crate::stats::Counters;
 use crate::store::Store;
 use crate::store::archive::Archive;
+use crate::store::damage::Helpers;
 use crate::store::prepared::Preparer;
 use crate::store::segment::{Segment, Segments};
 use crate::store::wound::{Look, Place, Probe, Spare, Wound};
 use crate::types::NodeId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,8 +55,11 @@ use std::time::Duration;
 const PIECE_BYTES: usize = 256 << 10;
 /// Between the end of one pass over all segments and the beginning of the next.
 const REST: Duration = Duration::from_secs(60);
-/// Each peer is asked so often for an entry before it is put off to the next pass.
+/// Each peer is asked so often for an entry before it is put off.
 const ROUNDS_MAX: u32 = 20;
+/// Between two attempts to repair a segment: after the first, and at most.
+const AGAIN_MIN: Duration = Duration::from_secs(5);
+const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// The state of the log's health.
 #[derive(Debug)]
@@ -68,11 +75,18 @@ pub(crate) struct Tending {
     done: Arc<Mutex<Option<Done>>>,
     /// Segments to be looked at first.
     suspects: BTreeSet<u64>,
-    /// Segments in which something could not be repaired; until the next pass.
-    given_up: BTreeSet<u64>,
+    /// Segments in which something could not be repaired, and when that is tried again.
+    given_up: BTreeMap<u64, GivenUp>,
     /// The last segment that this pass has looked at.
     passed: u64,
     due: Moment,
+}
+
+/// When a segment is looked at again, and how long was waited for that.
+#[derive(Clone, Copy, Debug)]
+struct GivenUp {
+    at: Moment,
+    waited: Duration,
 }
 
 #[derive(Debug)]
@@ -137,7 +151,7 @@ impl Tending {
             doing: Doing::Nothing,
             done: Arc::default(),
             suspects: BTreeSet::new(),
-            given_up: BTreeSet::new(),
+            given_up: BTreeMap::new(),
             passed: 0,
             due: now,
         }
@@ -155,9 +169,25 @@ impl Tending {
             Doing::Away => None,
             Doing::Asking(asking) => Some(asking.mender.deadline(now)),
             Doing::Looking(looking) if looking.urgent => Some(now),
-            Doing::Nothing if self.suspects.iter().any(|n| self.is_full(*n)) => Some(now),
-            Doing::Nothing | Doing::Looking(_) => (self.pace() > 0).then_some(self.due),
+            Doing::Nothing | Doing::Looking(_) if self.has_suspect() => Some(now),
+            Doing::Nothing | Doing::Looking(_) => {
+                let again = self.given_up.values().map(|g| g.at).min();
+                let again = again.filter(|_| self.segments.damage().is_repaired());
+                again.into_iter().chain((self.pace() > 0).then_some(self.due)).min()
+            }
         }
+    }
+
+    /// Whether damage was met in a segment that can be repaired now.
+    fn has_suspect(&self) -> bool {
+        self.suspects.iter().any(|n| self.is_full(*n))
+    }
+
+    /// Takes note of who could repair what is damaged here.
+    pub(crate) fn learn(&self, replica: &Replica) {
+        let alone = self.is_off() || replica.others().is_empty();
+        let helpers = if alone { Helpers::Nobody } else { Helpers::Replicas };
+        self.segments.damage().set_helpers(helpers);
     }
 
     fn pace(&self) -> u64 {
@@ -187,11 +217,19 @@ impl Tending {
 
     /// Does what there is to do.
     pub(crate) fn turn(&mut self, now: Moment, replica: &mut Replica, counters: &Counters) {
+        self.learn(replica);
         if self.is_off() {
             return;
         }
-        let suspects = self.segments.take_suspects();
-        self.suspects.extend(suspects.into_iter().filter(|n| !self.given_up.contains(n)));
+        let suspects = self.segments.damage().take_suspects();
+        self.suspects.extend(suspects.into_iter().filter(|n| !self.given_up.contains_key(n)));
+        let is_repaired = self.segments.damage().is_repaired();
+        for (number, given_up) in &mut self.given_up {
+            if is_repaired && given_up.at <= now {
+                given_up.at = now.plus(given_up.waited); // if nothing comes of it
+                self.suspects.insert(*number);
+            }
+        }
         loop {
             let before = std::mem::replace(&mut self.doing, Doing::Nothing);
             let goes_on = match before {
@@ -210,7 +248,12 @@ impl Tending {
     fn begin(&mut self, now: Moment) -> bool {
         let list = self.segments.snapshot();
         let Some((last, full)) = list.split_last() else { return false };
-        self.suspects.retain(|n| *n == last.number || full.iter().any(|s| s.number == *n));
+        let is_there = |n: u64| n == last.number || full.iter().any(|s| s.number == n);
+        self.suspects.retain(|n| is_there(*n));
+        let gone: Vec<u64> = self.given_up.keys().copied().filter(|n| !is_there(*n)).collect();
+        for number in gone {
+            self.is_well(number);
+        }
         let suspect = full.iter().find(|s| self.suspects.contains(&s.number));
         let scrubbed = || {
             let due = self.pace() > 0 && now >= self.due;
@@ -220,7 +263,6 @@ impl Tending {
         let Some(segment) = suspect.or_else(scrubbed).cloned() else {
             if self.pace() > 0 && now >= self.due {
                 self.passed = 0;
-                self.given_up.clear();
                 self.due = now.plus(REST);
             }
             return false;
@@ -245,15 +287,30 @@ impl Tending {
             Ok(probe) => {
                 self.doing = Doing::Looking(Box::new(Looking { probe, segment, urgent, mended: None }));
             }
-            Err(error) => self.give_up(segment.number, &error),
+            Err(error) => self.give_up(segment.number, &error, now),
         }
         true
     }
 
-    fn give_up(&mut self, number: u64, error: &Error) {
-        tracing::error!(%error, segment = number, "damage that could not be repaired; it will be tried again");
-        self.given_up.insert(number);
+    fn give_up(&mut self, number: u64, error: &Error, now: Moment) {
+        let last = self.given_up.get(&number);
+        let waited = last.map_or(AGAIN_MIN, |last| last.waited.saturating_mul(2).min(AGAIN_MAX));
+        match last {
+            None => {
+                tracing::error!(%error, segment = number, "damage that could not be repaired; it will be tried again");
+            }
+            Some(_) => {
+                tracing::debug!(%error, segment = number, ?waited, "damage still could not be repaired")
+            }
+        }
+        self.given_up.insert(number, GivenUp { at: now.plus(waited), waited });
         self.suspects.remove(&number);
+    }
+
+    /// A segment is sound, or left the log.
+    fn is_well(&mut self, number: u64) {
+        self.given_up.remove(&number);
+        self.segments.damage().is_well(number);
     }
 
     /// Whether the segment is still the log's.
@@ -264,6 +321,10 @@ impl Tending {
     /// Looks at a piece, when it is time to.
     fn look(&mut self, now: Moment, mut looking: Box<Looking>) -> bool {
         if !self.is_there(&looking.segment) {
+            return true;
+        }
+        if !looking.urgent && self.has_suspect() {
+            self.passed = looking.segment.number.saturating_sub(1); // the scrub comes back to it
             return true;
         }
         if !looking.urgent && now < self.due {
@@ -316,18 +377,22 @@ impl Tending {
                 let number = looking.segment.number;
                 match found {
                     Ok(None) => self.doing = Doing::Looking(looking),
-                    Ok(Some(Hurt::None)) => {}
+                    Ok(Some(Hurt::None)) => {
+                        self.is_well(number);
+                    }
                     // What is not committed can be cut off at any time; and was cut off, perhaps.
                     Ok(Some(Hurt::Wound(wound, _)))
                         if !self.is_there(&looking.segment)
                             || wound.to.is_none_or(|to| to > looking.segment.readable()) => {}
                     Ok(Some(Hurt::Wound(wound, opening))) => {
-                        counters.damaged.fetch_add(1, Ordering::Relaxed);
                         let error = wound.error(&*self.disk);
                         let Range { start, end } = wound.records();
-                        tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
+                        if self.segments.damage().found(number, bytes_of(&wound)) {
+                            counters.damaged.fetch_add(1, Ordering::Relaxed);
+                            tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
+                        }
                         if looking.mended == Some(wound.from) {
-                            self.give_up(number, &error);
+                            self.give_up(number, &error, now);
                             return true;
                         }
                         let patience = self.cluster.heartbeat * 4;
@@ -336,14 +401,22 @@ impl Tending {
                         self.doing = Doing::Asking(Box::new(asking));
                     }
                     Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
-                        counters.damaged.fetch_add(1, Ordering::Relaxed);
-                        self.give_up(number, &error);
+                        let at = error.place().map_or(0, |(_, offset)| offset);
+                        if self.segments.damage().found(number, at..at + 1) {
+                            counters.damaged.fetch_add(1, Ordering::Relaxed);
+                        }
+                        self.give_up(number, &error, now);
                     }
                 }
             }
             Done::Mended { mut looking, wound, result } => match result {
                 Ok(()) => {
                     counters.repaired.fetch_add(1, Ordering::Relaxed);
+                    self.segments.damage().mended(
+                        looking.segment.number,
+                        &bytes_of(&wound),
+                        &wound.records(),
+                    );
                     tracing::warn!(
                         file = %wound.path(&*self.disk).display(), offset = wound.from, records = ?wound.records(),
                         "damage was repaired with what another replica has"
@@ -352,10 +425,9 @@ impl Tending {
                     looking.probe.again();
                     self.doing = Doing::Looking(looking);
                 }
-                Err(error) => self.give_up(looking.segment.number, &error),
+                Err(error) => self.give_up(looking.segment.number, &error, now),
             },
         }
-        let _ = now;
         true
     }
 
@@ -363,6 +435,9 @@ impl Tending {
     fn ask(&mut self, now: Moment, mut asking: Box<Asking>, replica: &mut Replica) -> bool {
         let number = asking.looking.segment.number;
         asking.mender.take(replica.take_brought());
+        for (peer, entry) in replica.take_damaged() {
+            asking.mender.has_it_damaged(peer, entry);
+        }
         if !self.is_there(&asking.looking.segment) {
             return true;
         }
@@ -379,16 +454,27 @@ impl Tending {
                 Err(why) => {
                     let error =
                         Error::corrupt(&mender.wound.path(&*self.disk), mender.wound.from as u64, why);
-                    self.give_up(number, &error);
+                    self.give_up(number, &error, now);
                 }
             }
             return true;
         }
         let others = replica.others();
         let rounds = asking.asked / u32::try_from(others.len().max(1)).unwrap_or(u32::MAX);
-        if others.is_empty() || rounds >= ROUNDS_MAX {
-            let error = asking.mender.wound.error(&*self.disk);
-            self.give_up(number, &error);
+        // A learner that has them whole is asked on; where nobody else votes, learners are all there is.
+        let mender = &asking.mender;
+        let is_lost = mender.is_lost_to(&replica.other_voters()) || mender.is_lost_to(&others);
+        if is_lost {
+            let why = "all other voters have the same entries damaged";
+            self.segments.damage().lose(number, asking.mender.wound.records(), why);
+        }
+        if others.is_empty() || rounds >= ROUNDS_MAX || asking.mender.is_lost_to(&others) {
+            let wound = &asking.mender.wound;
+            let error = wound.error(&*self.disk);
+            if !is_lost {
+                self.segments.damage().hope(number, &wound.records());
+            }
+            self.give_up(number, &error, now);
             return true;
         }
         if let Some((peer, fetch)) = asking.mender.ask(now, &others) {
@@ -398,6 +484,11 @@ impl Tending {
         self.doing = Doing::Asking(asking);
         false
     }
+}
+
+/// The bytes of its segment that a wound takes.
+fn bytes_of(wound: &Wound) -> Range<u64> {
+    wound.from as u64..wound.to.unwrap_or(wound.place.bytes as usize) as u64
 }
 
 impl Looking {

@@ -54,6 +54,7 @@ const ORDER: &[&str] = &[
     "disk::sim::crashes",
     "disk::sim",
     // The store: segments, and what gets them ready, reads and writes them.
+    "store::damage",
     "store::places",
     "store::segment",
     "store::header",

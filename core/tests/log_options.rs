@@ -358,6 +358,32 @@ impl Transport for Earlier {
     }
 }
 
+/// It was promoted, and from then on a majority could hang on a replica that cannot read the log.
+#[test]
+fn newcomer_of_an_earlier_version_is_not_promoted() {
+    let mut cast = Cast::new(&[small(), small()]);
+    set(cast.log(cast.leader()), LogOption::SessionsMax, 3);
+    let old = cast.join(small(), Arc::new(Earlier(cast.network.transport())), false);
+    let promote = [Change::Promote(NodeId(old))];
+    let leader = cast.leader();
+    let refused = cast.log(leader).change_members(&promote, Duration::from_secs(1)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains(&format!("node {old} ")), "{refused}");
+    let votes =
+        |cast: &Cast| cast.log(cast.leader()).status().members.iter().filter(|m| m.is_voter()).count();
+    assert_eq!(votes(&cast), 2);
+    // It is brought to this version.
+    let gone = cast.logs[old as usize - 1].take().unwrap();
+    gone.close().unwrap();
+    let options = cast.options(old, Bootstrap::Existing, cast.network.transport(), small());
+    cast.logs[old as usize - 1] = Some(Log::open(cast.dirs[old as usize - 1].path(), options).unwrap());
+    cast.log(cast.leader()).change_members(&promote, PATIENCE).unwrap();
+    assert_eq!(votes(&cast), 3);
+    // And one of this version at once.
+    cast.join(small(), cast.network.transport(), true);
+    assert_eq!(votes(&cast), 4);
+}
+
 #[test]
 fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
     let mut cast = Cast::new(&[small(), small()]);

@@ -669,6 +669,29 @@ typedef struct {
 } chiplog_backlog_t;
 
 /**
+ * An option of the log that is to be set, or to be set no more.
+ */
+typedef struct {
+  /**
+   * Which: "retention_bytes", "retention_age" (ms), "capacity_bytes", "record_bytes_max", "sessions_max", "session_window"
+   * or "session_idle_max" (ms).
+   */
+  const char *name;
+  /**
+   * Its value, in bytes, milliseconds or a count. UINT64_MAX: no limit, of the first three.
+   */
+  uint64_t value;
+  /**
+   * Whether it is to be set: 1, or 0: the log has it no more, and the leader's own holds.
+   */
+  uint8_t is_set;
+  /**
+   * Not used; 0.
+   */
+  uint8_t reserved[7];
+} chiplog_log_option_t;
+
+/**
  * Called once with what became of an append or a command: `status` is CHIPLOG_OK and `appended` is where it stands, or
  * `appended` is NULL and `error` says why not. Both are borrowed and end with the call. It must not throw, nor block, nor
  * wait for anything of the same log or client; see the function that takes it for the thread it runs on.
@@ -1170,6 +1193,13 @@ bool chiplog_error_is_retryable(const chiplog_error_t *error);
 bool chiplog_error_is_fatal(const chiplog_error_t *error);
 
 /**
+ * Of corruption: whether nobody can repair it, as far as the replica knows: the log has no other replica, or all other voters
+ * have the same entries damaged. Reading again does not help. false where it is being repaired, and of every other error.
+ * Ownership: `error` is borrowed. Any thread. Never blocks.
+ */
+bool chiplog_error_is_lasting(const chiplog_error_t *error);
+
+/**
  * Frees an error. NULL, or one that was closed: nothing happens.
  * Ownership: takes `error`. Any thread. Never blocks.
  */
@@ -1335,6 +1365,17 @@ chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
                                   chiplog_error_t **error);
 
 /**
+ * Somebody has found the bytes of record `index` to be damaged in this directory. A replica of a cluster looks at its segment
+ * at once, and repairs what it finds with what other replicas have; where there is none, it is counted and logged. Reads
+ * report what they meet by themselves. A report of what is sound only costs a look.
+ * Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
+ * CLOSED, FORKED.
+ */
+chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
+                                           uint64_t index,
+                                           chiplog_error_t **error);
+
+/**
  * Discards all records below `first`, durably; their space is used again. At or below the first index nothing happens;
  * beyond the end the log is empty afterwards and goes on at `first`. Readers keep what they hold.
  * Ownership: borrowed. Any thread. Blocks. Errors: POISONED, CLOSED, FORKED, INVALID_ARGUMENT; NOT_LEADER of a follower's.
@@ -1423,6 +1464,17 @@ chiplog_status_t chiplog_log_poison_cause(const chiplog_log_t *log,
                                           chiplog_error_t **error);
 
 /**
+ * Why this replica does not take what the log holds, or may hold, while another one leads: no room on its disk (FULL, IO), segments
+ * that are too small for what the leader sends (TOO_LARGE), options that do not go with the log's (INVALID_ARGUMENT): `*cause`,
+ * else NULL.
+ * Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+ * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+chiplog_status_t chiplog_log_shortage_cause(const chiplog_log_t *log,
+                                            chiplog_error_t **cause,
+                                            chiplog_error_t **error);
+
+/**
  * The log's directory, as it was given. NULL: `log` is no open log.
  * Ownership: `log` borrowed; the text is borrowed until the log is closed. Any thread. Never blocks.
  */
@@ -1448,6 +1500,65 @@ chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
                                             uint64_t next,
                                             chiplog_session_t **session,
                                             chiplog_error_t **error);
+
+/**
+ * An option that is set for the log, as far as this replica knows it committed: `*value`, and `*is_set`: 1, or 0: it is not
+ * set, and the leader's own holds; the value is 0 then. `name`: as in chiplog_log_option_t. Either place may be NULL.
+ * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: the name; CLOSED, FORKED.
+ */
+chiplog_status_t chiplog_log_log_option(const chiplog_log_t *log,
+                                        const char *name,
+                                        uint64_t *value,
+                                        uint8_t *is_set,
+                                        chiplog_error_t **error);
+
+/**
+ * Sets options of the log, or has them set no more, on the leader; those that are not named stay as they are. Waits until
+ * that is committed: whichever replica leads then goes by them. Members are waited for as long as `timeout_ms` that have to
+ * say that they know options of the log.
+ * Ownership: all borrowed for the call. Any thread. Blocks. Errors: INVALID_ARGUMENT: an option, its value or its bounds;
+ * UNSUPPORTED: a member of an earlier version; NOT_LEADER, REMOVED, FULL, BUSY: nothing was changed; UNAVAILABLE: it may or may
+ * not come about; POISONED, CLOSED, FORKED. To ask again does no harm.
+ */
+chiplog_status_t chiplog_log_set_log_options(chiplog_log_t *log,
+                                             const chiplog_log_option_t *changes,
+                                             size_t count,
+                                             uint64_t timeout_ms,
+                                             chiplog_error_t **error);
+
+/**
+ * As chiplog_log_set_log_options, and returns at once with a ticket; its answer means nothing more.
+ * Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
+ */
+chiplog_status_t chiplog_log_submit_set_log_options(chiplog_log_t *log,
+                                                    const chiplog_log_option_t *changes,
+                                                    size_t count,
+                                                    uint64_t timeout_ms,
+                                                    chiplog_ticket_t **ticket,
+                                                    chiplog_error_t **error);
+
+/**
+ * The largest record that the log takes, in bytes: the log's option, or where that is not set what it was opened with. 0: `log`
+ * is no open log.
+ * Ownership: `log` borrowed. Any thread. Never blocks.
+ */
+uint32_t chiplog_log_record_bytes_max(const chiplog_log_t *log);
+
+/**
+ * How many of a session's latest batches are remembered: as chiplog_log_record_bytes_max. 0: `log` is no open log.
+ * Ownership: `log` borrowed. Any thread. Never blocks.
+ */
+uint16_t chiplog_log_session_window(const chiplog_log_t *log);
+
+/**
+ * As chiplog_log_log_option, of a log that is looked at from outside.
+ * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: the name; CLOSED, FORKED.
+ */
+chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
+                                           const char *name,
+                                           uint64_t *value,
+                                           uint8_t *is_set,
+                                           chiplog_error_t **error);
 
 /**
  * Makes an empty batch to add records to, not compressed and without a session.

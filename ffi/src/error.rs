@@ -135,6 +135,14 @@ pub extern "C" fn chiplog_error_is_fatal(error: *const chiplog_error_t) -> bool 
     plain(false, || told(error, false, |told| told.error.is_fatal()))
 }
 
+/// Of corruption: whether nobody can repair it, as far as the replica knows: the log has no other replica, or all other voters
+/// have the same entries damaged. Reading again does not help. false where it is being repaired, and of every other error.
+/// Ownership: `error` is borrowed. Any thread. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn chiplog_error_is_lasting(error: *const chiplog_error_t) -> bool {
+    plain(false, || told(error, false, |told| told.error.is_lasting()))
+}
+
 /// Frees an error. NULL, or one that was closed: nothing happens.
 /// Ownership: takes `error`. Any thread. Never blocks.
 #[unsafe(no_mangle)]

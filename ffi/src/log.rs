@@ -509,6 +509,24 @@ pub unsafe extern "C" fn chiplog_log_read(
     unsafe { entry(error, || records::hand_out_one(records, || get(log)?.log.read(index.into()))) }
 }
 
+/// Somebody has found the bytes of record `index` to be damaged in this directory. A replica of a cluster looks at its segment
+/// at once, and repairs what it finds with what other replicas have; where there is none, it is counted and logged. Reads
+/// report what they meet by themselves. A report of what is sound only costs a look.
+/// Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
+/// CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_log_report_damage(
+    log: *const chiplog_log_t,
+    index: u64,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe { entry(error, || get(log)?.log.report_damage(index.into())) }
+}
+
 /// Discards all records below `first`, durably; their space is used again. At or below the first index nothing happens;
 /// beyond the end the log is empty afterwards and goes on at `first`. Readers keep what they hold.
 /// Ownership: borrowed. Any thread. Blocks. Errors: POISONED, CLOSED, FORKED, INVALID_ARGUMENT; NOT_LEADER of a follower's.
@@ -719,6 +737,36 @@ pub unsafe extern "C" fn chiplog_log_poison_cause(
         entry(error, || {
             let place = out(cause, "cause")?;
             if let Some(cause) = get(log)?.log.poison_cause() {
+                place.write(hand_out(&cause));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Why this replica does not take what the log holds, or may hold, while another one leads: no room on its disk (FULL, IO), segments
+/// that are too small for what the leader sends (TOO_LARGE), options that do not go with the log's (INVALID_ARGUMENT): `*cause`,
+/// else NULL.
+/// Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
+/// Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_log_shortage_cause(
+    log: *const chiplog_log_t,
+    cause: *mut *mut chiplog_error_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    if !cause.is_null() && cause == error {
+        // SAFETY: the caller's word. One place cannot hold both.
+        return unsafe { entry(error, || Err(invalid("cause and error are the same place"))) };
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            let place = out(cause, "cause")?;
+            if let Some(cause) = get(log)?.log.shortage_cause() {
                 place.write(hand_out(&cause));
             }
             Ok(())

@@ -12,7 +12,7 @@ use chiplog::{Result, Viewer};
 use std::ffi::{c_char, c_void};
 
 /// A viewer as C holds it.
-pub(crate) struct Viewing(Viewer);
+pub(crate) struct Viewing(pub(crate) Viewer);
 
 /// A log read-only, also while another process writes it. Takes no lock and changes nothing. Any thread may use it, many
 /// at once.

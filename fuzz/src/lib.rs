@@ -22,6 +22,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("block", block),
     ("segment", segment),
     ("sessions", sessions),
+    ("command", command),
     ("fed", fed),
     ("wire", wire),
     ("peer", peer),
@@ -120,6 +121,30 @@ pub fn fed(input: &[u8]) {
     if fuzzing::mend_fed(&mut head, &mut body) {
         look(&head, &body);
     }
+}
+
+/// A command: what it does to the log, options of the log among it. As it is; and as options whose count, zeros and tags are
+/// right, so that what is mutated are the values and which of them are set.
+pub fn command(input: &[u8]) {
+    let look = |bytes: &[u8]| {
+        if let Some(again) = fuzzing::command(bytes) {
+            assert_eq!(again, bytes, "an accepted command has one encoding");
+        }
+    };
+    look(input);
+    const FIXED_BYTES: usize = 24;
+    const OPTION_BYTES: usize = 16;
+    let Some((fixed, options)) = input.split_at_checked(FIXED_BYTES) else { return };
+    let mut mended = [11u64, (options.len() / OPTION_BYTES) as u64, 0].map(u64::to_le_bytes).concat();
+    let mut tag = 0u32;
+    for (n, option) in options.chunks_exact(OPTION_BYTES).enumerate() {
+        // Most often the next one, now and then a later one.
+        tag += 1 + u32::from(fixed[n % FIXED_BYTES] & 15 == 15);
+        mended.extend_from_slice(&tag.to_le_bytes());
+        mended.extend_from_slice(&[0; 4]);
+        mended.extend_from_slice(&option[8..]);
+    }
+    look(&mended);
 }
 
 /// The table of exactly-once sessions.

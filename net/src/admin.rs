@@ -15,11 +15,10 @@ use crate::proto::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use crate::status::to_status;
-use chiplog::inspect::{Event, Inspector, Report};
+use chiplog::inspect::{Event, Inspector, Report, Severity};
 use chiplog::{Answer, Change, DirectoryId, Error, ErrorKind, Log, LogId, LogOption, NodeId};
 use std::fmt;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -242,27 +241,28 @@ impl Admin for AdminService {
 
     async fn scrub(&self, request: Request<ScrubRequest>) -> Result<Response<Self::ScrubStream>, Status> {
         let log = self.host.log(&request.get_ref().log)?;
-        let path = log.path().to_owned();
+        let log = log.clone();
         let Ok(permit) = self.scrubs.clone().try_acquire_owned() else {
             return Err(refusal(ErrorKind::Busy, "another scrub of this server is under way"));
         };
         let (responses, stream) = mpsc::channel(4);
-        tokio::task::spawn_blocking(move || scrub(&path, &responses, permit));
+        tokio::task::spawn_blocking(move || scrub(&log, &responses, permit));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
-/// Reads all segments, and says how far it is, until nobody listens.
-fn scrub(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, permit: OwnedSemaphorePermit) {
-    let result = walk(path, responses);
+/// Reads all segments, and says how far it is, until nobody listens. What is damaged is reported to the log, which counts it
+/// and repairs it at once.
+fn scrub(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>, permit: OwnedSemaphorePermit) {
+    let result = walk(log, responses);
     drop(permit);
     if let Err(error) = result {
         let _ = responses.blocking_send(Err(to_status(&error, None)));
     }
 }
 
-fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> chiplog::Result<()> {
-    let inspector = Inspector::open(path)?;
+fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> chiplog::Result<()> {
+    let inspector = Inspector::open(log.path())?;
     let bytes_total = inspector.bytes()?;
     // Bytes of the segments before the one at hand, and with it.
     let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
@@ -275,8 +275,12 @@ fn walk(path: &Path, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) ->
             Event::SegmentEnd(_) => next.bytes = with,
             Event::Fault(fault) => {
                 match fault.severity {
-                    chiplog::inspect::Severity::Corrupt => next.corrupt += 1,
-                    chiplog::inspect::Severity::Undecodable => next.undecodable += 1,
+                    Severity::Corrupt => {
+                        next.corrupt += 1;
+                        // It fails in a forked child alone, and there is none here.
+                        let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
+                    }
+                    Severity::Undecodable => next.undecodable += 1,
                     _ => next.harmless += 1,
                 }
                 if findings_told < FINDINGS_MAX {
@@ -348,6 +352,7 @@ fn describe(log: &Log) -> StatusResponse {
         written_bytes: stats.bytes,
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),
         disk_free_bytes: disk.map_or(0, |d| d.f_bavail.saturating_mul(d.f_frsize)),
+        shortage: log.shortage_cause().map_or_else(String::new, |cause| cause.to_string()),
         poison: log.poison_cause().map_or_else(String::new, |cause| cause.to_string()),
         ..StatusResponse::default()
     }

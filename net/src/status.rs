@@ -18,6 +18,9 @@ pub const LOG_ID: &str = "chiplog-log-id";
 /// Metadata of a read below the log's first record: the index of that.
 pub const FIRST: &str = "chiplog-first";
 
+/// Metadata of a failed read, of kind corrupt: `1` where nobody can repair what is damaged, so that it is of no use to wait.
+pub const LASTING: &str = "chiplog-lasting";
+
 /// The gRPC code for a kind of error.
 pub fn code_of(kind: ErrorKind) -> Code {
     match kind {
@@ -64,6 +67,9 @@ pub fn to_status(error: &Error, leader: Option<&str>) -> Status {
     let mut status = Status::new(code_of(error.kind()), error.to_string());
     let metadata = status.metadata_mut();
     metadata.insert(KIND, MetadataValue::from(error.kind().code()));
+    if error.is_lasting() {
+        metadata.insert(LASTING, MetadataValue::from_static("1"));
+    }
     if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
         metadata.insert(LEADER, leader);
     }
@@ -85,7 +91,17 @@ pub fn from_status(status: &Status) -> Error {
         Code::PermissionDenied => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     });
-    Error::new(kind, told_by(status))
+    let error = Error::new(kind, told_by(status));
+    match status.metadata().get(LASTING) {
+        Some(value) if value == "1" && kind == ErrorKind::Corrupt => error.into_lasting(),
+        _ => error,
+    }
+}
+
+/// The same error, in other words.
+pub(crate) fn retold(error: &Error, what: String) -> Error {
+    let retold = Error::new(error.kind(), what);
+    if error.is_lasting() { retold.into_lasting() } else { retold }
 }
 
 /// The last frame of an answer that ends so.
@@ -127,6 +143,13 @@ mod tests {
             assert_eq!((back.kind(), back.to_string().as_str()), (kind, "what, where"));
             assert_eq!(leader_of(&status).as_deref(), Some("a:1"));
         }
+    }
+
+    #[test]
+    fn that_nobody_can_repair_it_survives_the_wire() {
+        let error = Error::new(ErrorKind::Corrupt, "record 7");
+        assert!(!from_status(&to_status(&error, None)).is_lasting());
+        assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
     }
 
     #[test]

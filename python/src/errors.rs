@@ -30,6 +30,9 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         value.setattr("path", path.as_os_str())?;
         value.setattr("offset", offset)?;
     }
+    if error.is_lasting() {
+        value.setattr("lasting", true)?;
+    }
     Ok(PyErr::from_value(value))
 }
 

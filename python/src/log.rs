@@ -12,6 +12,7 @@ use crate::wait::{self, Limit};
 use crate::{options, values};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::future::poll_fn;
 use std::path::PathBuf;
 
@@ -273,6 +274,19 @@ impl Log {
         batches(slf.py(), Self::open_reader(slf, self::start(start, Start::First)?, follow)?)
     }
 
+    /// Says that the bytes of the record at `index` were found damaged in this directory. Returns None.
+    ///
+    /// A replica of a cluster looks at the record's segment at once, and repairs what it finds with what other replicas have;
+    /// where there is none, it is counted and logged. Reads report what they meet by themselves. A report of what is sound
+    /// only costs a look. Blocks for the disk, without the GIL, not for the repair.
+    ///
+    /// Raises `OutOfRangeError`, `DiscardedError`: there is no such record; `UnavailableError`: the log is being repaired as a
+    /// whole; `InvalidArgumentError`, `TypeError`: `index`; `ClosedError`.
+    fn report_damage(&self, py: Python<'_>, #[pyo3(from_py_with = input::index)] index: u64) -> PyResult<()> {
+        let log = self.log()?;
+        py.detach(|| log.report_damage(Index(index))).map_err(raise)
+    }
+
     /// Discards all records below `first`, an index from 1, durably. Returns None.
     ///
     /// At or below the first record nothing happens. A `first` beyond the end moves the log's numbers on for good: it is
@@ -399,6 +413,62 @@ impl Log {
     /// Does not block. Raises `ClosedError`.
     fn backlog<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         values::backlog(py, &self.log()?.backlog())
+    }
+
+    /// Returns the options that are set for the log, a dict of their names and values.
+    ///
+    /// As far as this replica knows them committed. The same on every replica; they take the place of those that a leader was opened with. Names and units: see
+    /// `set_log_options`. Does not block. Raises `ClosedError`.
+    fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::log_options(py, &self.log()?.log_options())
+    }
+
+    /// Sets options of the log, on the leader, and waits until that is committed. Returns None.
+    ///
+    /// `changes`: a dict of names and values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
+    /// `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None: it is set no more, and the leader's
+    /// own holds. 2**64 - 1: no limit, of retention and capacity. What is not named stays as it is. `timeout`: seconds, from 0: for
+    /// so long members are waited for that have to say that they know options of the log. Blocks, without the GIL; Ctrl-C ends
+    /// the wait.
+    ///
+    /// Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member of an earlier version;
+    /// `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed; `UnavailableError`: it may or may not come
+    /// about; `PoisonedError`, `ClosedError`. To ask again does no harm.
+    #[pyo3(signature = (changes, timeout=10.0))]
+    fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyDict>, timeout: f64) -> PyResult<()> {
+        let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
+        let answer = self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?;
+        wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
+    }
+
+    /// Begins to set options of the log, as `set_log_options` does. Returns a `Ticket`, done once that is committed.
+    ///
+    /// `changes`: as there. `timeout`: seconds, from 0: for so long members are waited for. The ticket's index has no meaning. Does
+    /// not block. Raises what `set_log_options` does.
+    #[pyo3(signature = (changes, timeout=10.0))]
+    fn submit_set_log_options(&self, changes: &Bound<'_, PyDict>, timeout: f64) -> PyResult<Ticket> {
+        let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
+        Ticket::answer(self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?)
+    }
+
+    /// Bytes of the largest record that the log takes: the log's option, or where that is not set what it was opened with.
+    #[getter]
+    fn record_bytes_max(&self) -> PyResult<u32> {
+        Ok(self.log()?.record_bytes_max())
+    }
+
+    /// How many of a session's latest batches are remembered: the log's option, or what it was opened with.
+    #[getter]
+    fn session_window(&self) -> PyResult<u16> {
+        Ok(self.log()?.session_window())
+    }
+
+    /// Returns why this replica does not take what the log holds or may hold, an `Error`; None: nothing is the matter.
+    ///
+    /// `FullError`, `IoError`: no room on its disk; `TooLargeError`: its segments are too small for what the leader sends;
+    /// `InvalidArgumentError`: its options do not go with those of the log. Does not block. Raises `ClosedError`.
+    fn shortage_cause<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.log()?.shortage_cause().map(|error| crate::errors::value(py, &error)).transpose()
     }
 
     /// Returns why the log takes no more appends, the `Error` of a write or sync that failed; None: it takes them.

@@ -5,11 +5,14 @@
 
 use crate::errors::raise;
 use crate::input;
-use chiplog::{Codec, Error, ErrorKind, Index, Options, ReadMode, Sequence, SessionId, Start, Timestamp};
+use chiplog::{
+    Codec, Error, ErrorKind, Index, LogOption, Options, ReadMode, Sequence, SessionId, Start, Timestamp,
+};
 use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, ReaderOptions, Secret};
 use chiplog_net::follower::FollowerOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -68,6 +71,35 @@ fn takes(options: &Bound<'_, PyAny>, name: &str) -> String {
 
 fn invalid(what: String) -> PyErr {
     raise(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+/// Options of the log that are to be set, or with None to be set no more.
+///
+/// # Errors
+/// `InvalidArgument`: there is none of that name, a value is no number that fits, or nothing is named. `TypeError`.
+pub(crate) fn log_options(changes: &Bound<'_, PyDict>) -> PyResult<Vec<(LogOption, Option<u64>)>> {
+    if changes.is_empty() {
+        return Err(invalid("changes names no option of the log".into()));
+    }
+    let named = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let given: String = name.extract().map_err(|_: PyErr| {
+            PyTypeError::new_err(format!(
+                "an option of the log is named by a str, not {}",
+                input::type_name(&name)
+            ))
+        })?;
+        let option = LogOption::from_name(&given).ok_or_else(|| {
+            let all = LogOption::ALL.map(LogOption::name).join(", ");
+            invalid(format!("the log has no option {given:?}; it has {all}"))
+        })?;
+        let value = if value.is_none() {
+            None
+        } else {
+            Some(input::whole(&value, &format!("option {given} of the log"), "None, or a number from 0")?)
+        };
+        Ok((option, value))
+    };
+    changes.iter().map(named).collect()
 }
 
 /// A time in seconds.

@@ -1,7 +1,7 @@
 //! What the log tells of itself, as the values of `lib/chiplog/_values.py`.
 
 use crate::errors;
-use chiplog::{Backlog, Error, Info, Member, Options, ReadMode, Stats};
+use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
 use pyo3::prelude::*;
@@ -88,6 +88,15 @@ pub(crate) fn members<'py>(
         list.append(make(py, "Member", &fields)?)?;
     }
     Ok(Some(list))
+}
+
+/// The options that are set for the log, by their names.
+pub(crate) fn log_options<'py>(py: Python<'py>, options: &LogOptions) -> PyResult<Bound<'py, PyDict>> {
+    let named = PyDict::new(py);
+    for (option, value) in options.iter() {
+        named.set_item(option.name(), value)?;
+    }
+    Ok(named)
 }
 
 pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> Value<'py> {

@@ -9,7 +9,7 @@ use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::{input, values, wait};
 use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -113,6 +113,13 @@ impl Viewer {
     /// Does not block. Raises `ClosedError`.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         values::members(py, self.viewer()?.members())
+    }
+
+    /// Returns the options that are set for the log, a dict of their names and values: as `Log.log_options`.
+    ///
+    /// Does not block. Raises `ClosedError`.
+    fn log_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::log_options(py, &self.viewer()?.log_options())
     }
 
     /// Returns why the view does not go on, an `Error`, if it met damage; None: it goes on.

@@ -243,3 +243,48 @@ def test_no_room_in_time_is_busy_and_nothing_was_appended(tmp_path: Path) -> Non
                 refused += 1
         places = [ticket.wait() for ticket in tickets]
         assert refused > 0 and places == list(range(1, len(places) + 1)) and log.info().last == len(places)
+
+
+def test_options_of_the_log_are_set_and_taken_back(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path / "log", SMALL) as log, chiplog.Viewer(tmp_path / "log") as viewer:
+        assert log.log_options() == viewer.log_options() == {}
+        window, largest = log.session_window, log.record_bytes_max
+        log.set_log_options({"session_window": 5, "record_bytes_max": 1000}, timeout=PATIENCE)
+        assert log.log_options() == {"session_window": 5, "record_bytes_max": 1000}
+        assert (log.session_window, log.record_bytes_max) == (5, 1000)
+        with pytest.raises(chiplog.TooLargeError):
+            log.append(b"x" * 1001)
+        log.submit_set_log_options({"session_window": None}).wait(timeout=PATIENCE)
+        assert log.log_options() == {"record_bytes_max": 1000}
+        log.set_log_options({"record_bytes_max": None, "retention_bytes": 2**64 - 1})
+        assert log.log_options() == {"retention_bytes": 2**64 - 1}
+        assert (log.session_window, log.record_bytes_max) == (window, largest)
+        for wrong in ({}, {"segment_bytes": 1}, {"sessions_max": 0}, {"sessions_max": -1}, {"sessions_max": 2**64}):
+            with pytest.raises(chiplog.InvalidArgumentError):
+                log.set_log_options(wrong)
+        for wrong_type in ({"sessions_max": "1"}, {1: 1}, [("sessions_max", 1)]):
+            with pytest.raises(TypeError):
+                log.set_log_options(wrong_type)  # type: ignore[arg-type]
+        assert log.log_options() == {"retention_bytes": 2**64 - 1}
+    with chiplog.Viewer(tmp_path / "log") as viewer:
+        assert viewer.log_options() == {"retention_bytes": 2**64 - 1}
+
+
+def test_damage_that_nobody_can_repair_is_told(tmp_path: Path) -> None:
+    with chiplog.Log(tmp_path / "log", SMALL) as log:
+        log.append_batch([b"x" * 100] * 20)
+        log.report_damage(1)
+        assert log.shortage_cause() is None and log.stats().damaged == 0
+        segment = min((tmp_path / "log").glob("*.seg"))
+        data = bytearray(segment.read_bytes())
+        at = data.index(b"x" * 100)
+        with segment.open("r+b") as file:
+            file.seek(at)
+            file.write(b"y")
+        with pytest.raises(chiplog.CorruptError, match="nobody can repair it") as error:
+            log.get(1)
+        assert error.value.lasting
+        log.report_damage(1)
+        assert log.stats().damaged == 1
+        with pytest.raises(chiplog.OutOfRangeError):
+            log.report_damage(22)

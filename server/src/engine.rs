@@ -3,7 +3,7 @@
 use crate::failure::{Failure, LOCKED_ADVICE, Result};
 use crate::human::{parse_bytes, parse_time};
 use crate::locks::{self, Holder};
-use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, Timestamp, Viewer};
+use chiplog::{Codec, ErrorKind, Log, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Timestamp, Viewer};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -147,6 +147,25 @@ fn locked(dir: &Path, holder: &Holder) -> Failure {
     let mut failure = Failure::new(ErrorKind::Locked, message);
     failure.detail("writer", serde_json::to_value(holder).unwrap_or_default());
     failure
+}
+
+/// Opens a log that is there, for writing, with options that fit its own segments: what it is held against is what it was made
+/// with, and the files that it gets are of the same size.
+pub(crate) fn open_as_it_is(dir: &Path) -> Result<Log> {
+    let options = segment_bytes_of(dir).map_or_else(Options::default, Options::with_segment_bytes);
+    open(dir, Options { create: false, ..options })
+}
+
+/// The size of a log's newest segment file; None: there is none that could be one.
+fn segment_bytes_of(dir: &Path) -> Option<u32> {
+    let files = std::fs::read_dir(dir).ok()?.flatten();
+    let is_segment = |name: &str| name.strip_suffix(".seg").is_some_and(|n| n.parse::<u64>().is_ok());
+    let segments = files.filter_map(|file| {
+        let name = file.file_name().into_string().ok().filter(|name| is_segment(name))?;
+        let bytes = u32::try_from(file.metadata().ok()?.len()).ok()?;
+        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes).then_some((name, bytes))
+    });
+    segments.max().map(|(_, bytes)| bytes)
 }
 
 /// Opens a log that is there, for writing.

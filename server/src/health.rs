@@ -33,6 +33,8 @@ pub(crate) enum State {
     LockedOut,
     /// It was removed, and still runs.
     Removed,
+    /// It has no room for what the leader sends, or may send.
+    Short,
     /// It takes no appends until it is started again.
     Poisoned,
     /// Blocks of it were found damaged and are not repaired.
@@ -57,6 +59,7 @@ impl State {
             Self::Unreachable => "unreachable",
             Self::LockedOut => "locked_out",
             Self::Removed => "removed",
+            Self::Short => "short",
             Self::Poisoned => "poisoned",
             Self::Damaged => "damaged",
             Self::Wiped => "wiped",
@@ -73,6 +76,7 @@ impl State {
             Self::OtherVersion
             | Self::LockedOut
             | Self::Removed
+            | Self::Short
             | Self::Poisoned
             | Self::Wiped
             | Self::OtherLog => Exit::Failure,
@@ -160,6 +164,9 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
     let states = [
         wiped(found, server, s),
         damaged(s),
+        (!s.shortage.is_empty()).then(|| {
+            (State::Short, format!("it has no room for what the log holds or may hold: {}", s.shortage))
+        }),
         (!s.poison.is_empty()).then(|| (State::Poisoned, format!("it takes no more appends: {}", s.poison))),
         (s.role() == Role::Removed).then(|| {
             (State::Removed, "it was removed from the cluster, or its disk was set back or exchanged; its log says which: stop it".into())
@@ -251,7 +258,7 @@ mod tests {
     use super::*;
     use chiplog_net::proto::v1::PeerProgress;
 
-    const ALL: [State; 15] = [
+    const ALL: [State; 16] = [
         State::Ok,
         State::Draining,
         State::OtherVersion,
@@ -263,6 +270,7 @@ mod tests {
         State::Unreachable,
         State::LockedOut,
         State::Removed,
+        State::Short,
         State::Poisoned,
         State::Damaged,
         State::Wiped,
@@ -322,7 +330,7 @@ mod tests {
     #[test]
     fn each_trouble_has_its_name_and_its_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 12] = [
+        let cases: [(Change, State, Exit); 13] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -331,6 +339,7 @@ mod tests {
             (|_, third| third.directory = "d9".into(), State::Wiped, Exit::Failure),
             (|_, third| (third.log_id, third.directory) = Default::default(), State::Wiped, Exit::Failure),
             (|_, third| (third.damaged, third.repaired) = (2, 1), State::Damaged, Exit::Corrupt),
+            (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),
             (|_, third| third.role = Role::Repairing.into(), State::Repairing, Exit::Retry),
             (|_, third| third.version = "2".into(), State::OtherVersion, Exit::Failure),

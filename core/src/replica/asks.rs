@@ -341,6 +341,10 @@ impl Replica {
         while n < self.asks.changes.len() {
             if self.asks.changes[n].until <= now {
                 let pending = self.asks.changes.swap_remove(n);
+                if let (None, Some(refusal)) = (pending.at, self.does_not_know(&pending.changes)) {
+                    pending.promise.answer(Outcome::Failed(refusal));
+                    continue;
+                }
                 if let (None, None, Err(refusal)) =
                     (pending.at, self.lagging(&pending.changes), self.check_heard(&pending, now))
                 {
@@ -390,7 +394,7 @@ impl Replica {
         let mut n = 0;
         loop {
             let pending = self.asks.changes.get(n)?;
-            if self.lagging(&pending.changes).is_some() {
+            if self.lagging(&pending.changes).is_some() || self.does_not_know(&pending.changes).is_some() {
                 n += 1;
                 continue;
             }
@@ -424,6 +428,20 @@ impl Replica {
              leader, perhaps for good. Nothing was changed: start what is away, or remove that first; or force the change"
         );
         Err(Error::new(ErrorKind::Membership, what))
+    }
+
+    /// Why a change would make a voter of a node that may not know what the log has.
+    fn does_not_know(&self, changes: &[Change]) -> Option<Error> {
+        let promoted = changes.iter().filter_map(|change| match change {
+            Change::Promote(node) => Some(*node),
+            _ => None,
+        });
+        let node = self.first_that_may_not_know(promoted)?;
+        let what = format!(
+            "node {node} does not say that it knows options of the log, which this log has: it runs an older version, or is \
+             away. Nothing was changed: bring it to this version, and promote it then"
+        );
+        Some(Error::new(ErrorKind::Unsupported, what))
     }
 
     /// The first node that a change promotes and that has not caught up, and what it lacks.

@@ -4,12 +4,15 @@
 
 use super::Replica;
 use crate::batch::Malformed;
-use crate::fetch::{BLOCKS_MAX, Fetch, encode_blocks, encode_gone, parse_blocks};
+use crate::error::ErrorKind;
+use crate::fetch::{
+    BLOCKS_MAX, Fetch, encode_blocks, encode_damaged, encode_gone, parse_blocks, parse_damaged,
+};
 use crate::moment::Moment;
 use crate::raft_codec::{HeadKind, body_bytes};
 use crate::store::archive::Archive;
 use crate::store::wound::Spare;
-use crate::types::NodeId;
+use crate::types::{NodeId, RaftIndex};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -23,6 +26,8 @@ pub(super) struct Lending {
     next: BTreeMap<NodeId, Moment>,
     /// What came.
     brought: Vec<Spare>,
+    /// Which replicas have which entry damaged as well, as they said since the last time.
+    damaged: BTreeMap<NodeId, RaftIndex>,
 }
 
 impl Replica {
@@ -30,6 +35,12 @@ impl Replica {
     pub(crate) fn others(&self) -> Vec<NodeId> {
         let node = self.node();
         self.membership.members().map(|m| m.node).filter(|n| *n != node).collect()
+    }
+
+    /// Those of them that vote.
+    pub(crate) fn other_voters(&self) -> Vec<NodeId> {
+        let node = self.node();
+        self.membership.members().filter(|m| m.is_voter() && m.node != node).map(|m| m.node).collect()
     }
 
     /// Asks another replica for entries.
@@ -40,6 +51,17 @@ impl Replica {
     /// What other replicas have brought since the last time.
     pub(crate) fn take_brought(&mut self) -> Vec<Spare> {
         std::mem::take(&mut self.lending.brought)
+    }
+
+    /// Which replicas have said since the last time that they have an entry damaged as well.
+    pub(crate) fn take_damaged(&mut self) -> BTreeMap<NodeId, RaftIndex> {
+        std::mem::take(&mut self.lending.damaged)
+    }
+
+    /// Another replica has what it was asked for damaged as well.
+    pub(super) fn has_it_damaged(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        self.lending.damaged.insert(from, parse_damaged(body)?);
+        Ok(())
     }
 
     /// Takes an answer.
@@ -82,6 +104,7 @@ impl Replica {
             && archive.term(fetch.anchor.0).is_ok_and(|term| term == Some(fetch.anchor.1));
         let committed = self.sequencer.committed().raft;
         let last = if has_anchor || planted!(71) { fetch.last } else { fetch.last.min(committed) };
+        let wanted = fetch.first;
         let fetch = Fetch { first: fetch.first.min(last), last, ..fetch };
         let bytes_max = fetch.bytes_max.min(self.cluster.message_bytes_max) as usize;
         let found = collect(archive, &fetch, bytes_max);
@@ -89,6 +112,12 @@ impl Replica {
             self.raw.store().note(error.clone());
         }
         if found.0.is_empty() {
+            let is_damaged = found.1.is_err_and(|error| error.kind() == ErrorKind::Corrupt);
+            if is_damaged && fetch.first == wanted && answer == HeadKind::Blocks {
+                self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
+                self.post(to, encode_damaged(wanted));
+                return Ok(());
+            }
             return Err("a question for entries that are not here");
         }
         self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));

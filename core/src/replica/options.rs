@@ -12,9 +12,13 @@
 //! A replica of an older version would not understand the command: it would have to stop where it stands. So each change
 //! asks again: what a node said before its program was replaced by an older one says nothing.
 //!
+//! A member that comes later is asked as well, once it is one: before that nobody knows where it is reached. It begins as a
+//! learner, which counts for no majority; as long as it has not said that it knows the options that the log has, it is not
+//! promoted, and is named in the program's log.
+//!
 //! Invariants:
 //! - the command holds all options, those that are not changed as well, as of the entry before it;
-//! - members are asked only while a change waits.
+//! - members are asked only while a change waits, and learners while the log has options.
 
 use super::Replica;
 use crate::batch::Malformed;
@@ -29,7 +33,7 @@ use crate::replica::ordering::{body_bytes_of, purpose_of};
 use crate::store::layout::FORMAT_VERSION;
 use crate::types::NodeId;
 use crate::writing::Writing;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the format that holds options of the log.
 const OPTIONS_VERSION: u32 = 2;
@@ -44,6 +48,16 @@ pub(super) struct OptionChanges {
     know: BTreeSet<NodeId>,
     /// When the members were asked first, and last.
     asked: Option<(Moment, Moment)>,
+}
+
+/// What learners have said of the versions that they read, since this replica leads.
+#[derive(Debug, Default)]
+pub(super) struct Newcomers {
+    /// Those that know the log's options.
+    know: BTreeSet<NodeId>,
+    /// When each of the others was asked first, and whether it was named since.
+    asked: BTreeMap<NodeId, (Moment, bool)>,
+    again: Moment,
 }
 
 #[derive(Debug)]
@@ -154,6 +168,46 @@ impl Replica {
         }
     }
 
+    /// Asks learners of a log that has options whether they know them; names those that do not say so.
+    pub(super) fn ask_newcomers(&mut self, now: Moment) {
+        if !self.is_leader() || self.sequencer.options_at_end().is_empty() {
+            self.newcomers = Newcomers::default();
+            return;
+        }
+        if now < self.newcomers.again {
+            return;
+        }
+        self.newcomers.again = now.plus(self.cluster.heartbeat);
+        let learners: BTreeSet<NodeId> =
+            self.all_members().into_iter().filter(|m| m.is_learner()).map(|m| m.node).collect();
+        self.newcomers.asked.retain(|node, _| learners.contains(node));
+        self.newcomers.know.retain(|node| learners.contains(node));
+        for node in
+            learners.into_iter().filter(|node| !self.newcomers.know.contains(node)).collect::<Vec<_>>()
+        {
+            self.post(node, raft_codec::head(HeadKind::Version, &[]));
+            let heard = self.is_heard(node, now);
+            let (first, named) = self.newcomers.asked.entry(node).or_insert((now, false));
+            if heard && !*named && now >= first.plus(self.cluster.election_timeout * 2) {
+                *named = true;
+                tracing::warn!(
+                    %node,
+                    "the learner does not say that it knows the log's options: it runs an older version, cannot follow this log,                      and is not promoted; bring it to this version, with an empty directory and a new number if it has stopped"
+                );
+            }
+        }
+    }
+
+    /// The first of these nodes, to be promoted, that has not said that it knows the options that the log has.
+    pub(super) fn first_that_may_not_know(&self, promoted: impl Iterator<Item = NodeId>) -> Option<NodeId> {
+        if self.sequencer.options_at_end().is_empty() {
+            return None;
+        }
+        let mut promoted = promoted;
+        let learner = |node: &NodeId| self.member(*node).is_some_and(|m| m.is_learner());
+        promoted.find(|node| learner(node) && !self.newcomers.know.contains(node))
+    }
+
     /// The other members, those of changes that are not in force included, that have not said that they know the options.
     fn those_who_may_not_know(&self) -> Vec<NodeId> {
         let others = self.all_members().into_iter().map(|m| m.node).filter(|node| *node != self.node());
@@ -172,11 +226,17 @@ impl Replica {
     /// A member tells which version of the format it reads. The next step orders what waits for it.
     pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
         let version: &[u8; 4] = body.try_into().map_err(|_| "version has another length")?;
-        if self.option_changes.pending.is_empty() {
+        let is_newcomer = self.newcomers.asked.contains_key(&from);
+        if self.option_changes.pending.is_empty() && !is_newcomer {
             return Err("a version that nobody asked for");
         }
         if u32::from_le_bytes(*version) >= OPTIONS_VERSION {
-            self.option_changes.know.insert(from);
+            if !self.option_changes.pending.is_empty() {
+                self.option_changes.know.insert(from);
+            }
+            if is_newcomer {
+                self.newcomers.know.insert(from);
+            }
         }
         Ok(())
     }

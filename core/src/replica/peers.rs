@@ -70,7 +70,7 @@ impl Replica {
             HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
             HeadKind::Known => return self.introduced(from, &body).map(|()| None),
             // A leader that is on its way out is one until the others know that it is.
-            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks
+            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::Damaged
                 if !is_member && from.0 != self.raw.raft.leader_id =>
             {
                 return Err("entries for, or from, a node that is no member");
@@ -79,6 +79,7 @@ impl Replica {
                 return self.lend(from, kind, &body, now).map(|()| None);
             }
             HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
+            HeadKind::Damaged => return self.has_it_damaged(from, &body).map(|()| None),
             HeadKind::Gone => return Ok(None), // what is damaged here is about to be discarded as well
             HeadKind::Committed => return Ok(None), // a replica that does not open asked for it
             HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),

@@ -37,8 +37,8 @@ pub(super) struct Admission {
     bytes: usize,
     /// Room was promised that stands in no file yet that is written to: what follows has to be counted behind it.
     is_ahead: bool,
-    /// Whether there was no room the last time.
-    is_short: bool,
+    /// Why there was no room the last time; None: there was.
+    short: Option<Error>,
     /// Wait for a file.
     held: VecDeque<(Message, Vec<Arrived>)>,
     held_bytes: usize,
@@ -236,7 +236,12 @@ impl Replica {
 
     /// Whether there was no room for what the leader sent last.
     pub(crate) fn is_short(&self) -> bool {
-        self.admission.is_short
+        self.admission.short.is_some()
+    }
+
+    /// Why there was none, if another replica leads.
+    pub(crate) fn shortage(&self) -> Option<&Error> {
+        self.admission.short.as_ref().filter(|_| !self.is_leader())
     }
 
     /// Whether messages wait for a file.
@@ -247,14 +252,17 @@ impl Replica {
 
     /// Tells once when there is no room, and once when there is again.
     fn is_short_of_room(&mut self, why: Option<&Error>) {
-        let before = std::mem::replace(&mut self.admission.is_short, why.is_some());
+        let kind = why.map(Error::kind);
+        if kind == self.admission.short.as_ref().map(Error::kind) {
+            return; // it goes on
+        }
+        self.admission.short = why.cloned();
         let node = self.node();
         match why {
-            Some(why) if !before => {
+            Some(why) => {
                 tracing::warn!(%node, %why, "no room for what the leader sends: it is not acknowledged until there is");
             }
-            None if before => tracing::info!(%node, "there is room again for what the leader sends"),
-            _ => {}
+            None => tracing::info!(%node, "there is room again for what the leader sends"),
         }
     }
 }
@@ -309,7 +317,7 @@ fn makes_room(header: &BlockHeader, body: &[bytes::Bytes]) -> bool {
 #[cfg(all(test, feature = "sim", not(loom)))]
 impl Admission {
     pub(super) fn set_short(&mut self, is_short: bool) {
-        self.is_short = is_short;
+        self.short = is_short.then(|| Error::new(crate::error::ErrorKind::Full, "no room"));
     }
 }
 

@@ -158,7 +158,10 @@ impl Entries {
 
     /// Remembers that something could not be read, for the node to act upon.
     pub(super) fn note(&self, error: Error) {
-        tracing::error!(%error, "an entry of the log cannot be read");
+        // Of damage the repair tells, once a place.
+        if error.kind() != ErrorKind::Corrupt {
+            tracing::error!(%error, "an entry of the log cannot be read");
+        }
         self.failure.borrow_mut().get_or_insert(error);
     }
 

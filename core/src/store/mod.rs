@@ -24,6 +24,7 @@ pub(crate) mod archive;
 pub(crate) mod block;
 pub(crate) mod blocks;
 pub(crate) mod cursor;
+pub(crate) mod damage;
 pub(crate) mod decision;
 pub(crate) mod files;
 pub(crate) mod follow;

@@ -11,14 +11,15 @@
 //! - nothing at or below `readable` is ever cut off.
 
 use super::block::BLOCK_HEADER_BYTES;
+use super::damage::Damage;
 use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
 use super::places::{Places, Remembered};
 use crate::checksum::crc32c;
 use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -344,7 +345,7 @@ pub(crate) struct Segments {
     /// What look-ups learnt of blocks.
     places: Mutex<Remembered>,
     /// Numbers of segments in which somebody has met damage.
-    suspects: Mutex<BTreeSet<u64>>,
+    damage: Damage,
     disk: Arc<dyn Disk>,
     mode: ReadMode,
 }
@@ -359,7 +360,7 @@ impl Segments {
             removals: AtomicU64::new(0),
             recent: Mutex::default(),
             places: Mutex::default(),
-            suspects: Mutex::default(),
+            damage: Damage::default(),
             disk,
             mode,
         }
@@ -548,17 +549,21 @@ impl Segments {
         Ok(data)
     }
 
-    /// Notes where damage was met, if the error tells of any, for the scrub to look there first.
-    pub(crate) fn suspect(&self, error: &Error) {
-        let name = error.place().and_then(|(path, _)| path.file_name()?.to_str());
-        if let Some(number) = name.and_then(file_number) {
-            lock(&self.suspects).insert(number);
-        }
+    /// What is known of damage in the segments.
+    pub(crate) fn damage(&self) -> &Damage {
+        &self.damage
     }
 
-    /// Where damage was met since the last time.
-    pub(crate) fn take_suspects(&self) -> BTreeSet<u64> {
-        std::mem::take(&mut lock(&self.suspects))
+    /// A read that was to give `record` has failed. If it met damage, the repair looks there at once, and the error returned
+    /// says whether anybody can repair it. See [`Damage::met`].
+    pub(crate) fn met(&self, error: Error, record: Option<Index>) -> Error {
+        let place = error.place().filter(|_| error.kind() == ErrorKind::Corrupt);
+        let found =
+            place.and_then(|(path, offset)| Some((file_number(path.file_name()?.to_str()?)?, offset)));
+        match found {
+            Some((number, offset)) => self.damage.met(number, offset, &error, record),
+            None => error,
+        }
     }
 
     /// Where the batches of the block that holds `index` stand, if a look-up has been there of late.

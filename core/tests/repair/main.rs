@@ -5,6 +5,7 @@
 mod files;
 mod opening;
 mod random;
+mod reported;
 mod running;
 mod superseded;
 mod trio;

@@ -726,6 +726,61 @@ static void a_forked_child(void) {
     FINE(chiplog_log_close(log, &error));
 }
 
+static void options_of_the_log(void) {
+    chiplog_log_t *log = small("with options");
+    uint64_t value = 7;
+    uint8_t is_set = 7;
+    FINE(chiplog_log_log_option(log, "session_window", &value, &is_set, &error));
+    CHECK(value == 0 && is_set == 0);
+    CHECK(chiplog_log_session_window(log) > 5 && chiplog_log_record_bytes_max(log) > 1000);
+    chiplog_log_option_t changes[] = {
+        {.name = "session_window", .value = 5, .is_set = 1},
+        {.name = "record_bytes_max", .value = 1000, .is_set = 1},
+    };
+    FINE(chiplog_log_set_log_options(log, changes, 2, 5000, &error));
+    FINE(chiplog_log_log_option(log, "session_window", &value, &is_set, &error));
+    CHECK(value == 5 && is_set == 1);
+    CHECK(chiplog_log_session_window(log) == 5 && chiplog_log_record_bytes_max(log) == 1000);
+    static char large[1001];
+    GIVES(CHIPLOG_TOO_LARGE, chiplog_log_append(log, large, sizeof large, NULL, &error));
+
+    chiplog_viewer_t *viewer = NULL;
+    FINE(chiplog_viewer_open(below("with options"), &viewer, &error));
+    FINE(chiplog_viewer_log_option(viewer, "record_bytes_max", &value, NULL, &error));
+    CHECK(value == 1000);
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_viewer_log_option(viewer, "none of them", &value, NULL, &error));
+    chiplog_viewer_close(viewer);
+
+    chiplog_ticket_t *ticket = NULL;
+    changes[1].is_set = 0;
+    FINE(chiplog_log_submit_set_log_options(log, changes + 1, 1, 5000, &ticket, &error));
+    FINE(chiplog_ticket_wait(ticket, CHIPLOG_FOREVER, NULL, &error));
+    chiplog_ticket_close(ticket);
+    FINE(chiplog_log_log_option(log, "record_bytes_max", &value, &is_set, &error));
+    CHECK(value == 0 && is_set == 0);
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_log_option(log, "segment_bytes", &value, &is_set, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_log_option(log, NULL, &value, &is_set, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(log, changes, 0, 0, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(log, NULL, 1, 0, &error));
+    changes[0].value = 0;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(log, changes, 1, 5000, &error));
+    changes[1].name = "session_window";
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(log, changes, 2, 5000, &error));
+    changes[1].name = NULL;
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_log_set_log_options(log, changes, 2, 5000, &error));
+
+    uint64_t index = 0;
+    FINE(chiplog_log_append(log, "x", 1, &index, &error));
+    FINE(chiplog_log_report_damage(log, index, &error));
+    GIVES(CHIPLOG_OUT_OF_RANGE, chiplog_log_report_damage(log, index + 2, &error));
+    chiplog_error_t *cause = NULL;
+    FINE(chiplog_log_shortage_cause(log, &cause, &error));
+    CHECK(cause == NULL && !chiplog_error_is_lasting(cause));
+    FINE(chiplog_log_close(log, &error));
+    CHECK(chiplog_log_session_window(log) == 0 && chiplog_log_record_bytes_max(log) == 0);
+    GIVES(CHIPLOG_CLOSED, chiplog_log_report_damage(log, 1, &error));
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     snprintf(directory, sizeof directory, "%s", argv[1]);
@@ -741,6 +796,7 @@ int main(int argc, char **argv) {
     a_batch_that_does_not_unpack();
     a_log_of_a_later_version();
     structs_that_grow();
+    options_of_the_log();
     threads();
     if (strcmp(argv[argc - 1], "no-fork") != 0) a_forked_child();
     puts("all is well");

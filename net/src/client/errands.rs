@@ -5,7 +5,7 @@ use super::deadline::within;
 use super::servers::Avoid;
 use super::{Client, ReadFrom};
 use crate::proto::v1::{InfoRequest, ReadRequest, ReadResponse};
-use crate::status::from_status;
+use crate::status::{from_status, retold};
 use chiplog::{Error, ErrorKind, Index, Result};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Status, Streaming};
@@ -52,7 +52,7 @@ async fn open_at(
     let until = deadline.min(within(client.options().attempt_timeout));
     let failed = |status: Status| {
         let error = from_status(&status);
-        Error::new(error.kind(), format!("{server}: {error}"))
+        retold(&error, format!("{server}: {error}"))
     };
     match timeout_at(until, stub.read(request)).await {
         Ok(stream) => stream.map(|stream| stream.into_inner()).map_err(failed),

@@ -117,6 +117,8 @@ pub struct RemoteReader {
     backoff: Backoff,
     /// Failed lately.
     avoid: Avoid,
+    /// A server has said that nobody can repair the next record.
+    lost: Option<Error>,
     /// Since when nothing has worked.
     failing: Option<Instant>,
     /// When the next stream may be opened.
@@ -178,6 +180,7 @@ impl RemoteReader {
             current: None,
             backoff,
             avoid: Avoid::default(),
+            lost: None,
             failing: None,
             not_before: Instant::now(),
             errand: JoinSet::new(),
@@ -202,6 +205,7 @@ impl RemoteReader {
         self.not_before = Instant::now();
         self.waiting.clear();
         self.avoid.clear();
+        self.lost = None;
     }
 
     /// Which server it reads from now.
@@ -241,7 +245,8 @@ impl RemoteReader {
     ///
     /// # Errors
     /// `Discarded`: the next record is gone: [`seek`](Self::seek) to [`Start::First`]. `OutOfRange`: the start is beyond
-    /// the end. `Corrupt`: no replica that is read from had it whole. `Undecodable`: it is as it was appended, and does not
+    /// the end. `Corrupt`: no replica that is read from had it whole; at once, and [`Error::is_lasting`], where a server says that
+    /// nobody can repair it and no other server has it. `Undecodable`: it is as it was appended, and does not
     /// unpack: [`skip_batch`](Self::skip_batch) goes on behind it. `Unavailable`, `Timeout`: no server could be had. The
     /// reader stays where it was and can be asked again.
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
@@ -339,7 +344,7 @@ impl RemoteReader {
             let wanted = Wanted {
                 from: self.options.from.clone(),
                 avoid: self.avoid.clone(),
-                copies: matches!(self.place, Place::Next(_) | Place::Start(Start::Index(_))),
+                copies: self.may_read_copies(),
                 request: self.request(),
                 not_before: self.not_before,
                 deadline: self.deadline(),
@@ -434,6 +439,14 @@ impl RemoteReader {
         if !begun {
             return Ok(());
         }
+        if response.short {
+            let mut others = self.avoid.clone();
+            others.insert(open.server.clone());
+            if self.client.servers().has_other(&self.options.from, &others, may_read_copies(self.place)) {
+                let what = format!("{} has no room for what is new", open.server);
+                return Err(Error::new(ErrorKind::Full, what));
+            }
+        }
         // A keep-alive. A replica that is cut off from the others has nothing new, for ever.
         let next = match self.place {
             Place::Next(next) => next,
@@ -473,7 +486,7 @@ impl RemoteReader {
 
     /// The server does what it should.
     fn works(&mut self) {
-        self.failing = None;
+        (self.failing, self.lost) = (None, None);
         self.avoid.clear();
         self.backoff.reset();
     }
@@ -523,6 +536,11 @@ impl RemoteReader {
         }
     }
 
+    /// Whether a copy will do, which may keep less than the log.
+    fn may_read_copies(&self) -> bool {
+        may_read_copies(self.place)
+    }
+
     /// When it is given up, if nothing works until then.
     fn deadline(&self) -> Instant {
         after(self.failing.unwrap_or_else(Instant::now), self.options.timeout)
@@ -559,17 +577,31 @@ impl RemoteReader {
             });
             return None;
         }
+        if error.is_lasting() {
+            self.lost = Some(error.clone());
+        }
+        let has_other =
+            self.client.servers().has_other(&self.options.from, &self.avoid, self.may_read_copies());
+        if let Some(lost) = self.lost.take_if(|_| !has_other) {
+            (self.failing, self.avoid) = (None, Avoid::default());
+            return Some(lost);
+        }
         let first_failure = self.failing.is_none();
         self.failing.get_or_insert(since);
-        let wait = self.backoff.next();
+        let wait = if has_other { Duration::ZERO } else { self.backoff.next() };
         if ErrorClass::of(error.kind()) == ErrorClass::Fatal || now + wait >= self.deadline() {
             (self.failing, self.avoid) = (None, Avoid::default());
             return Some(error);
         }
-        // The first one is left at once: another replica is there.
+        // It is left at once as long as there is one that did not fail; then each gets its turn, with waits between.
         self.not_before = if first_failure { now } else { now + wait };
         None
     }
+}
+
+/// Whether a copy will do for reading from there.
+fn may_read_copies(place: Place) -> bool {
+    matches!(place, Place::Next(_) | Place::Start(Start::Index(_)))
 }
 
 enum Step {

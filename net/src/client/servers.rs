@@ -377,6 +377,16 @@ impl Servers {
             let _ = timeout_at(deadline, self.ask(false)).await;
         }
         let known = self.known();
+        let mut all = self.readable(&known, copies);
+        fastrand::shuffle(&mut all);
+        let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
+        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.rank(address), *copy, far(zone)));
+        best.map(|(address, ..)| (*address).to_owned())
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
+    }
+
+    /// Those that can be read from: address, zone, and whether it is a copy.
+    fn readable<'a>(&'a self, known: &'a Known, copies: bool) -> Vec<(&'a str, &'a str, bool)> {
         let mut all: Vec<_> = known.servers.iter().map(|s| (&*s.address, &*s.zone, false)).collect();
         if copies || all.is_empty() {
             all.extend(known.copies.iter().map(|copy| (&**copy, "", true)));
@@ -384,11 +394,13 @@ impl Servers {
         if all.is_empty() {
             all.extend(known.leader.as_deref().or(self.seeds.first().map(|s| &**s)).map(|s| (s, "", false)));
         }
-        fastrand::shuffle(&mut all);
-        let far = |zone: &str| matches!(from, ReadFrom::Nearest(near) if near != zone);
-        let best = all.iter().min_by_key(|(address, zone, copy)| (avoid.rank(address), *copy, far(zone)));
-        best.map(|(address, ..)| (*address).to_owned())
-            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no server is known"))
+        all
+    }
+
+    /// Whether [`Self::pick`] would give a server that is not in `avoid`, as far as is known.
+    pub(super) fn has_other(&self, from: &ReadFrom, avoid: &Avoid, copies: bool) -> bool {
+        let known = self.known();
+        *from != ReadFrom::Leader && self.readable(&known, copies).iter().any(|(a, ..)| !avoid.contains(a))
     }
 
     /// One round of questions, unless it is known already. `thorough`: only whether any server is there, but all are

@@ -38,6 +38,8 @@ pub(super) struct Reply {
     pub(super) first: Index,
     /// Not settled yet: the read waits for the replica.
     pub(super) next: Option<Index>,
+    /// The replica has no room for what is new.
+    pub(super) short: bool,
     pub(super) memory: Memory,
     /// The batches were read without a mapping.
     pub(super) is_in_memory: bool,
@@ -52,11 +54,12 @@ impl Stream for ReadStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let reply = ready!(self.0.as_mut().poll_next(context));
         Poll::Ready(reply.map(|reply| {
-            reply.map(|Reply { batches, last, first, next, .. }| ReadResponse {
+            reply.map(|Reply { batches, last, first, next, short, .. }| ReadResponse {
                 batches: batches.into_iter().map(message).collect(),
                 last: last.get(),
                 first: first.get(),
                 next: next.map_or(0, Index::get),
+                short,
             })
         }))
     }
@@ -115,6 +118,8 @@ pub(super) fn stream(
         keep_alive: if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(KEEP_ALIVE_MIN) },
         reply_bytes: reply_bytes as u64,
         needed: 0,
+        is_at_tail: false,
+        told_short: false,
     };
     Ok(Box::pin(futures_util::stream::unfold(reading, Reading::next)))
 }
@@ -133,6 +138,10 @@ struct Reading {
     reply_bytes: u64,
     /// Without a mapping, the memory of the last reply: the next one may take as much.
     needed: usize,
+    /// All that there is was read.
+    is_at_tail: bool,
+    /// The client was told there that nothing new comes here.
+    told_short: bool,
 }
 
 enum Stage {
@@ -241,14 +250,21 @@ impl Reading {
     async fn read(&mut self, mut from: Index, mut coming: Coming) -> chiplog::Result<Option<Reply>> {
         let deadline = Instant::now() + self.keep_alive;
         loop {
+            // It does not wait for a keep-alive to be told that others have more.
+            if self.is_at_tail && !self.told_short && self.log.shortage_cause().is_some() {
+                self.told_short = true;
+                self.stage = Stage::Coming { from, coming };
+                return Ok(Some(self.position(Some(from)).await));
+            }
             let Ok(got) = timeout_at(deadline, &mut coming).await else {
                 self.stage = Stage::Coming { from, coming };
                 return Ok(Some(self.position(Some(from)).await));
             };
             let Gathered { reader, batches, bytes, records, at_tail, memory, needed, failed } = got?;
             from = reader.position();
+            self.is_at_tail = at_tail.is_some();
             if !batches.is_empty() {
-                self.needed = needed;
+                (self.needed, self.told_short) = (needed, false);
                 self.bytes_left = self.bytes_left.saturating_sub(bytes);
                 self.records_left = self.records_left.saturating_sub(records);
                 self.stage = match failed {
@@ -317,7 +333,8 @@ impl Reading {
 
     fn reply(&self, batches: Vec<StoredBatch>, next: Option<Index>, memory: Memory) -> Reply {
         let info = self.log.info();
-        Reply { batches, last: info.last, first: info.first, next, memory, is_in_memory: !self.is_mapped }
+        let (last, first, short) = (info.last, info.first, self.log.shortage_cause().is_some());
+        Reply { batches, last, first, next, short, memory, is_in_memory: !self.is_mapped }
     }
 
     fn status(&self, error: &Error) -> Status {

@@ -19,6 +19,7 @@ mod field {
         pub(in super::super) const LAST: u32 = 2;
         pub(in super::super) const FIRST: u32 = 3;
         pub(in super::super) const NEXT: u32 = 4;
+        pub(in super::super) const SHORT: u32 = 5;
     }
     pub(super) mod batch {
         pub(in super::super) const FIRST: u32 = 1;
@@ -33,7 +34,10 @@ impl Verbatim for Reply {
             (field::response::LAST, self.last.get()),
             (field::response::FIRST, self.first.get()),
             (field::response::NEXT, self.next.map_or(0, chiplog::Index::get)),
+            (field::response::SHORT, u64::from(self.short)),
         ];
+        // Older clients need not hear that nothing is the matter.
+        let numbers = &numbers[..if self.short { 4 } else { 3 }];
         let heads: Vec<(u64, usize)> = self.batches.iter().map(inner_bytes).collect();
         let batches: usize =
             heads.iter().map(|(_, inner)| 1 + encoded_len_varint(*inner as u64) + inner).sum();
@@ -53,7 +57,7 @@ impl Verbatim for Reply {
             frame.bytes(field::batch::BATCH, batch.bytes());
         }
         for (tag, number) in numbers {
-            uint64::encode(tag, &number, &mut frame.head);
+            uint64::encode(*tag, number, &mut frame.head);
         }
         frame.end();
     }
@@ -86,18 +90,24 @@ mod tests {
     #[test]
     fn replies_are_the_proto_s_and_large_batches_are_shared() {
         let edge = SHARED_BYTES_MIN;
-        for sizes in
-            [vec![], vec![44], vec![edge - 1], vec![edge], vec![100, edge + 1, 100, 100, 300_000, 44]]
-        {
+        for sizes in [
+            vec![],
+            vec![44],
+            vec![44, 44],
+            vec![edge - 1],
+            vec![edge],
+            vec![100, edge + 1, 100, 100, 300_000, 44],
+        ] {
             let batches: Vec<_> = sizes.iter().zip(1..).map(|(bytes, first)| stored(first, *bytes)).collect();
             let (last, first, next) = (Index(1 << 33), Index(1), Some(Index(300)));
-            let reply = Reply { batches, last, first, next, memory: None, is_in_memory: false };
+            let short = sizes.len() == 2;
+            let reply = Reply { batches, last, first, next, short, memory: None, is_in_memory: false };
             let mut chunks = VecDeque::new();
             reply.encode(&mut chunks);
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();
             assert_eq!((all[0], all[1..5].to_vec()), (0, ((all.len() - 5) as u32).to_be_bytes().to_vec()));
             let got = ReadResponse::decode(&all[5..]).unwrap();
-            assert_eq!((got.last, got.first, got.next), (1 << 33, 1, 300));
+            assert_eq!((got.last, got.first, got.next, got.short), (1 << 33, 1, 300, short));
             assert_eq!(got.batches.len(), sizes.len());
             for (got, sent) in got.batches.iter().zip(&reply.batches) {
                 assert_eq!((got.first, &got.batch), (sent.first().get(), sent.bytes()));

@@ -2,7 +2,7 @@
 
 use chiplog::ErrorKind;
 use chiplog_net::client::ErrorClass;
-use chiplog_net::status::{FIRST, KIND, LEADER, code_of};
+use chiplog_net::status::{FIRST, KIND, LASTING, LEADER, code_of};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn every_call_and_every_message_is_on_the_page() {
         }
     }
     assert!(found > 50, "{found}");
-    for key in [KIND, LEADER, FIRST] {
+    for key in [KIND, LEADER, FIRST, LASTING] {
         assert!(page.contains(&format!("| `{key}` |")), "{key}");
     }
 }

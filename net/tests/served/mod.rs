@@ -12,7 +12,7 @@ use chiplog_net::host::Host;
 use chiplog_net::native::{Native, NativeOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -28,6 +28,8 @@ pub(crate) struct Server {
     pub(crate) host: Arc<Host>,
     /// Calls that came.
     pub(crate) calls: Arc<AtomicU64>,
+    /// Refuses every call, as a server does that is full.
+    pub(crate) refuses: Arc<AtomicBool>,
     runtime: Option<Runtime>,
 }
 
@@ -79,9 +81,13 @@ impl Server {
             Box::new(|_| Err(Error::new(ErrorKind::Unsupported, "a server of a test has its log")));
         let admin = AdminService::new(host.clone(), NodeId(1), own, "0", found);
         let calls = Arc::<AtomicU64>::default();
-        let counted = calls.clone();
+        let refuses = Arc::<AtomicBool>::default();
+        let (counted, is_full) = (calls.clone(), refuses.clone());
         let count = move |request| {
             counted.fetch_add(1, Ordering::Relaxed);
+            if is_full.load(Ordering::Relaxed) {
+                return Err(tonic::Status::resource_exhausted("as many calls are open as are allowed"));
+            }
             Ok(request)
         };
         let server = tonic::transport::Server::builder()
@@ -92,7 +98,7 @@ impl Server {
             .add_service(admin);
         drop(entered);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { address, host, calls, runtime: Some(runtime) }
+        Self { address, host, calls, refuses, runtime: Some(runtime) }
     }
 }
 

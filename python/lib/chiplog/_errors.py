@@ -16,7 +16,9 @@ class Error(Exception):
         (`Client.producer`), is stored once.
     fatal: whether the handle is of no more use for appending.
     os_error: the operating system's error number, when it was one that failed; else None.
-    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None."""
+    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None.
+    lasting: of corruption, whether nobody can repair it, as far as the replica knows: the log has no other replica, or all
+        other voters have the same entries damaged. Reading again does not help."""
 
     kind: ClassVar[str] = "other"
     code: ClassVar[int] = 0
@@ -26,6 +28,7 @@ class Error(Exception):
     os_error: int | None = None
     path: str | None = None
     offset: int | None = None
+    lasting: bool = False
 
 
 class IoError(Error, OSError):

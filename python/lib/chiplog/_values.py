@@ -47,7 +47,7 @@ class Stats:
     scrubbed_bytes: int = field(
         metadata=told("Bytes that the scrub has read and checked: of a replica of a cluster; else 0.")
     )
-    damaged: int = field(metadata=told("Places found where blocks are damaged; one that cannot be repaired counts each time."))
+    damaged: int = field(metadata=told("Places found where blocks are damaged; each counts once, until it is repaired."))
     repaired: int = field(metadata=told("Such places that were repaired with what other replicas have."))
     truncated_records: int = field(
         metadata=told(

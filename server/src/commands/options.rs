@@ -119,7 +119,7 @@ fn local(args: &Options, dir: &Path, changes: &[(LogOption, Option<u64>)]) -> Re
     if changes.is_empty() {
         return Ok(engine::view(dir)?.log_options());
     }
-    let log = engine::open_existing(dir)?;
+    let log = engine::open_as_it_is(dir)?;
     log.set_log_options(changes, Duration::from_secs(args.timeout.into()))?;
     let options = log.log_options();
     log.close()?;

@@ -28,14 +28,15 @@ Examples:
 /// ok; draining: it is about to end; other_version: than the leader's; lagging: it lacks more than --lag-max entries;
 /// no_leader: it knows none; waiting: part of no cluster yet; cut_off: it answers here, and the leader hears nothing of it;
 /// repairing: it fetches what its log lacks; unreachable: no answer; locked_out: it refuses the token, or one side does not
-/// trust the other's certificate; removed: from the cluster, and runs still; poisoned: it takes no appends until it is started
+/// trust the other's certificate; removed: from the cluster, and runs still; short: it has no room for what the leader
+/// sends, on its disk or in its segments; poisoned: it takes no appends until it is started
 /// again; damaged: blocks are damaged and not repaired; wiped: it came back with an empty or another directory; other_log: a
 /// server of another log stands there. Of several the last one in this order is told. A replica that lags, is cut off or knows no leader is
 /// looked at again for up to 2 s before that is said.
 ///
 /// Status 0 only if somebody leads and every replica is ok. 5: nobody leads, no server answers, or what is the matter can pass by
 /// itself (draining, lagging, no_leader, waiting, cut_off, repairing, unreachable). 1: somebody has to mend it
-/// (other_version, locked_out, removed, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
+/// (other_version, locked_out, removed, short, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
 /// Of several: 5 if nobody leads, else 3, 1, 5.
 ///
 /// Fields of --json: ok (the status is 0), log_id, leader (node; null: nobody), replicas: each {"node", "state" (as above), "why" (null: ok), "role" (leader, follower, candidate,

@@ -2,13 +2,22 @@
 
 use chiplog::Role;
 use chiplog_net::host::Host;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// A disk that takes longer than this to make anything durable is taken for one that hangs.
 const SYNC_MAX: Duration = Duration::from_secs(10);
 
 /// Why they should not; None: they should.
-pub(super) fn not_ready(host: &Host) -> Option<&'static str> {
+pub(super) fn not_ready(host: &Host) -> Option<Cow<'static, str>> {
+    let why = plainly_not_ready(host);
+    let shortage = || host.opened().and_then(chiplog::Log::shortage_cause);
+    why.map(Cow::Borrowed).or_else(|| {
+        shortage().map(|why| format!("has no room for what the log holds or may hold: {why}").into())
+    })
+}
+
+fn plainly_not_ready(host: &Host) -> Option<&'static str> {
     let Some(log) = host.opened() else { return Some("waits to become part of a cluster") };
     if host.is_draining() {
         return Some("about to end");

@@ -42,6 +42,27 @@ fn options_of_a_directory_are_set_shown_and_taken_back() {
     assert_eq!(set_of(log, &[]), shown, "what is refused changes nothing");
 }
 
+/// They were held against the default segment of 64 MiB: a log of small segments took options that no server with segments of
+/// that size can lead it with, and got files of 64 MiB.
+#[test]
+fn options_of_a_directory_are_held_against_its_own_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small").to_str().unwrap().to_owned();
+    fed(&["append", &small, "--segment-bytes", "64KiB"], "one\n").ok();
+    for wrong in ["record_bytes_max=1MiB", "sessions_max=4096"] {
+        let refused = run(&["options", &small, "--set", wrong]);
+        assert!(refused.code == 2, "{wrong}: {} {}", refused.code, refused.err);
+    }
+    let shown = set_of(&small, &["--set", "record_bytes_max=10000", "--set", "retention_bytes=128KiB"]);
+    assert_eq!(shown, json!({ "record_bytes_max": 10_000, "retention_bytes": 128 << 10 }));
+    let sizes = |log: &str| -> Vec<u64> {
+        let files = std::fs::read_dir(log).unwrap().map(|file| file.unwrap());
+        let segments = files.filter(|file| file.path().extension().is_some_and(|e| e == "seg"));
+        segments.map(|file| file.metadata().unwrap().len()).collect()
+    };
+    assert!(sizes(&small).iter().all(|bytes| *bytes == 64 << 10), "{:?}", sizes(&small));
+}
+
 /// A fail-over to a server whose file had a smaller `retention_bytes` discarded what it called too much, everywhere.
 #[test]
 fn server_whose_file_differs_warns_and_obeys_the_log() {

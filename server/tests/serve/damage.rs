@@ -1,0 +1,148 @@
+//! Damage that `verify` or a reader finds on a server: counted, logged and repaired at once; or said to be lost at once.
+
+use crate::harness::{PATIENCE, Server, fed, founded, one, run, runtime, status, three, wait};
+use chiplog::{Error, ErrorKind, Index, Start};
+use chiplog_net::client::{Client, ReaderOptions};
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+/// More than a segment.
+const RECORDS: u64 = 3000;
+
+fn line(n: u64) -> String {
+    format!("{n:06}{}", "x".repeat(700))
+}
+
+/// In blocks of at most 500 records.
+fn filled(cluster: &str) {
+    for begin in (0..RECORDS).step_by(500) {
+        let lines: String = (begin + 1..=begin + 500).map(|n| line(n) + "\n").collect();
+        fed(&["append", cluster, "--batch", "10"], &lines).ok();
+    }
+}
+
+/// Changes a byte of record `n` in the first segment of a server.
+fn hurt(server: &Server, n: u64) {
+    let path = server.data.join(format!("{:020}.seg", 1));
+    let (bytes, text) = (fs::read(&path).unwrap(), line(n));
+    let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"y", at as u64 + 10).unwrap();
+}
+
+fn cluster_of(servers: &[Server]) -> String {
+    servers.iter().map(|s| s.client.clone()).collect::<Vec<_>>().join(",")
+}
+
+/// What a reader that would try for an hour is told, and of which record.
+fn told(cluster: &str) -> (Option<Index>, Error) {
+    let cluster: Vec<String> = cluster.split(',').map(str::to_owned).collect();
+    let read = async {
+        let client = Client::connect(cluster, Default::default()).await.unwrap();
+        let mut options = ReaderOptions::default();
+        (options.follow, options.timeout) = (false, Duration::from_secs(3600));
+        let mut reader = client.reader_with(Start::First, options);
+        loop {
+            match reader.next_batch().await {
+                Ok(batch) => assert!(batch.is_some(), "it read past the damage"),
+                Err(error) => return (reader.position(), error),
+            }
+        }
+    };
+    runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await.expect("it is told at once") })
+}
+
+/// What `verify` found was told to the operator, and the server that has the damage learnt of it from its scrub: after up to
+/// 36 h of 500 GiB.
+#[test]
+fn what_verify_finds_is_repaired_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=3).map(|node| Server::new(node, dir.path())).collect();
+    servers.iter_mut().for_each(|s| s.start(&["--set", "cluster.scrub_bytes_per_second=0"]));
+    run(&["member", "init", &servers[0].client]).ok();
+    for server in &servers[1..] {
+        run(&["member", "add", &server.client, "--cluster", &servers[0].client, "--promote"]).ok();
+    }
+    let cluster = cluster_of(&servers);
+    filled(&cluster);
+    for server in &servers {
+        wait("it has all", || {
+            let info = run(&["info", &server.client, "--json"]).json();
+            (info["last"].as_u64()? >= RECORDS).then_some(())
+        });
+        hurt(server, 400 * server.node);
+        assert_eq!(run(&["verify", &server.client]).code, 3, "node {}", server.node);
+        wait("the repair", || {
+            let (_, page) = server.page("/metrics");
+            page.contains("\nchiplog_repaired_total 1\n").then_some(())
+        });
+        run(&["verify", &server.client]).ok();
+        assert!(server.page("/metrics").1.contains("\nchiplog_damaged_total 1\n"));
+        assert_eq!(server.said().matches("damage was found").count(), 1, "{}", server.said());
+    }
+    run(&["verify", &cluster]).ok();
+}
+
+/// A client tried for 30 s, though nobody could ever have answered otherwise.
+#[test]
+fn server_on_its_own_says_at_once_that_nobody_can_repair_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = one(dir.path());
+    filled(&server.client);
+    hurt(&server, 700);
+    for _ in 0..3 {
+        let (at, error) = told(&server.client);
+        assert!(error.kind() == ErrorKind::Corrupt && error.is_lasting(), "{error}");
+        let at = at.unwrap().get();
+        assert!((501..=700).contains(&at), "{at}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("record {at} ")) && text.contains("nobody can repair it"), "{text}");
+    }
+    let read = run(&["read", &server.client]);
+    assert!(read.code == 3 && read.err.contains("nobody can repair it"), "{}", read.err);
+    assert_eq!(run(&["verify", &server.client]).code, 3);
+    assert_eq!(server.said().matches("damage was found").count(), 1, "{}", server.said());
+    assert!(server.page("/metrics").1.contains("\nchiplog_damaged_total 1\n"));
+    let shown = status(&[&server]);
+    assert_eq!(shown["replicas"][0]["state"], "damaged", "{shown}");
+}
+
+#[test]
+fn what_all_servers_have_damaged_is_said_to_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = three(dir.path());
+    let cluster = cluster_of(&servers);
+    filled(&cluster);
+    for server in &servers {
+        wait("it has all", || {
+            let info = run(&["info", &server.client, "--json"]).json();
+            (info["last"].as_u64()? >= RECORDS).then_some(())
+        });
+    }
+    servers.iter().for_each(|server| hurt(server, 700));
+    let (at, error) = told(&cluster);
+    assert!(error.kind() == ErrorKind::Corrupt && error.is_lasting(), "{error}");
+    assert!((501..=700).contains(&at.unwrap().get()), "{at:?}");
+    let text = error.to_string();
+    assert!(text.contains("nobody can repair it") && text.contains("all other voters"), "{text}");
+    // What one of them has whole is read.
+    hurt(&servers[0], 100);
+    hurt(&servers[1], 100);
+    assert_eq!(told(&cluster).0, at);
+}
+
+/// Of two servers one has the record whole.
+#[test]
+fn what_another_server_has_whole_is_read_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = founded((1..=2).map(|node| Server::new(node, dir.path())).collect());
+    filled(&servers[0].client);
+    wait("both have all", || {
+        let info = run(&["info", &servers[1].client, "--json"]).json();
+        (info["last"].as_u64()? >= RECORDS).then_some(())
+    });
+    hurt(&servers[1], 700);
+    let read = run(&["read", &cluster_of(&servers)]).ok();
+    assert_eq!(read.out.lines().count() as u64, RECORDS);
+}

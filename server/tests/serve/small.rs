@@ -1,0 +1,58 @@
+//! A replica whose segments are too small for what the log holds.
+
+use crate::harness::{Server, fed, run, wait};
+
+/// It took nothing more, and `/readyz` and `status` showed nothing of it.
+#[test]
+fn replica_with_too_small_segments_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
+    servers[0].start(&["--init"]);
+    servers[1].start(&["--set", "log.segment_bytes=64KiB"]);
+    let (first, second) = (servers[0].client.clone(), servers[1].client.clone());
+    run(&["member", "add", &second, "--cluster", &first]).ok();
+    wait("it is ready", || (servers[1].page("/readyz").0 == 200).then_some(()));
+    fed(&["append", &first], &format!("{}\n", "x".repeat(200_000))).ok();
+    let why = wait("it says why it is not", || {
+        let (code, why) = servers[1].page("/readyz");
+        (code == 503).then_some(why)
+    });
+    assert!(why.contains("has no room") && why.contains("raise segment_bytes"), "{why}");
+    let status = run(&["status", &first, "--json"]);
+    assert_eq!(status.code, 1, "{}", status.out);
+    let shown = status.json();
+    let second = shown["replicas"].as_array().unwrap().iter().find(|r| r["node"] == 2).unwrap();
+    assert_eq!(second["state"], "short", "{shown}");
+    assert!(second["why"].as_str().unwrap().contains("raise segment_bytes"), "{shown}");
+    assert_eq!(servers[0].page("/readyz").0, 200);
+    assert!(servers[1].page("/metrics").1.contains("\nchiplog_ready 0"));
+    // With larger segments it goes on.
+    assert_eq!(servers[1].stop(), Some(0));
+    servers[1].start(&[]);
+    wait("it has it", || {
+        let info = run(&["info", &servers[1].client, "--json"]).json();
+        (info["last"] == 1 && servers[1].page("/readyz").0 == 200).then_some(())
+    });
+    run(&["status", &first]).ok();
+}
+
+/// What the log allows and its segments cannot hold is told before anything of the kind comes.
+#[test]
+fn replica_that_does_not_fit_the_log_s_options_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers: Vec<Server> = (1..=2).map(|node| Server::new(node, dir.path())).collect();
+    servers[0].start(&["--init"]);
+    servers[1].start(&["--set", "log.segment_bytes=64KiB"]);
+    let (first, second) = (servers[0].client.clone(), servers[1].client.clone());
+    run(&["member", "add", &second, "--cluster", &first]).ok();
+    run(&["options", &first, "--set", "record_bytes_max=200KiB"]).ok();
+    let why = wait("it says why it is not ready", || {
+        let (code, why) = servers[1].page("/readyz");
+        (code == 503).then_some(why)
+    });
+    assert!(why.contains("record_bytes_max"), "{why}");
+    assert_eq!(run(&["status", &first]).code, 1);
+    run(&["options", &first, "--set", "record_bytes_max=20KiB"]).ok();
+    wait("it fits", || (servers[1].page("/readyz").0 == 200).then_some(()));
+    run(&["status", &first]).ok();
+}
