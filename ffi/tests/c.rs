@@ -71,6 +71,14 @@ fn event_loops_and_callbacks_from_c() {
 }
 
 #[test]
+fn what_chiplog_notices_reaches_c() {
+    let installed = Installed::get();
+    let program = installed.build("trace.c", C99, &["-pthread"]);
+    let dir = tempfile::tempdir().unwrap();
+    run(Command::new(program).arg(dir.path()));
+}
+
+#[test]
 fn certificates_and_tokens_from_c() {
     let installed = Installed::get();
     let program = installed.build("secure.c", C99, &[]);
@@ -136,13 +144,19 @@ fn a_library_keeps_its_hands_to_itself() {
 #[test]
 fn all_of_it_under_address_sanitizer() {
     let installed = Installed::get();
-    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"];
+    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g", "-pthread"];
     if !installed.has_sanitizer() {
         eprintln!("SKIPPED: this compiler has no AddressSanitizer");
         return;
     }
     let (server, called, other) = (Server::start(), Server::start(), Server::start());
-    let all = [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99), ("callbacks.c", C99)];
+    let all = [
+        ("embedded.c", C99),
+        ("concurrent.cpp", CPP17),
+        ("network.c", C99),
+        ("callbacks.c", C99),
+        ("trace.c", C99),
+    ];
     for (source, language) in all {
         let program = installed.build(source, language, &flags);
         let server = if source == "callbacks.c" { &called } else { &server };

@@ -31,8 +31,8 @@ fn generated() -> String {
     sources.retain(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("lib.rs"));
     // As a reader wants them.
     let order = [
-        "version", "error", "values", "options", "log", "batch", "ticket", "reader", "records", "session",
-        "viewer", "client", "producer", "follower",
+        "version", "error", "trace", "values", "options", "log", "batch", "ticket", "reader", "records",
+        "session", "viewer", "client", "producer", "follower",
     ];
     let place = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();

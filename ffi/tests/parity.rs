@@ -33,6 +33,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("net/src/client/class.rs", "ErrorClass", "ErrorClass"),
     ("net/src/client/token.rs", "Bearer", "Bearer"),
     ("net/src/follower/mod.rs", "Follower", "Follower"),
+    ("net/src/notices.rs", "Notices", "Notices"),
 ];
 
 /// Values and traits that are no handles: what they do every language does in its own way. `RemoteReader` is the reader of the

@@ -6,7 +6,11 @@
         index = log.append(b"3 lenses to Cambridge")  # returns once it is on stable storage
         for record in log.read(index):
             print(record.index, record.decode())
+
+What chiplog notices on its own, such as damage or another leader, goes to `logging.getLogger("chiplog")`.
 """
+
+import logging
 
 from ._chiplog import (
     Batch,
@@ -22,6 +26,7 @@ from ._chiplog import (
     Viewer,
     Watch,
     __version__,
+    logging_changed,
 )
 from ._errors import (
     BusyError,
@@ -124,4 +129,8 @@ __all__ = [
     "Viewer",
     "Watch",
     "__version__",
+    "logging_changed",
 ]
+
+# Where the program has no handler nothing is written: no library's words belong on standard error unasked.
+logging.getLogger("chiplog").addHandler(logging.NullHandler())
