@@ -26,6 +26,7 @@
 mod planted;
 
 mod batch;
+mod canceller;
 mod checksum;
 mod cluster;
 mod codec;
@@ -81,6 +82,7 @@ mod viewer;
 mod writing;
 
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
+pub use canceller::Canceller;
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};

@@ -71,6 +71,14 @@ fn event_loops_and_callbacks_from_c() {
 }
 
 #[test]
+fn a_call_that_waits_is_cancelled_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("cancel.c", C99, &["-pthread"]);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    run(Command::new(program).arg(dir.path()).arg(&server.address));
+}
+
+#[test]
 fn what_chiplog_notices_reaches_c() {
     let installed = Installed::get();
     let program = installed.build("trace.c", C99, &["-pthread"]);
@@ -108,7 +116,7 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
     }
     let header = fs::read_to_string(here.join("include/chiplog.h")).unwrap();
     let kinds: Vec<&str> = chiplog_kinds(&header);
-    assert!(kinds.len() >= 26, "{kinds:?}");
+    assert!(kinds.len() >= 28, "{kinds:?}");
     for kind in kinds {
         let is_met = checks.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|w| w == kind);
         let is_excused = NOT_MET.iter().any(|(name, _)| kind.ends_with(&format!("CHIPLOG_{name}")));
@@ -119,8 +127,8 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
 /// The names of the statuses, but for CHIPLOG_OK.
 fn chiplog_kinds(header: &str) -> Vec<&str> {
     let begin = header.find("#define CHIPLOG_IO ").unwrap();
-    let end = header.find("#define CHIPLOG_UNDECODABLE ").unwrap();
-    let defined = header[begin..].lines().take_while(|line| !line.starts_with("#define CHIPLOG_START"));
+    let end = header.find("#define CHIPLOG_CANCELLED ").unwrap();
+    let defined = header[begin..].lines().take_while(|line| !line.starts_with("#define CHIPLOG_SEVERITY"));
     assert!(begin < end);
     defined.filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect()
 }
@@ -155,6 +163,7 @@ fn all_of_it_under_address_sanitizer() {
         ("concurrent.cpp", CPP17),
         ("network.c", C99),
         ("callbacks.c", C99),
+        ("cancel.c", C99),
         ("trace.c", C99),
     ];
     for (source, language) in all {

@@ -47,9 +47,8 @@ static void await_discards(struct heard *heard, int wanted) {
 static chiplog_log_t *open_log(const char *directory, const char *name) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    chiplog_options_t options;
-    chiplog_options_init(&options, sizeof options);
-    options.segment_bytes = 1 << 20;
+    chiplog_log_options_t options;
+    chiplog_log_options_for_segments(&options, sizeof options, 1 << 20);
     chiplog_log_t *log = NULL;
     FINE(chiplog_log_open(path, &options, &log, &error));
     return log;

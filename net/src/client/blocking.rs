@@ -5,8 +5,10 @@
 //!
 //! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
+mod canceller;
 mod reader;
 
+pub use canceller::Canceller;
 pub use reader::Reader;
 
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};

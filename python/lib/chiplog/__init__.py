@@ -30,6 +30,7 @@ from ._chiplog import (
 )
 from ._errors import (
     BusyError,
+    CancelledError,
     ClosedError,
     CorruptError,
     DiscardedError,
@@ -75,6 +76,7 @@ __all__ = [
     "Backlog",
     "Batch",
     "BusyError",
+    "CancelledError",
     "Client",
     "ClientOptions",
     "Closed",
