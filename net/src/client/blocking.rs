@@ -290,6 +290,11 @@ impl Producer {
         self.producer.buffered_bytes()
     }
 
+    /// See [`super::Producer::unacknowledged`].
+    pub fn unacknowledged(&self) -> u64 {
+        self.producer.unacknowledged()
+    }
+
     /// See [`super::Producer::flush`].
     ///
     /// # Errors
