@@ -109,7 +109,10 @@ impl Reading {
         let state = self.lock();
         // Behind the lock: a call that waited for another one to be over ends, too.
         if self.is_cancelled.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Cancelled, "the reader was cancelled by chiplog_reader_cancel"));
+            return Err(Error::new(
+                ErrorKind::Cancelled,
+                "the reader was cancelled by chiplog_reader_cancel",
+            ));
         }
         Ok(state)
     }

@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
 
     /* A producer that is closed with records unsent says how many; they go on being sent while the client is open. */
     chiplog_producer_options_init(&producing, sizeof producing);
-    producing.linger_ms = LONG_MS;
+    producing.linger_ms = 60 * 1000;
     chiplog_producer_t *lingers = NULL;
     FINE(chiplog_client_producer(client, &producing, &lingers, &error));
     for (int n = 0; n < 3; n++) FINE(chiplog_producer_send(lingers, "late", 4, &error));
