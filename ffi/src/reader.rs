@@ -590,11 +590,12 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
     }
 }
 
-/// Ends reading with this reader for good, to stop a thread that follows the log: the call that reads or waits with it on another
-/// thread is CHIPLOG_CANCELLED at once, and so is every later one; those that wait for their turn, too. A call that had something to
-/// hand out already may still do so. A descriptor becomes readable, a callback of chiplog_reader_on_more is called. The reader
-/// stays where it is: chiplog_reader_position tells where another one goes on. It is still to be closed: at any time, also at once,
-/// while the call on the other thread is just ending. The other way round is of no use: a reader that was closed cannot be cancelled.
+/// Ends reading with this reader for good, to stop a thread that follows the log: the call that reads or waits with it on
+/// another thread is CHIPLOG_CANCELLED at once, and so is every later one; those that wait for their turn, too. A call that
+/// had something to hand out already may still do so. A descriptor becomes readable, a callback of chiplog_reader_on_more
+/// is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
+/// closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
+/// a reader that was closed cannot be cancelled.
 /// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, but for
 /// that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
 ///
@@ -614,8 +615,8 @@ pub unsafe extern "C" fn chiplog_reader_cancel(
     }
 }
 
-/// Closes a reader. A call of another thread that waits with it goes on waiting: chiplog_reader_cancel ends that, and is to be called
-/// before. NULL, or one that was closed: nothing happens.
+/// Closes a reader. A call of another thread that waits with it goes on waiting: chiplog_reader_cancel ends that, and is to
+/// be called before. NULL, or one that was closed: nothing happens.
 /// Ownership: takes `reader`. Any thread. Never blocks for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_reader_close(reader: *mut chiplog_reader_t) {

@@ -10,7 +10,7 @@
 What chiplog notices on its own, such as damage or another leader, goes to `logging.getLogger("chiplog")`.
 """
 
-import logging
+import logging as _logging
 
 from ._chiplog import (
     Batch,
@@ -135,4 +135,4 @@ __all__ = [
 ]
 
 # Where the program has no handler nothing is written: no library's words belong on standard error unasked.
-logging.getLogger("chiplog").addHandler(logging.NullHandler())
+_logging.getLogger("chiplog").addHandler(_logging.NullHandler())
