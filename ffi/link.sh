@@ -1,16 +1,28 @@
 #!/bin/sh
 # Links libchiplog.so out of the static library that cargo built: with a soname and symbol versions, which rustc, whose
-# version script is its own, gives to no cdylib.
+# version script is its own, gives to no cdylib. Stripped: what debuggers and profilers want goes to a file of its own,
+# OUTPUT_DIRECTORY/.debug/libchiplog.so.VERSION.debug, where gdb, perf, addr2line and others look by themselves.
 #
 #   ffi/link.sh target/release/libchiplog_ffi.a OUTPUT_DIRECTORY VERSION
 set -eu
 archive=$1 out=$2 version=$3
 here=$(dirname "$0")
 abi=${version%%.*}
+name=libchiplog.so.$version
 mkdir -p "$out"
-${CC:-cc} -shared -o "$out/libchiplog.so.$version" \
-  -Wl,-soname,"libchiplog.so.$abi" -Wl,--version-script="$here/chiplog.map" \
+${CC:-cc} -shared -o "$out/$name" \
+  -Wl,-soname,"libchiplog.so.$abi" -Wl,--version-script="$here/chiplog.map" -Wl,--build-id \
   -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -Wl,--gc-sections -Wl,-z,defs -Wl,-z,relro -Wl,-z,now \
   -lgcc_s -lpthread -ldl -lm
-ln -sf "libchiplog.so.$version" "$out/libchiplog.so.$abi"
+ln -sf "$name" "$out/libchiplog.so.$abi"
 ln -sf "libchiplog.so.$abi" "$out/libchiplog.so"
+objcopy=${OBJCOPY:-objcopy}
+if ! command -v "$objcopy" >/dev/null; then
+  echo "no $objcopy here (it comes with binutils): libchiplog is as good, and several times as large" >&2
+  exit 0
+fi
+mkdir -p "$out/.debug"
+"$objcopy" --only-keep-debug "$out/$name" "$out/.debug/$name.debug"
+chmod 644 "$out/.debug/$name.debug"
+# The link tells the file's name and checksum; the build-id, which both have, does for those who gather such files by it.
+"$objcopy" --strip-unneeded --add-gnu-debuglink="$out/.debug/$name.debug" "$out/$name"

@@ -80,6 +80,8 @@ pub enum ErrorKind {
     /// A batch in the log is as it was appended, and does not unpack: the program that made it was wrong. No damage, the
     /// same on every replica, and nothing mends it. Readers go on behind it with `skip_batch`, or seek.
     Undecodable = 27,
+    /// Somebody ended what this call waited for: see [`Canceller`](crate::Canceller). Nothing was read, and nothing is lost.
+    Cancelled = 28,
 }
 
 impl ErrorKind {
@@ -128,6 +130,7 @@ impl ErrorKind {
         Self::Unauthenticated,
         Self::PermissionDenied,
         Self::Undecodable,
+        Self::Cancelled,
     ];
 
     /// The kind's name in lower case with underscores, as command-line output and metrics use it.
@@ -160,6 +163,7 @@ impl ErrorKind {
             Self::Unauthenticated => "unauthenticated",
             Self::PermissionDenied => "permission_denied",
             Self::Undecodable => "undecodable",
+            Self::Cancelled => "cancelled",
         }
     }
 

@@ -27,6 +27,7 @@ mod planted;
 
 mod backup;
 mod batch;
+mod canceller;
 mod checksum;
 mod cluster;
 mod codec;
@@ -85,6 +86,7 @@ mod writing;
 pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
 pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
+pub use canceller::Canceller;
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};

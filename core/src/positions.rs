@@ -55,6 +55,16 @@ impl From<RaftIndex> for Until {
     }
 }
 
+/// Whether one reader is to wait no more, for good.
+#[derive(Debug, Default)]
+pub(crate) struct Cancel(AtomicBool);
+
+impl Cancel {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 struct Waiting {
     owner: HookOwner,
     until: Until,
@@ -206,6 +216,19 @@ impl Positions {
     /// Blocks until who waits for this has something to do (true), the time-out passes (false), or the log
     /// is closed (`Closed`, or what the log died of).
     pub(crate) fn wait(&self, until: impl Into<Until>, timeout: Option<Duration>) -> Result<bool> {
+        self.wait_unless(until, timeout, || false)
+    }
+
+    /// As [`Self::wait`], until [`Self::cancel`] makes `is_cancelled` true: `Cancelled`.
+    pub(crate) fn wait_unless(
+        &self,
+        until: impl Into<Until>,
+        timeout: Option<Duration>,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<bool> {
+        if is_cancelled() {
+            return Err(cancelled());
+        }
         let until = until.into();
         if self.reached(until) {
             return Ok(true);
@@ -215,6 +238,9 @@ impl Positions {
         let outcome = loop {
             let epoch = self.tail.epoch.load(Ordering::Relaxed);
             fence(Ordering::SeqCst);
+            if is_cancelled() {
+                break Err(cancelled());
+            }
             if self.reached(until) {
                 break Ok(true);
             }
@@ -248,6 +274,24 @@ impl Positions {
             self.run_hooks(Some(owner));
         }
         drop(replaced);
+    }
+
+    /// Ends what is waited for with `cancel`, for good, and calls the owner's hook.
+    pub(crate) fn cancel(&self, owner: HookOwner, cancel: &Cancel) {
+        cancel.0.store(true, Ordering::Release);
+        // As in `wake`: either we see the sleeper or the hook here, or it sees the flag there.
+        fence(Ordering::SeqCst);
+        if self.tail.sleepers.load(Ordering::Relaxed) > 0 {
+            self.rouse();
+        }
+        self.call_hook(owner);
+    }
+
+    /// Calls the owner's hook, due or not.
+    pub(crate) fn call_hook(&self, owner: HookOwner) {
+        if self.tail.hooked.load(Ordering::Relaxed) > 0 {
+            call_all(self.change_hooks(owner, None).map(|waiting| waiting.hook));
+        }
     }
 
     /// Forgets the owner's hook.
@@ -287,13 +331,21 @@ impl Positions {
             }
             self.tail.hooked.store(hooks.len(), Ordering::Relaxed);
         }
-        for hook in due {
-            // A caller's panic must not stop the writer.
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
-                tracing::error!("a callback at the log's tail panicked");
-            }
+        call_all(due);
+    }
+}
+
+fn call_all(hooks: impl IntoIterator<Item = Hook>) {
+    for hook in hooks {
+        // A caller's panic must not stop the writer.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
+            tracing::error!("a callback at the log's tail panicked");
         }
     }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the reader was cancelled; another one goes on at its position")
 }
 
 /// The error of whoever waits on a closed log.
@@ -377,6 +429,38 @@ mod tests {
     }
 
     #[test]
+    fn who_is_cancelled_waits_no_more_and_others_do() {
+        let positions = Arc::new(Positions::new(Index(1), Index(3), Index(3)));
+        let (one, other) = (positions.hook_owner(), positions.hook_owner());
+        let cancel = Arc::new(Cancel::default());
+        let (tx, rx) = mpsc::channel();
+        for (owner, name) in [(one, "one"), (other, "other")] {
+            let tx = tx.clone();
+            positions.on_reach(owner, Index(4), Box::new(move || tx.send(name).unwrap()));
+        }
+        let waiters: Vec<_> = [true, false]
+            .map(|listens| {
+                let (positions, cancel) = (positions.clone(), cancel.clone());
+                std::thread::spawn(move || {
+                    positions.wait_unless(Index(4), None, || listens && cancel.is_set())
+                })
+            })
+            .into();
+        positions.cancel(one, &cancel);
+        let mut waiters = waiters.into_iter();
+        let cancelled = waiters.next().unwrap().join().unwrap();
+        assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["one"]);
+        positions.commit_to(Index(4));
+        positions.wake();
+        assert!(waiters.next().unwrap().join().unwrap().unwrap());
+        assert_eq!(rx.try_iter().collect::<Vec<_>>(), ["other"]);
+        positions.cancel(one, &cancel);
+        let cancelled = positions.wait_unless(Index(1), None, || cancel.is_set());
+        assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled, "for good, whatever is there");
+    }
+
+    #[test]
     fn a_discard_beyond_a_waiter_wakes_it() {
         let positions = Positions::new(Index(1), Index(3), Index(3));
         positions.discarded(Index(10));
@@ -440,6 +524,70 @@ mod models {
                 }
             });
             publish(&positions, 1);
+            called.wait();
+            registrar.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_reader_at_the_tail_and_canceller() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+            let cancel = Arc::new(Cancel::default());
+            let owner = positions.hook_owner();
+            let reader = thread::spawn({
+                let (positions, cancel) = (positions.clone(), cancel.clone());
+                move || {
+                    let waited = positions.wait_unless(Index(1), None, || cancel.is_set());
+                    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Cancelled);
+                }
+            });
+            positions.cancel(owner, &cancel);
+            reader.join().unwrap();
+        });
+    }
+
+    /// The writer wakes it for a record that it does not wait for meanwhile.
+    #[test]
+    fn loom_reader_writer_and_canceller() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+            let cancel = Arc::new(Cancel::default());
+            let owner = positions.hook_owner();
+            let reader = thread::spawn({
+                let (positions, cancel) = (positions.clone(), cancel.clone());
+                move || {
+                    let waited = positions.wait_unless(Index(2), None, || cancel.is_set());
+                    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Cancelled);
+                }
+            });
+            let writer = thread::spawn({
+                let positions = positions.clone();
+                move || publish(&positions, 1)
+            });
+            positions.cancel(owner, &cancel);
+            writer.join().unwrap();
+            reader.join().unwrap();
+        });
+    }
+
+    /// As `Reader::on_more` does it: it looks once more behind the registration.
+    #[test]
+    fn loom_hook_and_canceller() {
+        loom::model(|| {
+            let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+            let (cancel, called) = (Arc::new(Cancel::default()), Arc::new(Notify::new()));
+            let owner = positions.hook_owner();
+            let registrar = thread::spawn({
+                let (positions, cancel, called) = (positions.clone(), cancel.clone(), called.clone());
+                move || {
+                    positions.on_reach(owner, Index(1), Box::new(move || called.notify()));
+                    if cancel.is_set() {
+                        positions.call_hook(owner);
+                    }
+                }
+            });
+            positions.cancel(owner, &cancel);
             called.wait();
             registrar.join().unwrap();
         });

@@ -7,15 +7,16 @@
 //! Must not know: the writer.
 
 use crate::batch::{self, BatchHeader};
+use crate::canceller::Canceller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::positions::{HookOwner, Positions, or_wake};
+use crate::positions::{Cancel, HookOwner, Positions, or_wake};
 use crate::records::{OwnedRecord, Record, RecordBatch, StoredBatch, undecodable};
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
 use crate::store::blocks::{Located, Slice};
 use crate::store::cursor::{self, Cursor};
 use crate::store::segment::Segments;
 use crate::types::{Index, Timestamp};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl Shelf {
         Ok(Reader {
             shelf: self.clone(),
             owner,
+            cancel: OnceLock::new(),
             next,
             lookup: false,
             cursor: None,
@@ -166,6 +168,8 @@ impl Shelf {
 pub struct Reader {
     shelf: Shelf,
     owner: HookOwner,
+    /// Once it was asked for.
+    cancel: OnceLock<Arc<Cancel>>,
     /// The next record to be given.
     next: Index,
     /// Whether it is made for one record only: what it learns of the record's block is remembered.
@@ -298,16 +302,41 @@ impl Reader {
     /// Waits until there is a record to read (true) or the time-out passes (false); `None` waits for ever.
     ///
     /// # Errors
-    /// `Closed` when the log was closed and everything in it was read; `Poisoned` when it was poisoned.
+    /// `Closed` when the log was closed and everything in it was read; `Poisoned` when it was poisoned; `Cancelled` by its
+    /// [`canceller`](Self::canceller), also where there is something to read.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        if self.has_batch() {
+        if self.has_batch() && !self.is_cancelled() {
             return Ok(true);
         }
-        self.shelf.positions.wait(self.next, timeout)
+        self.shelf.positions.wait_unless(self.next, timeout, || self.is_cancelled())
     }
 
-    /// Calls `hook` once there is a record to read, or the log was closed: at once if so already, else on a
-    /// thread of the log's, where it must not block. For runtimes and event loops: wake a task, write to an
+    /// What ends [`Self::wait`] from another thread, for good: to stop a thread that follows the log. Calls that do not wait go
+    /// on, and the reader stays where it is.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// use chiplog::{ErrorKind, Start};
+    /// let reader = log.reader(Start::Next)?;
+    /// let canceller = reader.canceller();
+    /// let follows = std::thread::spawn(move || reader.wait(None));
+    /// canceller.cancel();
+    /// let ended = follows.join().expect("no panic");
+    /// assert_eq!(ended.unwrap_err().kind(), ErrorKind::Cancelled);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn canceller(&self) -> Canceller {
+        let cancel = self.cancel.get_or_init(Arc::default);
+        Canceller::new(self.shelf.positions.clone(), self.owner, cancel.clone())
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.get().is_some_and(|cancel| cancel.is_set())
+    }
+
+    /// Calls `hook` once there is a record to read, or the log was closed, or the reader was cancelled: at once if so already, else on a
+    /// thread of the log's, or the one that cancels, where it must not block. For runtimes and event loops: wake a task, write to an
     /// eventfd. A reader has one hook: a new one takes the place of the last, and dropping the reader drops it.
     ///
     /// ```
@@ -325,6 +354,9 @@ impl Reader {
             return hook();
         }
         self.shelf.positions.on_reach(self.owner, self.next, Box::new(hook));
+        if self.is_cancelled() {
+            self.shelf.positions.call_hook(self.owner);
+        }
     }
 
     /// For async code: ready when there is a record to read. Wakes the task through [`Self::on_more`].

@@ -26,6 +26,7 @@ const ORDER: &[&str] = &[
     "completion",
     "promise",
     "positions",
+    "canceller",
     "moment",
     "stats",
     "limping",

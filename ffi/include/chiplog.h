@@ -7,9 +7,11 @@
  *   Every function may be called from any thread. A log, a client, a producer, a follower, a viewer, a batch, records, a
  *   ticket and an error may be used by many threads at once. A reader, a session, a builder and a watch are used by one
  *   thread at a time: a second one waits until the first call is over. What a function says of threads comes on top.
+ *   A call that waits with a reader on one thread is ended from another one by chiplog_reader_cancel.
  *   Callbacks run where the function says that takes them: on a thread of the log's, or the client's. There they must not
  *   block, wait for the same log or client, or throw; a callback that does blocks everybody, or itself for ever; what can be
  *   recognised is refused as CHIPLOG_INVALID_ARGUMENT.
+ *   The callback of chiplog_trace, to which chiplog tells what it notices on its own, can run on any thread.
  *   chiplog's own threads have all signals blocked. It sets no signal handler, reads no environment variable (but for
  *   one that tokio, on which clients and followers run, looks for: TOKIO_UNSTABLE_SHARDED_BLOCKING_QUEUE), writes to no
  *   standard stream, and ends no process. SIGPIPE does not come of it.
@@ -22,7 +24,9 @@
  *   "The caller's, to be closed": the function with _close in its name gives it back.
  *   Bytes that were read (chiplog_record_t) lie in mapped files or buffers that the records hold: they are valid until
  *   chiplog_records_close, whatever else is closed, and not a moment longer.
- *   Handles that are left open at the end of a program do no harm, but for what was not durable yet.
+ *   Handles that are left open at the end of a program do no harm, but what was not durable yet is lost. Nothing is sent or
+ *   written at exit: the library registers nothing with atexit(). Close logs and followers, and end producers with
+ *   chiplog_producer_end, before the program ends.
  *
  * ERRORS
  *   Functions that can fail return chiplog_status_t: CHIPLOG_OK, which is 0, or the number of a kind. Where `error` is not
@@ -57,6 +61,16 @@
 
 /** As a time-out: as long as it takes. */
 #define CHIPLOG_FOREVER UINT64_MAX
+
+/** Before a function whose status has to be looked at: gcc and clang warn where it is not. A program that defines it
+ * before it includes this header, as nothing, hears no such warning. */
+#ifndef CHIPLOG_MUST_USE
+#if defined(__GNUC__) || defined(__clang__)
+#define CHIPLOG_MUST_USE __attribute__((warn_unused_result))
+#else
+#define CHIPLOG_MUST_USE
+#endif
+#endif
 
 /**
  * It worked.
@@ -198,6 +212,36 @@
  * A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
  */
 #define CHIPLOG_UNDECODABLE 27
+
+/**
+ * chiplog_reader_cancel ended the call. Nothing was read, and nothing is lost.
+ */
+#define CHIPLOG_CANCELLED 28
+
+/**
+ * Something failed, and somebody has to look.
+ */
+#define CHIPLOG_SEVERITY_ERROR 1
+
+/**
+ * Something is not as it should be, and chiplog goes on.
+ */
+#define CHIPLOG_SEVERITY_WARN 2
+
+/**
+ * Something changed, such as the leader.
+ */
+#define CHIPLOG_SEVERITY_INFO 3
+
+/**
+ * What helps to find out why.
+ */
+#define CHIPLOG_SEVERITY_DEBUG 4
+
+/**
+ * Every step.
+ */
+#define CHIPLOG_SEVERITY_TRACE 5
 
 /**
  * Where a reader begins: at the first record that is not discarded. The value has to be 0.
@@ -373,6 +417,18 @@ typedef struct chiplog_watch_t chiplog_watch_t;
  * never change; later versions may have more of them.
  */
 typedef int32_t chiplog_status_t;
+
+/**
+ * Called with each notice. `severity`: CHIPLOG_SEVERITY_...; `target`: the part of chiplog that noticed it; `text`: what,
+ * on the whole one line, UTF-8. Both texts are for people and end with the call. It runs on any thread, several at once,
+ * also on the program's own in the middle of a call, and with locks held that other calls need: it must not block, throw,
+ * or call a function that can fail, each of which is CHIPLOG_INVALID_ARGUMENT there. It should write a line to a file or a
+ * queue, and no more.
+ */
+typedef void (*chiplog_trace_fn)(void *context,
+                                 uint32_t severity,
+                                 const char *target,
+                                 const char *text);
 
 /**
  * Gives the time in milliseconds since 1970. Called on chiplog's threads, and several may call at once; it must not throw
@@ -1212,6 +1268,24 @@ void chiplog_error_close(chiplog_error_t *error);
 const char *chiplog_status_name(chiplog_status_t status);
 
 /**
+ * Calls `callback` from now on with what chiplog notices on its own that is as serious as `severity` or more: damage, a
+ * leader that is gone, a peer that refuses. One callback for the whole process: a new one, or another severity, takes the
+ * place of the last. NULL: nobody is told any more; `severity` means nothing then. Before the first call nobody is told,
+ * and what is not wanted costs nothing.
+ * Once this has returned, the callback before is not running and is not called any more: its context may be freed. Give
+ * NULL before the library is unloaded, or the program's own log ends; before exit() it is not needed. A forked child tells
+ * nobody until it calls this itself.
+ * Ownership: `context` is borrowed until another call of this has returned. Any thread, at any time, but not in
+ * `callback`. Blocks as long as the callback before runs, on whatever thread: hold no lock that it takes.
+ * Errors: INVALID_ARGUMENT: no such severity; called in the callback; or the program, which is in Rust and has this
+ * library linked in, has a subscriber of `tracing` already: it is told instead. IO.
+ */
+chiplog_status_t chiplog_trace(chiplog_trace_fn callback,
+                               void *context,
+                               uint32_t severity,
+                               chiplog_error_t **error);
+
+/**
  * Fills options with their defaults. `size`: sizeof(chiplog_log_options_t).
  * Ownership: `options` is the caller's, `size` bytes; NULL: nothing happens. Any thread. Never blocks.
  */
@@ -1233,7 +1307,7 @@ void chiplog_log_options_for_segments(chiplog_log_options_t *options,
  * Any thread. Blocks while recovery reads the last segment.
  * Errors: LOCKED, NOT_FOUND, INVALID_ARGUMENT, CORRUPT (the message names file and offset), UNSUPPORTED, IO, FULL.
  */
-chiplog_status_t chiplog_log_open(const char *directory,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open(const char *directory,
                                   const chiplog_log_options_t *options,
                                   chiplog_log_t **log,
                                   chiplog_error_t **error);
@@ -1253,7 +1327,7 @@ chiplog_status_t chiplog_log_close(chiplog_log_t *log,
  * Ownership: all borrowed. Any thread, many at once: they share writes and syncs. Blocks.
  * Errors: TOO_LARGE, FULL, BUSY, CLOSED, FORKED: the record is not in the log; POISONED: unknown.
  */
-chiplog_status_t chiplog_log_append(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_append(chiplog_log_t *log,
                                     const void *data,
                                     size_t length,
                                     uint64_t *index,
@@ -1264,7 +1338,7 @@ chiplog_status_t chiplog_log_append(chiplog_log_t *log,
  * Ownership: all borrowed; a batch can be appended again. Any thread, many at once. Blocks.
  * Errors: as chiplog_log_append; of a batch with a session also SESSION_EXPIRED, SEQUENCE_GAP, SEQUENCE_FORGOTTEN.
  */
-chiplog_status_t chiplog_log_append_batch(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_append_batch(chiplog_log_t *log,
                                           const chiplog_batch_t *batch,
                                           chiplog_appended_t *placed,
                                           chiplog_error_t **error);
@@ -1275,7 +1349,7 @@ chiplog_status_t chiplog_log_append_batch(chiplog_log_t *log,
  * Ownership: all borrowed. Any thread, many at once. Blocks.
  * Errors: as chiplog_log_append; INVALID_ARGUMENT: no records.
  */
-chiplog_status_t chiplog_log_append_records(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_append_records(chiplog_log_t *log,
                                             const chiplog_slice_t *records,
                                             size_t count,
                                             chiplog_appended_t *placed,
@@ -1287,7 +1361,7 @@ chiplog_status_t chiplog_log_append_records(chiplog_log_t *log,
  * Ownership: `data` borrowed for the call. `*ticket`: the caller's, to be closed. Any thread, many at once.
  * Errors: TOO_LARGE, FULL, BUSY, POISONED, CLOSED, FORKED: the record was not taken.
  */
-chiplog_status_t chiplog_log_submit(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit(chiplog_log_t *log,
                                     const void *data,
                                     size_t length,
                                     chiplog_ticket_t **ticket,
@@ -1298,7 +1372,7 @@ chiplog_status_t chiplog_log_submit(chiplog_log_t *log,
  * Ownership, threads: as there. Never blocks.
  * Errors: as there; BUSY when the queue is full.
  */
-chiplog_status_t chiplog_log_try_submit(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_try_submit(chiplog_log_t *log,
                                         const void *data,
                                         size_t length,
                                         chiplog_ticket_t **ticket,
@@ -1309,7 +1383,7 @@ chiplog_status_t chiplog_log_try_submit(chiplog_log_t *log,
  * Ownership: all borrowed; `*ticket`: the caller's, to be closed. Any thread, many at once.
  * Errors: as chiplog_log_submit.
  */
-chiplog_status_t chiplog_log_submit_batch(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_batch(chiplog_log_t *log,
                                           const chiplog_batch_t *batch,
                                           chiplog_ticket_t **ticket,
                                           chiplog_error_t **error);
@@ -1319,7 +1393,7 @@ chiplog_status_t chiplog_log_submit_batch(chiplog_log_t *log,
  * Ownership, threads: as there. Never blocks.
  * Errors: as there; BUSY when the queue is full.
  */
-chiplog_status_t chiplog_log_try_submit_batch(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_try_submit_batch(chiplog_log_t *log,
                                               const chiplog_batch_t *batch,
                                               chiplog_ticket_t **ticket,
                                               chiplog_error_t **error);
@@ -1329,7 +1403,7 @@ chiplog_status_t chiplog_log_try_submit_batch(chiplog_log_t *log,
  * Ownership: all borrowed for the call; `*ticket`: the caller's, to be closed. Any thread, many at once.
  * Errors: as chiplog_log_submit; INVALID_ARGUMENT: no records.
  */
-chiplog_status_t chiplog_log_submit_records(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_records(chiplog_log_t *log,
                                             const chiplog_slice_t *records,
                                             size_t count,
                                             chiplog_ticket_t **ticket,
@@ -1339,7 +1413,7 @@ chiplog_status_t chiplog_log_submit_records(chiplog_log_t *log,
  * Whether the capacity has room for an append of so many bytes now, besides all that waits.
  * Ownership: borrowed. Any thread. Never blocks. Errors: FULL: it has not; POISONED, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_check_room(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_check_room(const chiplog_log_t *log,
                                         size_t bytes,
                                         chiplog_error_t **error);
 
@@ -1348,7 +1422,7 @@ chiplog_status_t chiplog_log_check_room(const chiplog_log_t *log,
  * Ownership: `log` borrowed for the call. `*reader`: the caller's, to be closed; it may outlive the log. Any thread.
  * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, IO, CORRUPT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_reader(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_reader(const chiplog_log_t *log,
                                     uint32_t start,
                                     uint64_t value,
                                     chiplog_reader_t **reader,
@@ -1359,7 +1433,7 @@ chiplog_status_t chiplog_log_reader(const chiplog_log_t *log,
  * Ownership: `log` borrowed. `*records`: the caller's, to be closed; it may outlive the log. Any thread, many at once.
  * Blocks for the disk. Errors: DISCARDED, OUT_OF_RANGE, CORRUPT, IO, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
                                   uint64_t index,
                                   chiplog_records_t **records,
                                   chiplog_error_t **error);
@@ -1380,7 +1454,7 @@ chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
  * beyond the end the log is empty afterwards and goes on at `first`. Readers keep what they hold.
  * Ownership: borrowed. Any thread. Blocks. Errors: POISONED, CLOSED, FORKED, INVALID_ARGUMENT; NOT_LEADER of a follower's.
  */
-chiplog_status_t chiplog_log_discard(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_discard(chiplog_log_t *log,
                                      uint64_t first,
                                      chiplog_error_t **error);
 
@@ -1388,7 +1462,7 @@ chiplog_status_t chiplog_log_discard(chiplog_log_t *log,
  * As chiplog_log_discard, and returns at once with a ticket; its answer means nothing more.
  * Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
  */
-chiplog_status_t chiplog_log_submit_discard(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_discard(chiplog_log_t *log,
                                             uint64_t first,
                                             chiplog_ticket_t **ticket,
                                             chiplog_error_t **error);
@@ -1397,7 +1471,7 @@ chiplog_status_t chiplog_log_submit_discard(chiplog_log_t *log,
  * The options that the log was opened with, but for the clock. `options->size` has to be set.
  * Ownership: `log` borrowed; `options` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
                                      chiplog_log_options_t *options,
                                      chiplog_error_t **error);
 
@@ -1405,7 +1479,7 @@ chiplog_status_t chiplog_log_options(const chiplog_log_t *log,
  * How the log stands now. `info->size` has to be set.
  * Ownership: `log` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
                                   chiplog_info_t *info,
                                   chiplog_error_t **error);
 
@@ -1414,7 +1488,7 @@ chiplog_status_t chiplog_log_info(const chiplog_log_t *log,
  * `*last`; NULL: not wanted. Of a log on its own that is what is durable.
  * Ownership: borrowed. Any thread. Blocks. Errors: UNAVAILABLE, NOT_LEADER, POISONED, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_barrier(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_barrier(const chiplog_log_t *log,
                                      uint64_t timeout_ms,
                                      uint64_t *last,
                                      chiplog_error_t **error);
@@ -1423,7 +1497,7 @@ chiplog_status_t chiplog_log_barrier(const chiplog_log_t *log,
  * As chiplog_log_barrier, and returns at once: the ticket's `first` is the last record.
  * Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
  */
-chiplog_status_t chiplog_log_submit_barrier(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_barrier(const chiplog_log_t *log,
                                             uint64_t timeout_ms,
                                             chiplog_ticket_t **ticket,
                                             chiplog_error_t **error);
@@ -1432,7 +1506,7 @@ chiplog_status_t chiplog_log_submit_barrier(const chiplog_log_t *log,
  * Waits until record `index` can be read here, or is known to be discarded.
  * Ownership: borrowed. Any thread. Blocks. Errors: TIMEOUT, CLOSED, POISONED, FORKED.
  */
-chiplog_status_t chiplog_log_wait_for(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_wait_for(const chiplog_log_t *log,
                                       uint64_t index,
                                       uint64_t timeout_ms,
                                       chiplog_error_t **error);
@@ -1441,7 +1515,7 @@ chiplog_status_t chiplog_log_wait_for(const chiplog_log_t *log,
  * What the log did since it was opened. `stats->size` has to be set.
  * Ownership: `log` borrowed; `stats` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_stats(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_stats(const chiplog_log_t *log,
                                    chiplog_stats_t *stats,
                                    chiplog_error_t **error);
 
@@ -1450,7 +1524,7 @@ chiplog_status_t chiplog_log_stats(const chiplog_log_t *log,
  * Ownership: `log` borrowed; `backlog` the caller's. Any thread. Never blocks for long.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_backlog(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_backlog(const chiplog_log_t *log,
                                      chiplog_backlog_t *backlog,
                                      chiplog_error_t **error);
 
@@ -1459,7 +1533,7 @@ chiplog_status_t chiplog_log_backlog(const chiplog_log_t *log,
  * Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_poison_cause(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_poison_cause(const chiplog_log_t *log,
                                           chiplog_error_t **cause,
                                           chiplog_error_t **error);
 
@@ -1485,7 +1559,7 @@ const char *chiplog_log_path(const chiplog_log_t *log);
  * Ownership: `log` borrowed for the call; `*session`: the caller's, to be closed. Any thread. Blocks.
  * Errors: TOO_MANY_SESSIONS, FULL, POISONED, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_open_session(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_open_session(chiplog_log_t *log,
                                           chiplog_session_t **session,
                                           chiplog_error_t **error);
 
@@ -1495,7 +1569,7 @@ chiplog_status_t chiplog_log_open_session(chiplog_log_t *log,
  * Ownership: `log` borrowed for the call; `*session`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
                                             uint64_t id,
                                             uint64_t next,
                                             chiplog_session_t **session,
@@ -1564,14 +1638,14 @@ chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
  * Makes an empty batch to add records to, not compressed and without a session.
  * Ownership: `*builder`: the caller's, to be closed. Any thread. Never blocks.
  */
-chiplog_status_t chiplog_builder_open(chiplog_builder_t **builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_open(chiplog_builder_t **builder,
                                       chiplog_error_t **error);
 
 /**
  * Sets the compression: CHIPLOG_CODEC_...
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT.
  */
-chiplog_status_t chiplog_builder_codec(chiplog_builder_t *builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_codec(chiplog_builder_t *builder,
                                        uint32_t codec,
                                        chiplog_error_t **error);
 
@@ -1580,7 +1654,7 @@ chiplog_status_t chiplog_builder_codec(chiplog_builder_t *builder,
  * answer for. chiplog_session_append_batch does this by itself.
  * Ownership: borrowed. Any thread. Never blocks.
  */
-chiplog_status_t chiplog_builder_session(chiplog_builder_t *builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_session(chiplog_builder_t *builder,
                                          uint64_t session,
                                          uint64_t sequence,
                                          uint16_t inflight,
@@ -1590,7 +1664,7 @@ chiplog_status_t chiplog_builder_session(chiplog_builder_t *builder,
  * Adds a record; it may be empty. It is copied.
  * Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is as it was.
  */
-chiplog_status_t chiplog_builder_push(chiplog_builder_t *builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_push(chiplog_builder_t *builder,
                                       const void *data,
                                       size_t length,
                                       chiplog_error_t **error);
@@ -1599,7 +1673,7 @@ chiplog_status_t chiplog_builder_push(chiplog_builder_t *builder,
  * Adds one record that lies in pieces, in their order.
  * Ownership: borrowed. Any thread. Never blocks. Errors: TOO_LARGE: the batch is as it was.
  */
-chiplog_status_t chiplog_builder_push_pieces(chiplog_builder_t *builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_push_pieces(chiplog_builder_t *builder,
                                              const chiplog_slice_t *pieces,
                                              size_t count,
                                              chiplog_error_t **error);
@@ -1621,7 +1695,7 @@ size_t chiplog_builder_encoded_bytes(const chiplog_builder_t *builder);
  * Ownership: `builder` borrowed; `*batch`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT: no records, or a session without a number.
  */
-chiplog_status_t chiplog_builder_build(chiplog_builder_t *builder,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_builder_build(chiplog_builder_t *builder,
                                        chiplog_batch_t **batch,
                                        chiplog_error_t **error);
 
@@ -1636,7 +1710,7 @@ void chiplog_builder_close(chiplog_builder_t *builder);
  * Ownership: `data` borrowed for the call; `*batch`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: CORRUPT: it is not exactly one batch with the right checksum; INVALID_ARGUMENT: it is, and does not unpack.
  */
-chiplog_status_t chiplog_batch_decode(const void *data,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_batch_decode(const void *data,
                                       size_t length,
                                       chiplog_batch_t **batch,
                                       chiplog_error_t **error);
@@ -1663,7 +1737,7 @@ uint32_t chiplog_batch_codec(const chiplog_batch_t *batch);
  * The session and the number that it is stamped with; 0 and 0: none. Either may be NULL: not wanted.
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_batch_session(const chiplog_batch_t *batch,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_batch_session(const chiplog_batch_t *batch,
                                        uint64_t *session,
                                        uint64_t *sequence,
                                        chiplog_error_t **error);
@@ -1681,7 +1755,7 @@ void chiplog_batch_close(chiplog_batch_t *batch);
  * Errors: TIMEOUT: still under way, and it MAY STILL BECOME DURABLE: ask this ticket again. Why the append failed: see the
  * function that gave the ticket. Of a producer's: see chiplog_producer_submit.
  */
-chiplog_status_t chiplog_ticket_wait(const chiplog_ticket_t *ticket,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_ticket_wait(const chiplog_ticket_t *ticket,
                                      uint64_t timeout_ms,
                                      chiplog_appended_t *placed,
                                      chiplog_error_t **error);
@@ -1690,7 +1764,7 @@ chiplog_status_t chiplog_ticket_wait(const chiplog_ticket_t *ticket,
  * Looks whether there is an answer: `*done`, 1 or 0. If so, the status is the append's and `*placed` where it stands.
  * Ownership: borrowed. Any thread. Never blocks. Errors: as chiplog_ticket_wait, but never TIMEOUT for waiting.
  */
-chiplog_status_t chiplog_ticket_poll(const chiplog_ticket_t *ticket,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_ticket_poll(const chiplog_ticket_t *ticket,
                                      uint8_t *done,
                                      chiplog_appended_t *placed,
                                      chiplog_error_t **error);
@@ -1703,7 +1777,7 @@ chiplog_status_t chiplog_ticket_poll(const chiplog_ticket_t *ticket,
  * Any thread. Blocks only as long as the callback does.
  * Errors: BUSY: another thread waits for the ticket; INVALID_ARGUMENT; CLOSED, FORKED. `callback` is not called then.
  */
-chiplog_status_t chiplog_ticket_on_complete(chiplog_ticket_t *ticket,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_ticket_on_complete(chiplog_ticket_t *ticket,
                                             chiplog_outcome_fn callback,
                                             void *context,
                                             chiplog_error_t **error);
@@ -1718,7 +1792,7 @@ void chiplog_ticket_close(chiplog_ticket_t *ticket);
  * Index of the record that comes next. 0: no server has settled it yet.
  * Ownership: borrowed. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_reader_position(const chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_position(const chiplog_reader_t *reader,
                                          uint64_t *index,
                                          chiplog_error_t **error);
 
@@ -1728,7 +1802,7 @@ chiplog_status_t chiplog_reader_position(const chiplog_reader_t *reader,
  * Ownership: borrowed. One thread at a time. Never blocks for long.
  * Errors: DISCARDED, OUT_OF_RANGE, INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
                                      uint32_t start,
                                      uint64_t value,
                                      chiplog_error_t **error);
@@ -1739,7 +1813,7 @@ chiplog_status_t chiplog_reader_seek(chiplog_reader_t *reader,
  * Ownership: borrowed. One thread at a time. Never blocks for long.
  * Errors: as chiplog_reader_next_batch, except UNDECODABLE.
  */
-chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,
                                            uint64_t *next,
                                            chiplog_error_t **error);
 
@@ -1748,7 +1822,7 @@ chiplog_status_t chiplog_reader_skip_batch(chiplog_reader_t *reader,
  * what does not fit is cut off.
  * Ownership: `text` is the caller's. One thread at a time. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_reader_server(const chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_server(const chiplog_reader_t *reader,
                                        char *text,
                                        size_t length,
                                        chiplog_error_t **error);
@@ -1759,10 +1833,10 @@ chiplog_status_t chiplog_reader_server(const chiplog_reader_t *reader,
  * Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
  * Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
  * record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; UNDECODABLE: the batch
- * does not unpack, chiplog_reader_skip_batch goes on behind it; IO, POISONED, FORKED;
+ * does not unpack, chiplog_reader_skip_batch goes on behind it; CANCELLED; IO, POISONED, FORKED;
  * over the network also UNAVAILABLE, OUT_OF_RANGE.
  */
-chiplog_status_t chiplog_reader_next_record(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_next_record(chiplog_reader_t *reader,
                                             uint64_t timeout_ms,
                                             chiplog_record_t *record,
                                             chiplog_error_t **error);
@@ -1773,7 +1847,7 @@ chiplog_status_t chiplog_reader_next_record(chiplog_reader_t *reader,
  * Ownership: `*records`: the caller's, to be closed; it may outlive reader and log. One thread at a time.
  * Errors: as chiplog_reader_next_record.
  */
-chiplog_status_t chiplog_reader_next_batch(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_next_batch(chiplog_reader_t *reader,
                                            uint64_t timeout_ms,
                                            chiplog_records_t **records,
                                            chiplog_error_t **error);
@@ -1783,7 +1857,7 @@ chiplog_status_t chiplog_reader_next_batch(chiplog_reader_t *reader,
  * more now: the fastest way to read. 1 MiB is a good size. It waits only for the first.
  * Ownership, threads, errors: as there.
  */
-chiplog_status_t chiplog_reader_next_run(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_next_run(chiplog_reader_t *reader,
                                          size_t bytes_max,
                                          uint64_t timeout_ms,
                                          chiplog_records_t **records,
@@ -1793,7 +1867,7 @@ chiplog_status_t chiplog_reader_next_run(chiplog_reader_t *reader,
  * Waits until there is something to read, for at most `timeout_ms`. Takes nothing.
  * Ownership: borrowed. One thread at a time. Blocks. Errors: as chiplog_reader_next_record.
  */
-chiplog_status_t chiplog_reader_wait(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_wait(chiplog_reader_t *reader,
                                      uint64_t timeout_ms,
                                      chiplog_error_t **error);
 
@@ -1805,7 +1879,7 @@ chiplog_status_t chiplog_reader_wait(chiplog_reader_t *reader,
  * Ownership: `context` is borrowed until the callback was called, was replaced, or the reader was closed. One thread at a
  * time. Never blocks for long. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_reader_on_more(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_on_more(chiplog_reader_t *reader,
                                         chiplog_notify_fn callback,
                                         void *context,
                                         chiplog_error_t **error);
@@ -1817,13 +1891,26 @@ chiplog_status_t chiplog_reader_on_more(chiplog_reader_t *reader,
  * Ownership: `*descriptor` is the reader's, the same each time: neither to be read from nor closed; it ends with the
  * reader. One thread at a time. Never blocks for long. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_reader_descriptor(chiplog_reader_t *reader,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_reader_descriptor(chiplog_reader_t *reader,
                                            int32_t *descriptor,
                                            chiplog_error_t **error);
 
 /**
- * Closes a reader. A call of another thread that waits with it goes on waiting. NULL, or one that was closed: nothing
- * happens.
+ * Ends reading with this reader for good, to stop a thread that follows the log: the call that reads or waits with it on
+ * another thread is CHIPLOG_CANCELLED at once, and so is every later one; those that wait for their turn, too. A call that
+ * had something to hand out already may still do so. A descriptor becomes readable, a callback of chiplog_reader_on_more
+ * is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
+ * closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
+ * a reader that was closed cannot be cancelled.
+ * Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, but for
+ * that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+ */
+chiplog_status_t chiplog_reader_cancel(chiplog_reader_t *reader,
+                                       chiplog_error_t **error);
+
+/**
+ * Closes a reader. A call of another thread that waits with it goes on waiting: chiplog_reader_cancel ends that, and is to
+ * be called before. NULL, or one that was closed: nothing happens.
  * Ownership: takes `reader`. Any thread. Never blocks for long.
  */
 void chiplog_reader_close(chiplog_reader_t *reader);
@@ -1833,7 +1920,7 @@ void chiplog_reader_close(chiplog_reader_t *reader);
  * Ownership: `records` borrowed; the array and the bytes it points to are borrowed until `records` is closed. Any thread.
  * Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_records_view(const chiplog_records_t *records,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_records_view(const chiplog_records_t *records,
                                       const chiplog_record_t **array,
                                       size_t *count,
                                       chiplog_error_t **error);
@@ -1848,7 +1935,7 @@ void chiplog_records_close(chiplog_records_t *records);
  * The session's name for ever. Ownership: borrowed. One thread at a time. Never blocks for long.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_session_id(const chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_id(const chiplog_session_t *session,
                                     uint64_t *id,
                                     chiplog_error_t **error);
 
@@ -1856,7 +1943,7 @@ chiplog_status_t chiplog_session_id(const chiplog_session_t *session,
  * The number that the next append gets. Ownership: borrowed. One thread at a time. Never blocks for long.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_session_next_sequence(const chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_next_sequence(const chiplog_session_t *session,
                                                uint64_t *next,
                                                chiplog_error_t **error);
 
@@ -1866,7 +1953,7 @@ chiplog_status_t chiplog_session_next_sequence(const chiplog_session_t *session,
  * Errors: SEQUENCE_FORGOTTEN: the record IS IN THE LOG already, only where is forgotten; the session has gone on.
  * SESSION_EXPIRED, SEQUENCE_GAP, INVALID_ARGUMENT (number 0), and those of chiplog_log_append.
  */
-chiplog_status_t chiplog_session_append(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_append(chiplog_session_t *session,
                                         const void *data,
                                         size_t length,
                                         uint64_t *index,
@@ -1878,7 +1965,7 @@ chiplog_status_t chiplog_session_append(chiplog_session_t *session,
  * Ownership: all borrowed; the builder is empty afterwards. One thread at a time. Blocks.
  * Errors: as chiplog_session_append, and those of chiplog_builder_build.
  */
-chiplog_status_t chiplog_session_append_batch(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_append_batch(chiplog_session_t *session,
                                               chiplog_builder_t *builder,
                                               chiplog_appended_t *placed,
                                               chiplog_error_t **error);
@@ -1889,7 +1976,7 @@ chiplog_status_t chiplog_session_append_batch(chiplog_session_t *session,
  * Errors: those of chiplog_log_submit: the record was not taken, and its number goes to the next append; the ticket can hold
  * those of chiplog_session_append.
  */
-chiplog_status_t chiplog_session_submit(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit(chiplog_session_t *session,
                                         const void *data,
                                         size_t length,
                                         chiplog_ticket_t **ticket,
@@ -1900,7 +1987,7 @@ chiplog_status_t chiplog_session_submit(chiplog_session_t *session,
  * Ownership: borrowed, the builder is empty afterwards; `*ticket`: the caller's, to be closed. One thread at a time.
  * Errors: as chiplog_session_submit, and those of chiplog_builder_build.
  */
-chiplog_status_t chiplog_session_submit_batch(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit_batch(chiplog_session_t *session,
                                               chiplog_builder_t *builder,
                                               chiplog_ticket_t **ticket,
                                               chiplog_error_t **error);
@@ -1911,7 +1998,7 @@ chiplog_status_t chiplog_session_submit_batch(chiplog_session_t *session,
  * Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. One thread at a time.
  * Errors: as chiplog_session_submit; BUSY: no room in that time, the record was not taken.
  */
-chiplog_status_t chiplog_session_submit_within(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit_within(chiplog_session_t *session,
                                                const void *data,
                                                size_t length,
                                                uint64_t patience_ms,
@@ -1924,7 +2011,7 @@ chiplog_status_t chiplog_session_submit_within(chiplog_session_t *session,
  * One thread at a time.
  * Errors: as chiplog_session_submit_batch; BUSY: no room in that time.
  */
-chiplog_status_t chiplog_session_submit_batch_within(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_submit_batch_within(chiplog_session_t *session,
                                                      chiplog_builder_t *builder,
                                                      uint64_t patience_ms,
                                                      chiplog_ticket_t **ticket,
@@ -1935,7 +2022,7 @@ chiplog_status_t chiplog_session_submit_batch_within(chiplog_session_t *session,
  * closed.
  * Ownership: borrowed. One thread at a time. Blocks. Errors: FULL, POISONED, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_session_end(chiplog_session_t *session,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_session_end(chiplog_session_t *session,
                                      chiplog_error_t **error);
 
 /**
@@ -1950,7 +2037,7 @@ void chiplog_session_close(chiplog_session_t *session);
  * Ownership: `directory` borrowed for the call; `*viewer`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: NOT_FOUND, CORRUPT, UNSUPPORTED, IO, INVALID_ARGUMENT.
  */
-chiplog_status_t chiplog_viewer_open(const char *directory,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_open(const char *directory,
                                      chiplog_viewer_t **viewer,
                                      chiplog_error_t **error);
 
@@ -1959,7 +2046,7 @@ chiplog_status_t chiplog_viewer_open(const char *directory,
  * Ownership: `viewer` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_reader.
  */
-chiplog_status_t chiplog_viewer_reader(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_reader(const chiplog_viewer_t *viewer,
                                        uint32_t start,
                                        uint64_t value,
                                        chiplog_reader_t **reader,
@@ -1970,7 +2057,7 @@ chiplog_status_t chiplog_viewer_reader(const chiplog_viewer_t *viewer,
  * Ownership: `viewer` borrowed; `*records`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_read.
  */
-chiplog_status_t chiplog_viewer_read(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_read(const chiplog_viewer_t *viewer,
                                      uint64_t index,
                                      chiplog_records_t **records,
                                      chiplog_error_t **error);
@@ -1979,7 +2066,7 @@ chiplog_status_t chiplog_viewer_read(const chiplog_viewer_t *viewer,
  * How the log stands, as far as it is proven durable. `info->size` has to be set.
  * Ownership: `viewer` borrowed; `info` the caller's. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_viewer_info(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_info(const chiplog_viewer_t *viewer,
                                      chiplog_info_t *info,
                                      chiplog_error_t **error);
 
@@ -1987,7 +2074,7 @@ chiplog_status_t chiplog_viewer_info(const chiplog_viewer_t *viewer,
  * How many records stand behind the last one shown, sound and not proven durable: `*count`.
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t *viewer,
                                          uint64_t *count,
                                          chiplog_error_t **error);
 
@@ -1996,7 +2083,7 @@ chiplog_status_t chiplog_viewer_unproven(const chiplog_viewer_t *viewer,
  * is a log on its own; NULL: not wanted.
  * Ownership: all borrowed for the call. Any thread. Blocks as long as the callback. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_viewer_members(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_members(const chiplog_viewer_t *viewer,
                                         chiplog_member_fn callback,
                                         void *context,
                                         uint8_t *is_cluster,
@@ -2007,7 +2094,7 @@ chiplog_status_t chiplog_viewer_members(const chiplog_viewer_t *viewer,
  * Ownership: `viewer` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_viewer_failure(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_failure(const chiplog_viewer_t *viewer,
                                         chiplog_error_t **cause,
                                         chiplog_error_t **error);
 
@@ -2038,7 +2125,7 @@ void chiplog_reader_options_init(chiplog_reader_options_t *options,
  * Errors: INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE, TIMEOUT, NOT_FOUND (no log of that name),
  * UNSUPPORTED, IO.
  */
-chiplog_status_t chiplog_client_connect(const char *const *servers,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_connect(const char *const *servers,
                                         size_t count,
                                         const chiplog_client_options_t *options,
                                         chiplog_client_t **client,
@@ -2050,7 +2137,7 @@ chiplog_status_t chiplog_client_connect(const char *const *servers,
  * Ownership: `client`, `options` borrowed for the call; `*producer`: the caller's, to be closed. Any thread. Blocks.
  * Errors: INVALID_ARGUMENT, UNAVAILABLE, TIMEOUT, FORKED, and what the servers refuse with.
  */
-chiplog_status_t chiplog_client_producer(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_producer(const chiplog_client_t *client,
                                          const chiplog_producer_options_t *options,
                                          chiplog_producer_t **producer,
                                          chiplog_error_t **error);
@@ -2061,7 +2148,7 @@ chiplog_status_t chiplog_client_producer(const chiplog_client_t *client,
  * Ownership: `client`, `options` borrowed for the call; `*reader`: the caller's, to be closed; it may outlive the client.
  * Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_client_reader(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_reader(const chiplog_client_t *client,
                                        uint32_t start,
                                        uint64_t value,
                                        const chiplog_reader_options_t *options,
@@ -2073,7 +2160,7 @@ chiplog_status_t chiplog_client_reader(const chiplog_client_t *client,
  * Ownership: `client` borrowed; `info` the caller's. Any thread. Blocks, for at most the client's timeout_ms.
  * Errors: TIMEOUT, UNAVAILABLE: no leader answered; what it refuses with; INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_client_info(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_info(const chiplog_client_t *client,
                                      chiplog_info_t *info,
                                      chiplog_error_t **error);
 
@@ -2081,7 +2168,7 @@ chiplog_status_t chiplog_client_info(const chiplog_client_t *client,
  * As chiplog_client_info, without a majority: what the replicas know. It can be late by an election.
  * Ownership, threads: as there. Errors: as there; UNAVAILABLE: no server answered.
  */
-chiplog_status_t chiplog_client_info_stale(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_info_stale(const chiplog_client_t *client,
                                            chiplog_info_t *info,
                                            chiplog_error_t **error);
 
@@ -2089,7 +2176,7 @@ chiplog_status_t chiplog_client_info_stale(const chiplog_client_t *client,
  * Discards all records below `first`.
  * Ownership: borrowed. Any thread. Blocks, for at most the client's timeout_ms. Errors: as chiplog_client_info.
  */
-chiplog_status_t chiplog_client_discard(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_discard(const chiplog_client_t *client,
                                         uint64_t first,
                                         chiplog_error_t **error);
 
@@ -2099,7 +2186,7 @@ chiplog_status_t chiplog_client_discard(const chiplog_client_t *client,
  * Ownership: borrowed. Any thread. Blocks, for at most the client's timeout_ms.
  * Errors: as chiplog_client_info; TOO_MANY_SESSIONS.
  */
-chiplog_status_t chiplog_client_open_session(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_open_session(const chiplog_client_t *client,
                                              uint64_t *session,
                                              chiplog_error_t **error);
 
@@ -2107,7 +2194,7 @@ chiplog_status_t chiplog_client_open_session(const chiplog_client_t *client,
  * The largest batch that the servers take, in bytes, as they told last: `*bytes`.
  * Ownership: borrowed. Any thread. Never blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_client_batch_bytes_max(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_batch_bytes_max(const chiplog_client_t *client,
                                                 size_t *bytes,
                                                 chiplog_error_t **error);
 
@@ -2116,7 +2203,7 @@ chiplog_status_t chiplog_client_batch_bytes_max(const chiplog_client_t *client,
  * Ownership: `client` borrowed; `*watch`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_client_watch(const chiplog_client_t *client,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_client_watch(const chiplog_client_t *client,
                                       uint64_t interval_ms,
                                       chiplog_watch_t **watch,
                                       chiplog_error_t **error);
@@ -2134,7 +2221,7 @@ void chiplog_client_close(chiplog_client_t *client);
  * Ownership: `watch` borrowed; `info` the caller's. One thread at a time. Blocks.
  * Errors: TIMEOUT: nothing changed; UNAVAILABLE: no server answered in time; INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_watch_next(chiplog_watch_t *watch,
                                     uint64_t timeout_ms,
                                     chiplog_info_t *info,
                                     chiplog_error_t **error);
@@ -2158,7 +2245,7 @@ void chiplog_producer_options_init(chiplog_producer_options_t *options,
  * Ownership: borrowed. Any thread, many at once.
  * Errors: BUSY: no room in time; TOO_LARGE; CLOSED; what ended the producer; FORKED. The record was not taken.
  */
-chiplog_status_t chiplog_producer_send(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_send(chiplog_producer_t *producer,
                                        const void *data,
                                        size_t length,
                                        chiplog_error_t **error);
@@ -2167,7 +2254,7 @@ chiplog_status_t chiplog_producer_send(chiplog_producer_t *producer,
  * As chiplog_producer_send, but never waits: it may be called in callbacks.
  * Ownership, threads: as there. Never blocks. Errors: as there; BUSY when there is no room.
  */
-chiplog_status_t chiplog_producer_try_send(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_send(chiplog_producer_t *producer,
                                            const void *data,
                                            size_t length,
                                            chiplog_error_t **error);
@@ -2178,7 +2265,7 @@ chiplog_status_t chiplog_producer_try_send(chiplog_producer_t *producer,
  * Ownership: `data` borrowed for the call, `context` until the callback was called. Any thread, many at once.
  * Errors: as there; `callback` is not called then.
  */
-chiplog_status_t chiplog_producer_send_with(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_send_with(chiplog_producer_t *producer,
                                             const void *data,
                                             size_t length,
                                             chiplog_outcome_fn callback,
@@ -2191,7 +2278,7 @@ chiplog_status_t chiplog_producer_send_with(chiplog_producer_t *producer,
  * Errors: those of chiplog_producer_send, and of its delivery: SEQUENCE_FORGOTTEN: it IS IN THE LOG; TIMEOUT, CLOSED: it may
  * be; FULL, BUSY, TOO_MANY_SESSIONS: it is not.
  */
-chiplog_status_t chiplog_producer_append(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_append(chiplog_producer_t *producer,
                                          const void *data,
                                          size_t length,
                                          uint64_t *index,
@@ -2202,7 +2289,7 @@ chiplog_status_t chiplog_producer_append(chiplog_producer_t *producer,
  * Ownership: `data` borrowed for the call; `*ticket`: the caller's, to be closed. Any thread, many at once.
  * Errors: as there; the ticket's are those of chiplog_producer_append.
  */
-chiplog_status_t chiplog_producer_submit(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_submit(chiplog_producer_t *producer,
                                          const void *data,
                                          size_t length,
                                          chiplog_ticket_t **ticket,
@@ -2212,7 +2299,7 @@ chiplog_status_t chiplog_producer_submit(chiplog_producer_t *producer,
  * As chiplog_producer_submit, but never waits.
  * Ownership, threads: as there. Never blocks. Errors: as there; BUSY when there is no room.
  */
-chiplog_status_t chiplog_producer_try_submit(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_try_submit(chiplog_producer_t *producer,
                                              const void *data,
                                              size_t length,
                                              chiplog_ticket_t **ticket,
@@ -2225,7 +2312,7 @@ chiplog_status_t chiplog_producer_try_submit(chiplog_producer_t *producer,
  * Ownership: records borrowed for the call, `context` until the callback was called. Any thread, many at once. Waits for
  * room. Errors: as chiplog_producer_send_with; INVALID_ARGUMENT: no records.
  */
-chiplog_status_t chiplog_producer_send_batch(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_send_batch(chiplog_producer_t *producer,
                                              const chiplog_slice_t *records,
                                              size_t count,
                                              chiplog_outcome_fn callback,
@@ -2243,7 +2330,7 @@ size_t chiplog_producer_buffered_bytes(const chiplog_producer_t *producer);
  * Ownership: borrowed. Any thread. Blocks, for at most `timeout_ms`.
  * Errors: TIMEOUT: they go on being sent; else why a record failed since the last flush. FORKED, CLOSED.
  */
-chiplog_status_t chiplog_producer_flush(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_flush(chiplog_producer_t *producer,
                                         uint64_t timeout_ms,
                                         chiplog_error_t **error);
 
@@ -2254,7 +2341,7 @@ chiplog_status_t chiplog_producer_flush(chiplog_producer_t *producer,
  * Ownership: borrowed. Any thread. Blocks.
  * Errors: why records failed, these or earlier ones, since the last flush; TIMEOUT: some are left and none had failed.
  */
-chiplog_status_t chiplog_producer_end(chiplog_producer_t *producer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_producer_end(chiplog_producer_t *producer,
                                       uint64_t timeout_ms,
                                       chiplog_left_fn callback,
                                       void *context,
@@ -2262,11 +2349,17 @@ chiplog_status_t chiplog_producer_end(chiplog_producer_t *producer,
                                       chiplog_error_t **error);
 
 /**
- * Closes a producer. What was given goes on being sent as long as its client, or a reader of it, is open: end it first.
- * NULL, or one that was closed: nothing happens.
+ * Closes a producer, and returns how many records were given to it and not acknowledged, nor refused, by then; 0 if it is
+ * no open producer, or its parent's in a forked child. These go on being sent as long as its client, or a reader or watch
+ * of that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before
+ * it waits for them, and says which are left.
+ * With the last handle of the client they are given up, and so they are when the process ends, by exit(), a return from
+ * main or a signal: the library registers nothing with atexit(), and a record that is in memory then is lost. A program
+ * that wants its records in the log calls chiplog_producer_end, or chiplog_producer_flush, before it ends, also when a
+ * signal ends it: not in the signal's handler, but in the loop that the handler stops.
  * Ownership: takes `producer`. Any thread. Never blocks for long; see chiplog_client_close.
  */
-void chiplog_producer_close(chiplog_producer_t *producer);
+uint64_t chiplog_producer_close(chiplog_producer_t *producer);
 
 /**
  * Fills options with their defaults. `size`: sizeof(chiplog_follower_options_t).
@@ -2284,7 +2377,7 @@ void chiplog_follower_options_init(chiplog_follower_options_t *options,
  * Errors: INVALID_ARGUMENT, LOCKED, CORRUPT, UNSUPPORTED, IO; of a new copy also DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
  * TIMEOUT, and whatever a server refused with.
  */
-chiplog_status_t chiplog_follower_open(const char *directory,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_open(const char *directory,
                                        const char *const *servers,
                                        size_t count,
                                        uint32_t start,
@@ -2299,7 +2392,7 @@ chiplog_status_t chiplog_follower_open(const char *directory,
  * Ownership: `follower` borrowed; `*log`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_follower_log(const chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_log(const chiplog_follower_t *follower,
                                       chiplog_log_t **log,
                                       chiplog_error_t **error);
 
@@ -2309,7 +2402,7 @@ chiplog_status_t chiplog_follower_log(const chiplog_follower_t *follower,
  * Ownership: `follower` borrowed; `*reader`: the caller's, to be closed. Any thread. Blocks for the disk.
  * Errors: as chiplog_log_reader.
  */
-chiplog_status_t chiplog_follower_reader(const chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_reader(const chiplog_follower_t *follower,
                                          uint32_t start,
                                          uint64_t value,
                                          chiplog_reader_t **reader,
@@ -2320,7 +2413,7 @@ chiplog_status_t chiplog_follower_reader(const chiplog_follower_t *follower,
  * Ownership: borrowed. Any thread. Blocks, for at most `timeout_ms`.
  * Errors: TIMEOUT, CLOSED, FORKED; why the follower has ended by itself.
  */
-chiplog_status_t chiplog_follower_wait_for(const chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_wait_for(const chiplog_follower_t *follower,
                                            uint64_t index,
                                            uint64_t timeout_ms,
                                            chiplog_error_t **error);
@@ -2331,7 +2424,7 @@ chiplog_status_t chiplog_follower_wait_for(const chiplog_follower_t *follower,
  * Ownership: `follower` borrowed; `status` the caller's; `*cause`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_follower_status(const chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_status(const chiplog_follower_t *follower,
                                          chiplog_follower_status_t *status,
                                          chiplog_error_t **cause,
                                          chiplog_error_t **error);
@@ -2343,7 +2436,7 @@ chiplog_status_t chiplog_follower_status(const chiplog_follower_t *follower,
  * Ownership: `follower` borrowed; `event` the caller's; `*cause`: the caller's, to be closed. Any thread. Blocks.
  * Errors: TIMEOUT: nothing happened; CLOSED: nothing will any more; INVALID_ARGUMENT, FORKED.
  */
-chiplog_status_t chiplog_follower_next_event(chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_next_event(chiplog_follower_t *follower,
                                              uint64_t timeout_ms,
                                              chiplog_event_t *event,
                                              chiplog_error_t **cause,
@@ -2356,7 +2449,7 @@ chiplog_status_t chiplog_follower_next_event(chiplog_follower_t *follower,
  * Ownership: `context` is borrowed until the callback was called or replaced, or the follower has ended. Any thread. Never
  * blocks. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_follower_on_event(chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_on_event(chiplog_follower_t *follower,
                                            chiplog_notify_fn callback,
                                            void *context,
                                            chiplog_error_t **error);
@@ -2367,7 +2460,7 @@ chiplog_status_t chiplog_follower_on_event(chiplog_follower_t *follower,
  * Ownership: `*descriptor` is the follower's, the same each time: neither to be read from nor closed; it ends with the
  * follower. Any thread. Never blocks. Errors: IO, INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_follower_descriptor(chiplog_follower_t *follower,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_follower_descriptor(chiplog_follower_t *follower,
                                              int32_t *descriptor,
                                              chiplog_error_t **error);
 

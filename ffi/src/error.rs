@@ -67,6 +67,8 @@ pub const CHIPLOG_UNAUTHENTICATED: i32 = 25;
 pub const CHIPLOG_PERMISSION_DENIED: i32 = 26;
 /// A batch in the log is as it was appended, and does not unpack: no damage. chiplog_reader_skip_batch goes on behind it.
 pub const CHIPLOG_UNDECODABLE: i32 = 27;
+/// chiplog_reader_cancel ended the call. Nothing was read, and nothing is lost.
+pub const CHIPLOG_CANCELLED: i32 = 28;
 
 /// An error as it was handed out.
 pub(crate) struct Told {
@@ -183,6 +185,7 @@ pub extern "C" fn chiplog_status_name(status: chiplog_status_t) -> *const c_char
         CHIPLOG_UNAUTHENTICATED => c"unauthenticated",
         CHIPLOG_PERMISSION_DENIED => c"permission_denied",
         CHIPLOG_UNDECODABLE => c"undecodable",
+        CHIPLOG_CANCELLED => c"cancelled",
         _ => c"unknown",
     };
     name.as_ptr()
@@ -209,7 +212,7 @@ mod tests {
             assert_eq!(unsafe { CStr::from_ptr(name) }.to_str().unwrap(), kind.name());
             kinds += 1;
         }
-        assert_eq!(kinds, CHIPLOG_UNDECODABLE);
+        assert_eq!(kinds, CHIPLOG_CANCELLED);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::error::{self, chiplog_error_t, chiplog_status_t};
 use chiplog::{Error, ErrorKind, Result};
+use chiplog_net::notices::Notices;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -24,13 +25,22 @@ pub(crate) unsafe fn entry(
     error: *mut *mut chiplog_error_t,
     body: impl FnOnce() -> Result<()>,
 ) -> chiplog_status_t {
-    let result = caught(body).unwrap_or_else(Err);
+    let result = refuse_in_trace().and_then(|()| caught(body).unwrap_or_else(Err));
     if !error.is_null() {
         let told = result.as_ref().err().map_or(std::ptr::null_mut(), error::hand_out);
         // SAFETY: not NULL, so by this function's condition a place for a pointer.
         unsafe { error.write(told) };
     }
     result.as_ref().err().map_or(0, error::status)
+}
+
+/// Nothing is asked for where locks of chiplog's may be held.
+fn refuse_in_trace() -> Result<()> {
+    if Notices::is_inside() {
+        let what = "called in the callback of chiplog_trace, where nothing of chiplog can be used";
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(())
 }
 
 /// Runs the body of an entry that cannot fail but by a bug, which gives `otherwise`.

@@ -11,6 +11,7 @@
 //! | `version.rs` | which version this is |
 //! | `error.rs` | status codes, the error object |
 //! | `values.rs` | slices, times, texts, structs that grow, callbacks |
+//! | `trace.rs` | what is noticed, told to a callback |
 //! | `options.rs` | the embedded log's options |
 //! | `batch.rs`, `ticket.rs`, `records.rs` | what is appended, what became of it, what is read |
 //! | `reader.rs` | one reader for all: embedded, remote, follower's |
@@ -41,6 +42,7 @@ mod records;
 mod session;
 mod threads;
 mod ticket;
+mod trace;
 mod values;
 mod version;
 mod viewer;
@@ -57,6 +59,7 @@ pub use reader::*;
 pub use records::*;
 pub use session::*;
 pub use ticket::*;
+pub use trace::*;
 pub use values::*;
 pub use version::*;
 pub use viewer::*;

@@ -390,10 +390,17 @@ pub unsafe extern "C" fn chiplog_producer_end(
     }
 }
 
-/// Closes a producer. What was given goes on being sent as long as its client, or a reader of it, is open: end it first.
-/// NULL, or one that was closed: nothing happens.
+/// Closes a producer, and returns how many records were given to it and not acknowledged, nor refused, by then; 0 if it is
+/// no open producer, or its parent's in a forked child. These go on being sent as long as its client, or a reader or watch
+/// of that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before
+/// it waits for them, and says which are left.
+/// With the last handle of the client they are given up, and so they are when the process ends, by exit(), a return from
+/// main or a signal: the library registers nothing with atexit(), and a record that is in memory then is lost. A program
+/// that wants its records in the log calls chiplog_producer_end, or chiplog_producer_flush, before it ends, also when a
+/// signal ends it: not in the signal's handler, but in the loop that the handler stops.
 /// Ownership: takes `producer`. Any thread. Never blocks for long; see chiplog_client_close.
 #[unsafe(no_mangle)]
-pub extern "C" fn chiplog_producer_close(producer: *mut chiplog_producer_t) {
-    plain((), || drop(handle::close::<Producing>(producer)));
+pub extern "C" fn chiplog_producer_close(producer: *mut chiplog_producer_t) -> u64 {
+    // Counted behind the end of the handle: no later call gives another one.
+    plain(0, || handle::close::<Producing>(producer).map_or(0, |producer| producer.0.unacknowledged()))
 }

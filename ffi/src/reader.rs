@@ -9,6 +9,7 @@
 //!   is something. Where its hook is gone, it is raised.
 //! - A descriptor that was handed out stays open until the reader is closed.
 //! - No callback runs while the reader is locked.
+//! - Cancelling takes no lock that a call which waits has.
 
 use crate::error::{chiplog_error_t, chiplog_status_t, invalid};
 use crate::gate::{Gate, later};
@@ -17,15 +18,27 @@ use crate::handle::{self, handle};
 use crate::records::{Run, chiplog_records_t, view};
 use crate::threads::without_sigpipe;
 use crate::values::{Context, chiplog_notify_fn, chiplog_record_t, fixed, out, put, start, timeout};
-use chiplog::{Error, ErrorKind, OwnedRecord, Reader, Record, RecordBatch, Result, Signal, Start};
+use chiplog::{Canceller, Error, ErrorKind, OwnedRecord, Reader, Record, RecordBatch, Result, Signal, Start};
 use chiplog_net::client::blocking;
 use std::ffi::{c_char, c_void};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A reader as C holds it.
-pub(crate) struct Reading(Mutex<State>);
+pub(crate) struct Reading {
+    state: Mutex<State>,
+    /// For good: so that also a call that need not wait ends.
+    is_cancelled: AtomicBool,
+    ends_wait: EndsWait,
+}
+
+/// What ends the wait of a call.
+enum EndsWait {
+    Local(Canceller),
+    Remote(blocking::Canceller),
+}
 
 struct State {
     source: Source,
@@ -60,16 +73,18 @@ handle!(chiplog_reader_t is Reading, 7, "reader");
 
 impl Reading {
     pub(crate) fn local(reader: Reader) -> Self {
-        Self::new(Source::Local(reader))
+        let ends_wait = EndsWait::Local(reader.canceller());
+        Self::new(Source::Local(reader), ends_wait)
     }
 
     pub(crate) fn remote(reader: blocking::Reader) -> Self {
-        Self::new(Source::Remote { reader, kept: None })
+        let ends_wait = EndsWait::Remote(reader.canceller());
+        Self::new(Source::Remote { reader, kept: None }, ends_wait)
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: Source, ends_wait: EndsWait) -> Self {
         let (last, signal, gate) = (None, None, None);
-        Self(Mutex::new(State {
+        let state = Mutex::new(State {
             source,
             last,
             signal,
@@ -78,11 +93,36 @@ impl Reading {
             gate,
             may_skip: false,
             room: (1, 1),
-        }))
+        });
+        Self { state, is_cancelled: AtomicBool::new(false), ends_wait }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a call that reads.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    fn lock_to_read(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        // Behind the lock: a call that waited for another one to be over ends, too.
+        if self.is_cancelled.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::Cancelled,
+                "the reader was cancelled by chiplog_reader_cancel",
+            ));
+        }
+        Ok(state)
+    }
+
+    fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release); // first: who is woken looks
+        match &self.ends_wait {
+            EndsWait::Local(canceller) => canceller.cancel(),
+            EndsWait::Remote(canceller) => without_sigpipe(|| canceller.cancel()),
+        }
     }
 }
 
@@ -332,7 +372,7 @@ pub unsafe extern "C" fn chiplog_reader_skip_batch(
     // SAFETY: the caller's word.
     unsafe {
         entry(error, || {
-            put(next, get(reader)?.lock().skip_batch()?);
+            put(next, get(reader)?.lock_to_read()?.skip_batch()?);
             Ok(())
         })
     }
@@ -377,7 +417,7 @@ pub unsafe extern "C" fn chiplog_reader_server(
 /// Ownership: the record's bytes are borrowed until the next call with this reader, or its end. One thread at a time.
 /// Errors: TIMEOUT: nothing to read yet; CLOSED: the log was closed and all of it read, or the reader was; DISCARDED: the
 /// record is gone: make a new reader at CHIPLOG_START_FIRST; CORRUPT: the reader stays where it is; UNDECODABLE: the batch
-/// does not unpack, chiplog_reader_skip_batch goes on behind it; IO, POISONED, FORKED;
+/// does not unpack, chiplog_reader_skip_batch goes on behind it; CANCELLED; IO, POISONED, FORKED;
 /// over the network also UNAVAILABLE, OUT_OF_RANGE.
 ///
 /// # Safety
@@ -397,7 +437,7 @@ pub unsafe extern "C" fn chiplog_reader_next_record(
             }
             let end = chiplog_record_t { index: 0, timestamp_ms: 0, data: std::ptr::null(), length: 0 };
             record.write(end);
-            record.write(get(reader)?.lock().next_record(timeout_ms)?.unwrap_or(end));
+            record.write(get(reader)?.lock_to_read()?.next_record(timeout_ms)?.unwrap_or(end));
             Ok(())
         })
     }
@@ -421,7 +461,7 @@ pub unsafe extern "C" fn chiplog_reader_next_batch(
     unsafe {
         entry(error, || {
             let place = out(records, "records")?;
-            if let Some(batch) = get(reader)?.lock().next_batch(timeout_ms)? {
+            if let Some(batch) = get(reader)?.lock_to_read()?.next_batch(timeout_ms)? {
                 let mut run = Run::with_room(batch.count() as usize, 1);
                 run.push(batch);
                 place.write(handle::insert(run.finish())?);
@@ -449,7 +489,7 @@ pub unsafe extern "C" fn chiplog_reader_next_run(
     unsafe {
         entry(error, || {
             let place = out(records, "records")?;
-            let run = get(reader)?.lock().next_run(bytes_max, timeout_ms)?;
+            let run = get(reader)?.lock_to_read()?.next_run(bytes_max, timeout_ms)?;
             if let Some(run) = run {
                 place.write(handle::insert(run.finish())?);
             }
@@ -470,7 +510,7 @@ pub unsafe extern "C" fn chiplog_reader_wait(
     error: *mut *mut chiplog_error_t,
 ) -> chiplog_status_t {
     // SAFETY: the caller's word.
-    unsafe { entry(error, || get(reader)?.lock().wait(timeout_ms)) }
+    unsafe { entry(error, || get(reader)?.lock_to_read()?.wait(timeout_ms)) }
 }
 
 /// Calls `callback` once, when there is something to read or to be told (the log was closed): at once on this thread if so
@@ -550,8 +590,33 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
     }
 }
 
-/// Closes a reader. A call of another thread that waits with it goes on waiting. NULL, or one that was closed: nothing
-/// happens.
+/// Ends reading with this reader for good, to stop a thread that follows the log: the call that reads or waits with it on
+/// another thread is CHIPLOG_CANCELLED at once, and so is every later one; those that wait for their turn, too. A call that
+/// had something to hand out already may still do so. A descriptor becomes readable, a callback of chiplog_reader_on_more
+/// is called. The reader stays where it is: chiplog_reader_position tells where another one goes on. It is still to be
+/// closed: at any time, also at once, while the call on the other thread is just ending. The other way round is of no use:
+/// a reader that was closed cannot be cancelled.
+/// Ownership: borrowed. Any thread, also while another one uses the reader; not in a signal handler. Never blocks, but for
+/// that callback of a reader of files. Again: nothing happens. Errors: INVALID_ARGUMENT, CLOSED, FORKED.
+///
+/// # Safety
+/// As said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chiplog_reader_cancel(
+    reader: *mut chiplog_reader_t,
+    error: *mut *mut chiplog_error_t,
+) -> chiplog_status_t {
+    // SAFETY: the caller's word.
+    unsafe {
+        entry(error, || {
+            get(reader)?.cancel();
+            Ok(())
+        })
+    }
+}
+
+/// Closes a reader. A call of another thread that waits with it goes on waiting: chiplog_reader_cancel ends that, and is to
+/// be called before. NULL, or one that was closed: nothing happens.
 /// Ownership: takes `reader`. Any thread. Never blocks for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_reader_close(reader: *mut chiplog_reader_t) {

@@ -26,6 +26,32 @@ fn the_header_compiles_alone() {
     }
 }
 
+/// An append whose status nobody reads is an error where that is asked for, in C and in C++, and not where it is not wanted.
+#[test]
+fn a_status_that_is_not_read_is_warned_of() {
+    let installed = Installed::get();
+    let dir = tempfile::tempdir().unwrap();
+    let include = format!("-I{}", installed.prefix.join("include").display());
+    let object = dir.path().join("unread.o").display().to_string();
+    let text = "#include <chiplog.h>\nint main(void) { chiplog_log_append(NULL, \"x\", 1, NULL, NULL); return 0; }\n";
+    for (name, tool, language) in [("unread.c", "cc", "-std=c99"), ("unread.cpp", "c++", "-std=c++17")] {
+        let source = dir.path().join(name);
+        fs::write(&source, text).unwrap();
+        let compile = |more: &[&str]| {
+            let mut command = compiler(tool);
+            command
+                .args([language, "-Werror=unused-result", &include, "-c", "-o", &object])
+                .args(more)
+                .arg(&source);
+            command.output().unwrap()
+        };
+        let refused = compile(&[]);
+        assert!(!refused.status.success(), "{name} compiles");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("unused-result"), "{name}: another error");
+        assert!(compile(&["-DCHIPLOG_MUST_USE="]).status.success(), "{name} does not compile without it");
+    }
+}
+
 #[test]
 fn the_embedded_log_from_c() {
     let installed = Installed::get();
@@ -71,6 +97,22 @@ fn event_loops_and_callbacks_from_c() {
 }
 
 #[test]
+fn a_call_that_waits_is_cancelled_from_c() {
+    let installed = Installed::get();
+    let program = installed.build("cancel.c", C99, &["-pthread"]);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    run(Command::new(program).arg(dir.path()).arg(&server.address));
+}
+
+#[test]
+fn what_chiplog_notices_reaches_c() {
+    let installed = Installed::get();
+    let program = installed.build("trace.c", C99, &["-pthread"]);
+    let dir = tempfile::tempdir().unwrap();
+    run(Command::new(program).arg(dir.path()));
+}
+
+#[test]
 fn certificates_and_tokens_from_c() {
     let installed = Installed::get();
     let program = installed.build("secure.c", C99, &[]);
@@ -100,7 +142,7 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
     }
     let header = fs::read_to_string(here.join("include/chiplog.h")).unwrap();
     let kinds: Vec<&str> = chiplog_kinds(&header);
-    assert!(kinds.len() >= 26, "{kinds:?}");
+    assert!(kinds.len() >= 28, "{kinds:?}");
     for kind in kinds {
         let is_met = checks.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|w| w == kind);
         let is_excused = NOT_MET.iter().any(|(name, _)| kind.ends_with(&format!("CHIPLOG_{name}")));
@@ -111,8 +153,8 @@ fn every_kind_of_error_is_met_in_a_test_or_it_is_said_why_not() {
 /// The names of the statuses, but for CHIPLOG_OK.
 fn chiplog_kinds(header: &str) -> Vec<&str> {
     let begin = header.find("#define CHIPLOG_IO ").unwrap();
-    let end = header.find("#define CHIPLOG_UNDECODABLE ").unwrap();
-    let defined = header[begin..].lines().take_while(|line| !line.starts_with("#define CHIPLOG_START"));
+    let end = header.find("#define CHIPLOG_CANCELLED ").unwrap();
+    let defined = header[begin..].lines().take_while(|line| !line.starts_with("#define CHIPLOG_SEVERITY"));
     assert!(begin < end);
     defined.filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect()
 }
@@ -136,13 +178,20 @@ fn a_library_keeps_its_hands_to_itself() {
 #[test]
 fn all_of_it_under_address_sanitizer() {
     let installed = Installed::get();
-    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"];
+    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g", "-pthread"];
     if !installed.has_sanitizer() {
         eprintln!("SKIPPED: this compiler has no AddressSanitizer");
         return;
     }
     let (server, called, other) = (Server::start(), Server::start(), Server::start());
-    let all = [("embedded.c", C99), ("concurrent.cpp", CPP17), ("network.c", C99), ("callbacks.c", C99)];
+    let all = [
+        ("embedded.c", C99),
+        ("concurrent.cpp", CPP17),
+        ("network.c", C99),
+        ("callbacks.c", C99),
+        ("cancel.c", C99),
+        ("trace.c", C99),
+    ];
     for (source, language) in all {
         let program = installed.build(source, language, &flags);
         let server = if source == "callbacks.c" { &called } else { &server };
@@ -177,6 +226,34 @@ fn all_of_it_under_valgrind() {
         ]);
         // Valgrind runs one thread at a time: of the concurrent one a part is enough.
         run(command.arg(program).arg(dir.path()).arg(&server.address).args(["30", "no-fork"]));
+    }
+}
+
+/// Each piece of C in the READMEs is a program, or the body of a function: compiled, and run in a directory of its own.
+#[test]
+fn the_c_of_the_readmes_runs() {
+    let installed = Installed::get();
+    let dir = tempfile::tempdir().unwrap();
+    let root = support::here().parent().unwrap();
+    for (n, (readme, wanted)) in
+        [("README.md", "at 2, and at 2 again\n"), ("ffi/README.md", "durable at 1\n")].into_iter().enumerate()
+    {
+        let text = fs::read_to_string(root.join(readme)).unwrap();
+        let pieces: Vec<&str> =
+            text.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert_eq!(pieces.len(), 1, "{readme}");
+        let program = if pieces[0].contains("int main(") {
+            pieces[0].to_owned()
+        } else {
+            let body = pieces[0];
+            format!("#include <chiplog.h>\n#include <stdio.h>\nint main(void) {{\n{body}return 0;\n}}\n")
+        };
+        let place = dir.path().join(format!("{n}"));
+        fs::create_dir(&place).unwrap();
+        let source = place.join("readme.c");
+        fs::write(&source, program).unwrap();
+        let mut built = Command::new(installed.build_at(&source, C99, &[]));
+        assert_eq!(run(built.current_dir(&place)).out, wanted, "{readme}");
     }
 }
 

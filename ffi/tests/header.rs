@@ -23,7 +23,11 @@ fn generated() -> String {
         "\n/** The version of this header: to be held against chiplog_version(), the library's. */\n\
          #define CHIPLOG_VERSION \"{version}\"\n#define CHIPLOG_VERSION_MAJOR {major}\n\
          #define CHIPLOG_VERSION_MINOR {minor}\n#define CHIPLOG_VERSION_PATCH {patch}\n\n\
-         /** As a time-out: as long as it takes. */\n#define CHIPLOG_FOREVER UINT64_MAX"
+         /** As a time-out: as long as it takes. */\n#define CHIPLOG_FOREVER UINT64_MAX\n\n\
+         /** Before a function whose status has to be looked at: gcc and clang warn where it is not. A program that defines it\n \
+         * before it includes this header, as nothing, hears no such warning. */\n\
+         #ifndef CHIPLOG_MUST_USE\n#if defined(__GNUC__) || defined(__clang__)\n\
+         #define CHIPLOG_MUST_USE __attribute__((warn_unused_result))\n#else\n#define CHIPLOG_MUST_USE\n#endif\n#endif"
     ));
     let mut sources: Vec<PathBuf> =
         fs::read_dir(here().join("src")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -33,6 +37,7 @@ fn generated() -> String {
     let order = [
         "version",
         "error",
+        "trace",
         "values",
         "options",
         "log",
@@ -69,10 +74,22 @@ fn generated() -> String {
             lines.next();
             continue;
         }
+        if has_to_be_looked_at(line) {
+            header.push_str("CHIPLOG_MUST_USE ");
+        }
         header.push_str(line.trim_end());
         header.push('\n');
     }
     header
+}
+
+/// Functions whose status a program may leave unread: what they do is done in any case, or asks for nothing.
+const MAY_BE_LEFT: &[&str] = &["_close", "_cancel", "chiplog_trace", "chiplog_error_status"];
+
+/// Whether this line begins the declaration of a function that can fail, and then has not done what it is for.
+fn has_to_be_looked_at(line: &str) -> bool {
+    let name = line.strip_prefix("chiplog_status_t ").and_then(|rest| rest.split_once('('));
+    name.is_some_and(|(name, _)| !MAY_BE_LEFT.iter().any(|end| name.ends_with(end)))
 }
 
 /// The functions that a header declares.
@@ -165,6 +182,33 @@ fn every_function_says_who_owns_what_and_which_threads() {
         }
     }
     assert_eq!(told, declared(&header).len());
+}
+
+/// A status that nobody reads is an append that nobody knows to be lost.
+#[test]
+fn what_can_fail_is_looked_at_or_is_told_of_here() {
+    let header = fs::read_to_string(here().join("include/chiplog.h")).unwrap();
+    let (mut marked, mut left) = (0, BTreeSet::new());
+    for line in header.lines() {
+        let Some(at) = line.find("chiplog_status_t chiplog_").filter(|_| line.contains('(')) else {
+            continue;
+        };
+        let name = line[at..].trim_start_matches("chiplog_status_t ").split('(').next().unwrap();
+        match line[..at].trim() {
+            "CHIPLOG_MUST_USE" => marked += 1,
+            "" => _ = left.insert(name.to_owned()),
+            other => panic!("{other:?} before {name}"),
+        }
+    }
+    let wanted = [
+        "chiplog_error_status",
+        "chiplog_follower_close",
+        "chiplog_log_close",
+        "chiplog_reader_cancel",
+        "chiplog_trace",
+    ];
+    assert_eq!(left.into_iter().collect::<Vec<_>>(), wanted);
+    assert!(marked > 70, "{marked}");
 }
 
 /// The checks above see what they have to see.

@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use support::{Installed, archive, compiler, here, run};
 
@@ -150,4 +151,69 @@ fn cmake_finds_it() {
     let refused =
         refused.arg(format!("-DCMAKE_PREFIX_PATH={}", installed.prefix.display())).output().unwrap();
     assert!(!refused.status.success(), "version 99 was found");
+}
+
+/// The libraries as they are installed have no debug information: of the shared one it lies in a file of its own, which
+/// debuggers find by what stands in the library.
+#[test]
+fn the_library_is_stripped_and_debuggers_find_the_rest() {
+    if !has("objcopy") || !has("readelf") || !has("addr2line") || !has("nm") {
+        return;
+    }
+    let lib = Installed::get().prefix.join("lib");
+    let (library, debug) = (lib.join("libchiplog.so"), lib.join(".debug").join(DEBUG_FILE));
+    let ask = |tool: &str, args: &[&str], file: &Path| run(Command::new(tool).args(args).arg(file)).out;
+    let sections = |file: &Path| ask("readelf", &["--section-headers", "--wide"], file);
+    let shared = sections(&library);
+    for section in [".debug_info", ".debug_line", ".symtab"] {
+        assert!(!shared.contains(section), "{section} in the library");
+        assert!(sections(&debug).contains(section), "no {section} in the file beside");
+    }
+    assert!(shared.contains(".gnu_debuglink"));
+    let build_id = |file: &Path| {
+        let notes = ask("readelf", &["--notes"], file);
+        let id =
+            notes.split_once("Build ID: ").map(|(_, id)| id.split_whitespace().next().unwrap().to_owned());
+        id.unwrap_or_else(|| panic!("{} has no build-id", file.display()))
+    };
+    assert_eq!(build_id(&library), build_id(&debug));
+    let size = |file: &Path| fs::metadata(file).unwrap().len();
+    assert!(size(&library) * 2 < size(&debug) + size(&library), "the library has the larger part");
+    assert!(size(&lib.join("libchiplog.a")) < size(&archive()));
+
+    // By the library alone, from any directory, as a debugger does: which line of which source a function is.
+    let symbols = ask("nm", &["-D", "--defined-only"], &library);
+    let open = symbols.lines().find(|line| line.contains(" chiplog_log_open@")).unwrap();
+    let address = open.split(' ').next().unwrap();
+    let found = run(Command::new("addr2line").arg("-e").arg(&library).arg(address).current_dir("/")).out;
+    assert!(found.contains("ffi/src/log.rs:"), "chiplog_log_open is at {found}");
+    let away = tempfile::tempdir().unwrap();
+    let alone = away.path().join("libchiplog.so");
+    fs::copy(&library, &alone).unwrap();
+    let found = run(Command::new("addr2line").arg("-e").arg(&alone).arg(address).current_dir("/")).out;
+    assert!(!found.contains("log.rs"), "without the file beside: {found}");
+    if has("gdb") {
+        let mut gdb = Command::new("gdb");
+        gdb.args(["--batch", "--nx", "-ex", "info line chiplog_log_open"]).arg(&library).current_dir("/");
+        let found = run(&mut gdb).out;
+        assert!(found.contains("log.rs"), "{found}");
+    }
+}
+
+const DEBUG_FILE: &str = concat!("libchiplog.so.", env!("CARGO_PKG_VERSION"), ".debug");
+
+/// Nobody has to have objcopy: without it the library is what the linker made.
+#[test]
+fn without_objcopy_it_is_installed_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    let mut install = Command::new(here().join("install.sh"));
+    install.arg(archive()).arg(&prefix).arg(env!("CARGO_PKG_VERSION")).env("OBJCOPY", "no-such-objcopy");
+    let said = run(&mut install);
+    assert!(said.err.contains("no no-such-objcopy here"), "{}", said.err);
+    assert!(prefix.join("lib/libchiplog.so").exists() && !prefix.join("lib/.debug").exists());
+    assert_eq!(
+        fs::metadata(prefix.join("lib/libchiplog.a")).unwrap().len(),
+        fs::metadata(archive()).unwrap().len()
+    );
 }

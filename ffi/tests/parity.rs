@@ -19,6 +19,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("core/src/completion.rs", "Ticket", "Ticket"),
     ("core/src/completion.rs", "Answer", "Answer"),
     ("core/src/reader.rs", "Reader", "Reader"),
+    ("core/src/canceller.rs", "Canceller", "Canceller"),
     ("core/src/records.rs", "RecordBatch", "RecordBatch"),
     ("core/src/records.rs", "StoredBatch", "StoredBatch"),
     ("core/src/viewer.rs", "Viewer", "Viewer"),
@@ -32,9 +33,11 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("net/src/client/blocking.rs", "Delivery", "Delivery"),
     ("net/src/client/blocking.rs", "Watch", "Watch"),
     ("net/src/client/blocking/reader.rs", "Reader", "client::Reader"),
+    ("net/src/client/blocking/canceller.rs", "Canceller", "client::Canceller"),
     ("net/src/client/class.rs", "ErrorClass", "ErrorClass"),
     ("net/src/client/token.rs", "Bearer", "Bearer"),
     ("net/src/follower/mod.rs", "Follower", "Follower"),
+    ("net/src/notices.rs", "Notices", "Notices"),
 ];
 
 /// Values and traits that are no handles: what they do every language does in its own way. `RemoteReader` is the reader of the

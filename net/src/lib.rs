@@ -8,6 +8,7 @@
 //! | [`address`] | where a replica is reached: by its peers, by clients |
 //! | [`causes`] | what is behind an error of a connection |
 //! | [`status`] | the log's errors as gRPC statuses, and back |
+//! | [`notices`] | what is noticed, for programs without a subscriber of `tracing` |
 //! | [`ids`] | ids of logs and directories, on the wire and for people |
 //! | [`gauges`] | what is open at a server |
 //! | [`host`] | the log that a server serves |
@@ -48,6 +49,7 @@ pub mod ids;
 pub mod listener;
 pub mod logspec;
 pub mod native;
+pub mod notices;
 mod own_thread;
 pub mod paying;
 pub mod peer;

@@ -42,6 +42,7 @@ pub fn code_of(kind: ErrorKind) -> Code {
         ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Poisoned => Code::Unavailable,
         ErrorKind::Unauthenticated => Code::Unauthenticated,
         ErrorKind::PermissionDenied => Code::PermissionDenied,
+        ErrorKind::Cancelled => Code::Cancelled,
         _ => Code::Internal,
     }
 }

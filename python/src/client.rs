@@ -8,7 +8,7 @@ use crate::fork::Kept;
 use crate::producer::Producer;
 use crate::reader::{Reader, Stream, batches, not_pickled, start};
 use crate::wait::{self, Limit};
-use crate::{input, options, runtime, values};
+use crate::{input, notices, options, runtime, values};
 use chiplog::{Error, ErrorKind, Index, Result, Start};
 use chiplog_net::client;
 use pyo3::exceptions::PyTypeError;
@@ -84,6 +84,7 @@ impl Client {
     #[pyo3(signature = (servers, options=None))]
     fn new(py: Python<'_>, servers: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let (servers, options) = (self::servers(servers)?, options::client(options)?);
+        notices::ask(py)?;
         let runtime = runtime::handle().map_err(raise)?;
         let connected = client::Client::connect(servers, options);
         let client = wait::to_the_end(py, Some(&runtime), connected)?.map_err(raise)?;
@@ -102,6 +103,7 @@ impl Client {
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let (servers, options) = (self::servers(servers)?, options::client(options)?);
+        notices::ask(py)?;
         let runtime = runtime::handle().map_err(raise)?;
         let inside = runtime.clone();
         drive(py, Some(runtime), async move {

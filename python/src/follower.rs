@@ -122,6 +122,7 @@ impl Follower {
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        notices::ask(py)?;
         let from = self::start(start, Start::First)?;
         let open = move || follower::Follower::open(dir, cluster, from, options);
         Self::around(wait::on_thread(py, open)?)
@@ -141,6 +142,7 @@ impl Follower {
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let (cluster, options) = (servers(cluster)?, options::follower(options)?);
+        notices::ask(py)?;
         let from = self::start(start, Start::First)?;
         let open = move || follower::Follower::open(dir, cluster, from, options);
         drive_on_thread(py, open, |py, follower| Ok(Py::new(py, Self::around(follower)?)?.into_any()))

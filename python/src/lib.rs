@@ -14,6 +14,7 @@
 //! - A thread that waits looks for signals every `wait::SLICE`, so that Ctrl-C works.
 //! - No thread of the log or of the network ever waits for the interpreter: what it has to tell an event loop goes
 //!   through an eventfd, what it has to tell a callback goes to the callbacks' thread.
+//! - What chiplog notices goes to `logging` through `notices`, in the same way.
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
 mod ahead;
@@ -30,6 +31,7 @@ mod fork;
 mod handle;
 mod input;
 mod log;
+mod notices;
 mod options;
 mod producer;
 mod reader;
@@ -58,6 +60,8 @@ mod _chiplog {
     use crate::follower::Follower;
     #[pymodule_export]
     use crate::log::Log;
+    #[pymodule_export]
+    use crate::notices::logging_changed;
     #[pymodule_export]
     use crate::producer::Producer;
     #[pymodule_export]

@@ -9,7 +9,7 @@ use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};
 use crate::wait::{self, Limit};
-use crate::{options, values};
+use crate::{notices, options, values};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -83,6 +83,7 @@ impl Log {
     #[pyo3(signature = (dir, options=None))]
     fn new(py: Python<'_>, dir: PathBuf, options: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let options = options::log(options)?;
+        notices::ask(py)?;
         let log = wait::on_thread(py, move || chiplog::Log::open(dir, options))?;
         Ok(Self { log: Handle::new(log, "log")? })
     }

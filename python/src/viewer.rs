@@ -6,7 +6,7 @@ use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::get;
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
-use crate::{input, values, wait};
+use crate::{input, notices, values, wait};
 use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -46,6 +46,7 @@ impl Viewer {
 impl Viewer {
     #[new]
     fn new(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
+        notices::ask(py)?;
         let viewer = wait::on_thread(py, move || chiplog::Viewer::open(dir))?;
         Ok(Self { viewer: Kept::new(Mutex::new(Some(viewer))).map_err(raise)? })
     }

@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
         GIVES(CHIPLOG_FORKED, chiplog_client_info(client, &info, &error));
         GIVES(CHIPLOG_FORKED, chiplog_producer_send(producer, "x", 1, &error));
         GIVES(CHIPLOG_FORKED, chiplog_follower_status(follower, &stands, NULL, &error));
-        chiplog_producer_close(producer);
+        CHECK(chiplog_producer_close(producer) == 0);
         chiplog_client_close(client);
         GIVES(CHIPLOG_FORKED, chiplog_follower_close(follower, &error));
         _exit(0);
@@ -230,11 +230,24 @@ int main(int argc, char **argv) {
     FINE(chiplog_follower_close(NULL, &error));
     GIVES(CHIPLOG_CLOSED, chiplog_reader_next_record(reader, LONG_MS, &record, &error));
     chiplog_reader_close(reader);
+
+    /* A producer that is closed with records unsent says how many; they go on being sent while the client is open. */
+    chiplog_producer_options_init(&producing, sizeof producing);
+    producing.linger_ms = 60 * 1000;
+    chiplog_producer_t *lingers = NULL;
+    FINE(chiplog_client_producer(client, &producing, &lingers, &error));
+    for (int n = 0; n < 3; n++) FINE(chiplog_producer_send(lingers, "late", 4, &error));
+    CHECK(chiplog_producer_close(lingers) == 3);
+    CHECK(chiplog_producer_close(lingers) == 0 && chiplog_producer_close(NULL) == 0);
+    do FINE(chiplog_client_info(client, &info, &error));
+    while (info.last < 13);
+    CHECK(info.last == 13);
+
     uint64_t left = 9;
     FINE(chiplog_producer_end(producer, LONG_MS, none_left, NULL, &left, &error));
     CHECK(left == 0);
     GIVES(CHIPLOG_CLOSED, chiplog_producer_send(producer, "x", 1, &error));
-    chiplog_producer_close(producer);
+    CHECK(chiplog_producer_close(producer) == 0);
     chiplog_client_close(client);
     chiplog_client_close(client);
     GIVES(CHIPLOG_CLOSED, chiplog_client_info(client, &info, &error));

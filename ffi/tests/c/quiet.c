@@ -89,15 +89,16 @@ int main(int argc, char **argv) {
     chiplog_info_t info;
     info.size = sizeof info;
     chiplog_status_t status;
-    for (int n = 0; n < 50; n++) chiplog_producer_try_send(producer, large, sizeof large, NULL);
+    for (int n = 0; n < 50; n++) status = chiplog_producer_try_send(producer, large, sizeof large, NULL);
     do {
-        chiplog_producer_try_send(producer, large, sizeof large, NULL);
+        status = chiplog_producer_try_send(producer, large, sizeof large, NULL);
         status = chiplog_client_info(client, &info, NULL);
     } while (status == CHIPLOG_OK);
     CHECK(status == CHIPLOG_UNAVAILABLE || status == CHIPLOG_TIMEOUT);
-    status = chiplog_producer_end(producer, 100, NULL, NULL, NULL, NULL);
+    uint64_t left = 0;
+    status = chiplog_producer_end(producer, 100, NULL, NULL, &left, NULL);
     CHECK(status != CHIPLOG_OK);
-    chiplog_producer_close(producer);
+    CHECK(chiplog_producer_close(producer) == left);
     chiplog_client_close(client);
     FINE(chiplog_follower_close(follower, &error));
     chiplog_viewer_close(viewer);

@@ -5,8 +5,10 @@
 //!
 //! Invariant: in a forked child, which has no such thread, nobody waits: calls are refused as `Forked`.
 
+mod canceller;
 mod reader;
 
+pub use canceller::Canceller;
 pub use reader::Reader;
 
 use super::{ClientOptions, Closed, ProducerOptions, ReadFrom, ReaderOptions, RemoteInfo};
@@ -286,6 +288,11 @@ impl Producer {
     /// See [`super::Producer::buffered_bytes`].
     pub fn buffered_bytes(&self) -> usize {
         self.producer.buffered_bytes()
+    }
+
+    /// See [`super::Producer::unacknowledged`].
+    pub fn unacknowledged(&self) -> u64 {
+        self.producer.unacknowledged()
     }
 
     /// See [`super::Producer::flush`].

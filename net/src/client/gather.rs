@@ -64,6 +64,7 @@ pub(super) struct Waiting {
     /// When the batch's first record came.
     pub(super) since: Instant,
     cost: usize,
+    records: u32,
     tellings: Tellings,
 }
 
@@ -126,6 +127,8 @@ struct State {
     open: Open,
     ready: std::collections::VecDeque<Box<Gathered>>,
     buffered: usize,
+    /// Records that are counted in `buffered`.
+    unsettled: u64,
     /// The number of the last batch that was closed; the open one's is the next.
     closed_to: u64,
     settled_to: u64,
@@ -159,6 +162,7 @@ impl Gather {
             open: Open::default(),
             ready: Default::default(),
             buffered: 0,
+            unsettled: 0,
             closed_to: 0,
             settled_to: 0,
             flush_to: 0,
@@ -216,6 +220,7 @@ impl Gather {
         }
         state.open.cost += cost;
         state.buffered += cost;
+        state.unsettled += 1;
         let delivery = match tell {
             Tell::Nobody => None,
             Tell::Delivery => {
@@ -289,6 +294,7 @@ impl Gather {
         state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
         state.close_open();
         state.buffered += cost;
+        state.unsettled += records.len() as u64;
         drop(state);
         self.work.notify_one();
         Ok(())
@@ -368,13 +374,14 @@ impl Gather {
 
     /// What became of a batch that was taken. `result`: the index of its first record.
     pub(super) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
-        let Waiting { number, cost, tellings, .. } = waiting;
+        let Waiting { number, cost, records, tellings, .. } = waiting;
         // First: who hears that it is settled can rely on everybody having heard how.
         tellings.tell(result);
         {
             let mut state = self.state();
             state.settled_to = state.settled_to.max(number);
             state.buffered -= cost;
+            state.unsettled -= u64::from(records);
             if let Err(error) = result
                 && error.kind() != ErrorKind::SequenceForgotten
             {
@@ -413,6 +420,12 @@ impl Gather {
     /// Bytes of records that are not settled.
     pub(super) fn buffered(&self) -> usize {
         self.state().buffered
+    }
+
+    /// How many records are not settled; once the pump is gone, how many it left.
+    pub(super) fn unacknowledged(&self) -> u64 {
+        let state = self.state();
+        if state.gone { state.left.len() as u64 } else { state.unsettled }
     }
 
     /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
@@ -499,7 +512,8 @@ impl State {
         let Some(since) = self.open.since else { return };
         self.closed_to += 1;
         let Open { builder, cost, tellings, .. } = std::mem::take(&mut self.open);
-        let waiting = Waiting { number: self.closed_to, since, cost, tellings };
+        let records = builder.count();
+        let waiting = Waiting { number: self.closed_to, since, cost, records, tellings };
         self.ready.push_back(Box::new(Gathered { builder, waiting }));
     }
 }

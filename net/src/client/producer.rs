@@ -149,6 +149,12 @@ impl Producer {
         self.gather().buffered()
     }
 
+    /// How many records were given and are not settled: neither acknowledged nor refused. After [`close`](Self::close): how
+    /// many it left.
+    pub fn unacknowledged(&self) -> u64 {
+        self.gather().unacknowledged()
+    }
+
     /// Takes no more records, waits until all are settled, for at most `deadline`, and ends the session. Tells which
     /// records were not acknowledged by then, or when the producer failed, and whether others failed earlier; the futures
     /// and callbacks of those that are left get `Closed`, or what it failed with. Can be cancelled and repeated, by any

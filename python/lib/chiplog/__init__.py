@@ -6,7 +6,11 @@
         index = log.append(b"3 lenses to Cambridge")  # returns once it is on stable storage
         for record in log.read(index):
             print(record.index, record.decode())
+
+What chiplog notices on its own, such as damage or another leader, goes to `logging.getLogger("chiplog")`.
 """
+
+import logging as _logging
 
 from ._chiplog import (
     Batch,
@@ -22,9 +26,11 @@ from ._chiplog import (
     Viewer,
     Watch,
     __version__,
+    logging_changed,
 )
 from ._errors import (
     BusyError,
+    CancelledError,
     ClosedError,
     CorruptError,
     DiscardedError,
@@ -70,6 +76,7 @@ __all__ = [
     "Backlog",
     "Batch",
     "BusyError",
+    "CancelledError",
     "Client",
     "ClientOptions",
     "Closed",
@@ -124,4 +131,8 @@ __all__ = [
     "Viewer",
     "Watch",
     "__version__",
+    "logging_changed",
 ]
+
+# Where the program has no handler nothing is written: no library's words belong on standard error unasked.
+_logging.getLogger("chiplog").addHandler(_logging.NullHandler())

@@ -16,6 +16,7 @@ __all__ = [
     "Watch",
     "_Courier",
     "_error_kinds",
+    "logging_changed",
     "Follower",
     "Log",
     "Producer",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 __version__: str
+
+def logging_changed() -> None: ...
 
 _T = TypeVar("_T")
 _Dir: TypeAlias = str | PathLike[str]

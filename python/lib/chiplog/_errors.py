@@ -198,5 +198,11 @@ class UndecodableError(Error):
     kind, code = "undecodable", 27
 
 
+class CancelledError(Error):
+    """The end of a wait that was asked for from C or Rust. In Python `close` ends waits, with `ClosedError`."""
+
+    kind, code = "cancelled", 28
+
+
 BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__()}
 """The class of each kind's number."""

@@ -9,7 +9,7 @@
 //! - What the task received is given by the next call: nothing is lost, whoever waits.
 //! - No task is left behind by a reader that is dropped.
 
-use super::Runtime;
+use super::{Canceller, Runtime};
 use crate::client::RemoteReader;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start};
 use std::fmt;
@@ -34,6 +34,7 @@ pub struct Reader {
     may_skip: bool,
     /// Where it goes on once it is here.
     moved: Option<Start>,
+    canceller: Canceller,
     runtime: Arc<Runtime>,
 }
 
@@ -58,7 +59,32 @@ struct Away {
 
 impl Reader {
     pub(super) fn new(reader: RemoteReader, runtime: Arc<Runtime>) -> Self {
-        Self { held: Held::Here(Box::new(reader)), told: None, may_skip: false, moved: None, runtime }
+        let (held, canceller) = (Held::Here(Box::new(reader)), Canceller::new());
+        Self { held, told: None, may_skip: false, moved: None, canceller, runtime }
+    }
+
+    /// What ends a call that waits with this reader from another thread, for good: that call, and every later one that asks for
+    /// records, is `Cancelled`. What was received and not given stays: [`position`](Self::position) is where another reader goes
+    /// on.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// # let (_dir, address) = runtime.block_on(serve())?;
+    /// use chiplog_net::client::{ReadFrom, blocking::Client};
+    /// let client = Client::connect([address], Default::default())?;
+    /// let mut reader = client.reader(chiplog::Start::First, ReadFrom::Any);
+    /// let canceller = reader.canceller();
+    /// let follows = std::thread::spawn(move || reader.next_batch());
+    /// canceller.cancel();
+    /// let ended = follows.join().expect("no panic");
+    /// assert_eq!(ended.unwrap_err().kind(), chiplog::ErrorKind::Cancelled);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
     }
 
     /// See [`RemoteReader::position`].
@@ -95,6 +121,7 @@ impl Reader {
     /// # Errors
     /// As there.
     pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
+        self.canceller.check()?;
         // Not with something told: behind what is received there is nothing to be told yet.
         if let Some(record) = self.here()?.buffered_record() {
             self.may_skip = false;
@@ -120,7 +147,8 @@ impl Reader {
         if std::mem::take(&mut self.may_skip) {
             self.told = None; // the same batch, which the task met again
             let runtime = self.runtime.clone();
-            return runtime.wait(self.here()?.skip_batch());
+            let canceller = self.canceller.clone();
+            return runtime.wait(canceller.or(self.here()?.skip_batch()));
         }
         Ok(self.position())
     }
@@ -133,8 +161,8 @@ impl Reader {
         self.ask(async |reader| within(timeout, reader.next_batch()).await)
     }
 
-    /// Calls `hook` once [`next_batch`](Self::next_batch) has something to tell without waiting: records, the end, or an
-    /// error. At once if so already, else on the client's thread, where it must not block. For event loops: see
+    /// Calls `hook` once [`next_batch`](Self::next_batch) has something to tell without waiting: records, the end, an
+    /// error, or that it was cancelled. At once if so already, else on the client's thread, where it must not block. For event loops: see
     /// [`chiplog::Signal`]. A reader has one hook: a new one takes the place of the last, and any other call that reads or
     /// seeks takes it away, as dropping the reader does.
     ///
@@ -158,7 +186,7 @@ impl Reader {
     /// # Errors
     /// `Forked`; `Unavailable`: the client's thread has ended; `InvalidArgument`: in a callback.
     pub fn on_more(&mut self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        if self.here()?.is_filled() || self.told.is_some() {
+        if self.here()?.is_filled() || self.told.is_some() || self.canceller.check().is_err() {
             hook();
             return Ok(());
         }
@@ -167,10 +195,12 @@ impl Reader {
         };
         let (position, server) = (reader.position(), reader.server().map(str::to_owned));
         let (recall, recalled) = oneshot::channel::<()>();
+        let canceller = self.canceller.clone();
         let task = self.runtime.handle.spawn(async move {
             let told = tokio::select! {
                 biased;
                 _ = recalled => None,
+                () = canceller.cancelled() => Some(Ok(true)), // the next call tells
                 told = reader.fill() => Some(told),
             };
             if told.is_some() && catch_unwind(AssertUnwindSafe(hook)).is_err() {
@@ -202,11 +232,12 @@ impl Reader {
     }
 
     fn ask<T>(&mut self, ask: impl AsyncFnOnce(&mut RemoteReader) -> Result<Option<T>>) -> Result<Option<T>> {
-        let runtime = self.runtime.clone();
+        let (runtime, canceller) = (self.runtime.clone(), self.canceller.clone());
         self.here()?;
+        canceller.check()?;
         let given = match self.told.take() {
             Some(told) => told.map(|_| None),
-            None => runtime.wait(ask(self.here()?)),
+            None => runtime.wait(canceller.or(ask(self.here()?))),
         };
         self.may_skip = is_undecodable(&given);
         given

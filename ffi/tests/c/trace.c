@@ -1,0 +1,134 @@
+/* What chiplog notices on its own, told to a callback. argv[1]: a directory; "no-fork" as the last argument: see embedded.c. */
+#define _GNU_SOURCE
+#include "check.h"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static chiplog_log_t *log_of_all;
+
+/* What a callback was told. */
+struct heard {
+    int calls, discards, wrong;
+    uint32_t least;
+};
+
+static void hear(void *context, uint32_t severity, const char *target, const char *text) {
+    struct heard *heard = context;
+    chiplog_info_t info;
+    info.size = sizeof info;
+    /* Nothing of chiplog can be used here, and this cannot be ended here. */
+    int refused = chiplog_log_info(log_of_all, &info, NULL) == CHIPLOG_INVALID_ARGUMENT &&
+                  chiplog_trace(NULL, NULL, 0, NULL) == CHIPLOG_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    heard->calls++;
+    if (strstr(text, "records before the first were discarded") != NULL) heard->discards++;
+    if (severity > heard->least) heard->least = severity;
+    if (!refused || severity < CHIPLOG_SEVERITY_ERROR || strncmp(target, "chiplog", 7) != 0) heard->wrong++;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Makes something to notice: the writer tells of each discard. */
+static void discard_one(chiplog_log_t *log) {
+    uint64_t index = 0;
+    for (int n = 0; n < 2; n++) FINE(chiplog_log_append(log, "x", 1, &index, &error));
+    FINE(chiplog_log_discard(log, index, &error));
+}
+
+static void await_discards(struct heard *heard, int wanted) {
+    pthread_mutex_lock(&lock);
+    while (heard->discards < wanted) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static chiplog_log_t *open_log(const char *directory, const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    chiplog_log_options_t options;
+    chiplog_log_options_for_segments(&options, sizeof options, 1 << 20);
+    chiplog_log_t *log = NULL;
+    FINE(chiplog_log_open(path, &options, &log, &error));
+    return log;
+}
+
+static void what_is_wanted_is_told(void) {
+    struct heard heard = {0, 0, 0, 0};
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_trace(hear, &heard, 0, &error));
+    GIVES(CHIPLOG_INVALID_ARGUMENT, chiplog_trace(hear, &heard, 6, &error));
+    FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_INFO, &error));
+    discard_one(log_of_all);
+    await_discards(&heard, 1);
+    /* Another severity takes the place of the last. */
+    FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_ERROR, &error));
+    int calls = heard.calls; /* nobody is in the callback any more */
+    CHECK(heard.wrong == 0 && heard.least == CHIPLOG_SEVERITY_INFO);
+    discard_one(log_of_all);
+    discard_one(log_of_all);
+    FINE(chiplog_trace(NULL, NULL, 0, &error));
+    CHECK(heard.calls == calls);
+    FINE(chiplog_trace(NULL, NULL, 0, &error)); /* again: nothing happens */
+}
+
+static void *discards(void *context) {
+    for (int n = 0; n < 100; n++) discard_one(context);
+    return NULL;
+}
+
+/* A context is freed as soon as the callback has been taken away, and events go on: under AddressSanitizer a call too many shows. */
+static void a_context_is_freed_at_once(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, discards, log_of_all) == 0);
+    for (int n = 0; n < 200; n++) {
+        struct heard *heard = calloc(1, sizeof *heard);
+        FINE(chiplog_trace(hear, heard, CHIPLOG_SEVERITY_TRACE, &error));
+        if (n % 20 == 0) usleep(1000);
+        FINE(chiplog_trace(NULL, NULL, 0, &error));
+        CHECK(heard->wrong == 0);
+        free(heard);
+    }
+    pthread_join(thread, NULL);
+}
+
+static void a_forked_child_tells_for_itself(const char *directory) {
+    struct heard heard = {0, 0, 0, 0};
+    FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_INFO, &error));
+    discard_one(log_of_all);
+    await_discards(&heard, 1);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        alarm(60); /* a child that hangs fails the test */
+        int before = heard.discards;
+        chiplog_log_t *own = open_log(directory, "child");
+        discard_one(own);
+        CHECK(heard.discards == before);
+        FINE(chiplog_trace(NULL, NULL, 0, &error));
+        FINE(chiplog_trace(hear, &heard, CHIPLOG_SEVERITY_INFO, &error));
+        discard_one(own);
+        await_discards(&heard, before + 1);
+        FINE(chiplog_log_close(own, &error));
+        FINE(chiplog_trace(NULL, NULL, 0, &error));
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    int before = heard.discards;
+    discard_one(log_of_all);
+    await_discards(&heard, before + 1);
+    FINE(chiplog_trace(NULL, NULL, 0, &error));
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    log_of_all = open_log(argv[1], "log");
+    what_is_wanted_is_told();
+    a_context_is_freed_at_once();
+    if (strcmp(argv[argc - 1], "no-fork") != 0) a_forked_child_tells_for_itself(argv[1]);
+    FINE(chiplog_log_close(log_of_all, &error));
+    puts("all is well");
+    return 0;
+}

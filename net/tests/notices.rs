@@ -1,0 +1,176 @@
+//! Notices: events of `tracing` as texts for one callback. A process has one, so these tests take turns.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use chiplog::ErrorKind;
+use chiplog_net::notices::{Notice, Notices, Severity};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing::Level;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was told.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Heard {
+    fn callback(&self) -> impl Fn(Notice<'_>) + Send + Sync + 'static {
+        let heard = self.clone();
+        move |n| heard.0.lock().unwrap().push(format!("{:?} {}: {}", n.severity, n.target, n.text))
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+#[test]
+fn events_of_the_wanted_severity_are_one_text_each() {
+    let _turn = turn();
+    let heard = Heard::default();
+    Notices::tell(Severity::Info, heard.callback()).unwrap();
+    let error = std::io::Error::other("no such thing");
+    tracing::error!(target: "chiplog::store", %error, segment = 7, name = "a b", "damage was found");
+    tracing::warn!(target: "chiplog_net::peer", "{} of {} peers are silent", 1, 2);
+    tracing::info!(target: "chiplog", limit = ?Some(3));
+    tracing::debug!(target: "chiplog", "not wanted");
+    tracing::error!(target: "h2::client", "of another crate");
+    let _span = tracing::error_span!(target: "chiplog", "a span is no event").entered();
+    let wanted = [
+        "Error chiplog::store: damage was found error=no such thing segment=7 name=\"a b\"",
+        "Warn chiplog_net::peer: 1 of 2 peers are silent",
+        "Info chiplog: limit=Some(3)",
+    ];
+    assert_eq!(heard.take(), wanted);
+    Notices::stop().unwrap();
+    tracing::error!(target: "chiplog", "nobody listens");
+    assert!(heard.take().is_empty());
+}
+
+/// What the log itself tells: it is opened, and says so at some level.
+#[test]
+fn what_the_log_notices_is_told() {
+    let _turn = turn();
+    let heard = Heard::default();
+    Notices::tell(Severity::Info, heard.callback()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20)).unwrap();
+    log.append(b"one").unwrap();
+    log.discard(log.append(b"two").unwrap()).unwrap();
+    log.close().unwrap();
+    Notices::stop().unwrap();
+    let told = heard.take();
+    assert!(told.iter().any(|line| line.contains("records before the first were discarded")), "{told:?}");
+}
+
+#[test]
+fn what_is_not_wanted_is_not_even_made() {
+    let _turn = turn();
+    let enabled = || {
+        Severity::ALL.map(|severity| match severity {
+            Severity::Error => tracing::enabled!(target: "chiplog::x", Level::ERROR),
+            Severity::Warn => tracing::enabled!(target: "chiplog::x", Level::WARN),
+            Severity::Info => tracing::enabled!(target: "chiplog::x", Level::INFO),
+            Severity::Debug => tracing::enabled!(target: "chiplog::x", Level::DEBUG),
+            Severity::Trace => tracing::enabled!(target: "chiplog::x", Level::TRACE),
+        })
+    };
+    for severity in [Severity::Warn, Severity::Trace, Severity::Error, Severity::Debug, Severity::Info] {
+        Notices::tell(severity, |_| ()).unwrap();
+        assert_eq!(enabled(), Severity::ALL.map(|one| one <= severity), "{severity:?}");
+    }
+    Notices::stop().unwrap();
+    assert_eq!(enabled(), [false; 5]);
+}
+
+/// A context that was freed once `stop` had returned was handed to a callback that ran on.
+#[test]
+fn nothing_is_told_after_the_end() {
+    let _turn = turn();
+    let (done, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let threads: Vec<_> = (0..2)
+        .map(|n| {
+            let done = done.clone();
+            std::thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    tracing::warn!(target: "chiplog", n, "again");
+                }
+            })
+        })
+        .collect();
+    let late = Arc::new(AtomicBool::new(false));
+    let mut rounds = 0;
+    while rounds < 200 || told.load(Ordering::Relaxed) == 0 {
+        let over = Arc::new(AtomicBool::new(false));
+        let (is_over, told, is_late) = (over.clone(), told.clone(), late.clone());
+        let callback = move |_: Notice<'_>| {
+            std::thread::yield_now();
+            is_late.fetch_or(is_over.load(Ordering::SeqCst), Ordering::SeqCst);
+            told.fetch_add(1, Ordering::Relaxed);
+        };
+        Notices::tell(Severity::Warn, callback).unwrap();
+        std::thread::yield_now();
+        if rounds % 2 == 0 {
+            Notices::stop().unwrap();
+        } else {
+            Notices::tell(Severity::Warn, |_| ()).unwrap(); // another one in its place
+        }
+        over.store(true, Ordering::SeqCst);
+        rounds += 1;
+    }
+    done.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    Notices::stop().unwrap();
+    assert!(!late.load(Ordering::SeqCst), "it ran on after its end");
+}
+
+#[test]
+fn a_callback_neither_hears_itself_nor_ends_itself() {
+    let _turn = turn();
+    let heard = Heard::default();
+    let tell = heard.callback();
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let kinds = refused.clone();
+    let callback = move |notice: Notice<'_>| {
+        assert!(Notices::is_inside());
+        tracing::error!(target: "chiplog", "of the callback itself");
+        assert!(Notices::is_inside(), "its own event did not end it");
+        let [stop, other] = [Notices::stop(), Notices::tell(Severity::Error, |_| ())];
+        kinds.lock().unwrap().extend([stop, other].map(|refused| refused.unwrap_err().kind()));
+        tell(notice);
+        panic!("which is left out");
+    };
+    Notices::tell(Severity::Warn, callback).unwrap();
+    tracing::warn!(target: "chiplog", "one");
+    tracing::warn!(target: "chiplog", "two");
+    Notices::stop().unwrap();
+    assert!(!Notices::is_inside());
+    assert_eq!(heard.take(), ["Warn chiplog: one", "Warn chiplog: two"]);
+    assert_eq!(*refused.lock().unwrap(), [ErrorKind::InvalidArgument; 4]);
+}
+
+const OTHER: &str = "in_a_process_with_another_subscriber";
+
+#[test]
+fn a_program_that_has_a_subscriber_keeps_it() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let out = child.args(["--exact", OTHER, "--ignored", "--nocapture"]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(String::from_utf8_lossy(&out.stdout).contains("1 passed"), "{OTHER} did not run");
+}
+
+#[test]
+#[ignore = "run by a_program_that_has_a_subscriber_keeps_it, in a process of its own"]
+fn in_a_process_with_another_subscriber() {
+    tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::default()).unwrap();
+    for _ in 0..2 {
+        let refused = Notices::tell(Severity::Error, |_| panic!("not asked for")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.to_string().contains("subscriber"), "{refused}");
+    }
+    Notices::stop().unwrap();
+}

@@ -1,0 +1,192 @@
+"""What chiplog notices on its own becomes records of `logging`."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import chiplog
+import pytest
+from conftest import PATIENCE, SMALL
+
+DISCARDED = "records before the first were discarded"
+LOGGER = logging.getLogger("chiplog")
+
+
+class Records(logging.Handler):
+    """Keeps records, and waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.NOTSET)
+        self.got: list[logging.LogRecord] = []
+        self.changed = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self.changed:
+            self.got.append(record)
+            self.changed.notify_all()
+
+    def discards(self) -> list[logging.LogRecord]:
+        return [record for record in self.got if DISCARDED in record.getMessage()]
+
+    def wait_for_discards(self, count: int) -> logging.LogRecord:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.discards()) >= count, PATIENCE)
+            return self.discards()[-1]
+
+
+@pytest.fixture
+def records() -> Iterator[Records]:
+    records = Records()
+    LOGGER.addHandler(records)
+    yield records
+    LOGGER.removeHandler(records)
+    LOGGER.setLevel(logging.NOTSET)
+    chiplog.logging_changed()
+
+
+def discard(log: chiplog.Log) -> None:
+    """Something to notice."""
+    log.discard(log.append_batch([b"x", b"x"])[-1])
+
+
+def test_a_record_has_level_words_and_target(log: chiplog.Log, records: Records) -> None:
+    LOGGER.setLevel(logging.INFO)
+    chiplog.logging_changed()
+    discard(log)
+    record = records.wait_for_discards(1)
+    assert (record.name, record.levelno, record.levelname) == ("chiplog", logging.INFO, "INFO")
+    assert getattr(record, "target").startswith("chiplog::")  # noqa: B009
+    assert "records=" in record.getMessage()
+    discard(log)
+    records.wait_for_discards(2)
+
+
+def test_the_level_is_asked_when_a_handle_is_made(tmp_path: Path, records: Records) -> None:
+    LOGGER.setLevel(logging.INFO)
+    with chiplog.Log(tmp_path / "one", SMALL) as log:
+        discard(log)
+        records.wait_for_discards(1)
+    LOGGER.setLevel(logging.ERROR)
+    with chiplog.Log(tmp_path / "two", SMALL) as log:
+        discard(log)
+        LOGGER.setLevel(logging.INFO)
+        chiplog.logging_changed()
+        discard(log)
+        records.wait_for_discards(2)
+    assert len(records.discards()) == 2, "what was not wanted was told"
+
+
+def test_a_logger_that_is_off_is_told_nothing(log: chiplog.Log, records: Records) -> None:
+    LOGGER.setLevel(logging.CRITICAL + 1)
+    chiplog.logging_changed()
+    discard(log)
+    LOGGER.setLevel(logging.INFO)
+    chiplog.logging_changed()
+    discard(log)
+    records.wait_for_discards(1)
+    assert len(records.discards()) == 1
+
+
+def test_a_handler_may_use_the_log_and_wait(log: chiplog.Log, records: Records) -> None:
+    class Appends(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if DISCARDED in record.getMessage():
+                log.append(record.getMessage().encode())
+
+    appends = Appends()
+    LOGGER.addHandler(appends)
+    try:
+        LOGGER.setLevel(logging.INFO)
+        chiplog.logging_changed()
+        discard(log)
+        log.wait_for(3, PATIENCE)
+        assert DISCARDED in log.get(3).decode()
+    finally:
+        LOGGER.removeHandler(appends)
+
+
+def run(script: str, directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory)], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "panicked" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+PROLOGUE = """
+import chiplog, logging, os, sys
+def discard(log):
+    log.discard(log.append_batch([b"x", b"x"])[-1])
+small = chiplog.Options(segment_bytes=1 << 20)
+"""
+
+
+def test_nothing_goes_to_standard_error_unasked(tmp_path: Path) -> None:
+    script = PROLOGUE + """
+logging.getLogger("chiplog").setLevel(logging.DEBUG)
+log = chiplog.Log(sys.argv[1], small)
+discard(log)
+log.close()
+"""
+    assert run(script, tmp_path / "log") == ""
+
+
+def test_what_waits_at_the_end_of_the_program_is_logged(tmp_path: Path) -> None:
+    script = PROLOGUE + """
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+log = chiplog.Log(sys.argv[1], small)
+for _ in range(10):
+    discard(log)
+log.barrier()
+"""
+    assert run(script, tmp_path / "log").count("chiplog INFO " + DISCARDED) == 10
+
+
+def test_a_full_queue_holds_nobody_up_and_says_so(tmp_path: Path) -> None:
+    script = PROLOGUE + """
+import threading
+held, seen = threading.Event(), threading.Event()
+class Slow(logging.Handler):
+    def emit(self, record):
+        seen.set()
+        held.wait()
+        print(record.getMessage())
+logger = logging.getLogger("chiplog")
+logger.setLevel(logging.INFO)
+logger.addHandler(Slow())
+log = chiplog.Log(sys.argv[1], small)
+discard(log)
+seen.wait()
+log.append_batch([b"x"] * 1200)
+for first in range(4, 1104):
+    log.discard(first)  # the logging thread stands still
+log.close()
+held.set()
+"""
+    assert "more were noticed than logging could keep up with" in run(script, tmp_path / "log")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_logs_for_itself(tmp_path: Path) -> None:
+    script = PROLOGUE + """
+logging.basicConfig(level=logging.INFO, format="%(process)d %(message)s", stream=sys.stdout)
+parent = chiplog.Log(sys.argv[1] + "-parent", small)
+discard(parent)
+parent.close()
+pid = os.fork()
+if pid == 0:
+    with chiplog.Log(sys.argv[1] + "-child", small) as log:
+        discard(log)
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print("child", pid)
+"""
+    lines = run(script, tmp_path / "log").splitlines()
+    child = next(line.split()[1] for line in lines if line.startswith("child"))
+    discards = [line.split()[0] for line in lines if DISCARDED in line]
+    assert child in discards and len(set(discards)) == 2, lines
