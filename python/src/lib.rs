@@ -6,7 +6,7 @@
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
 //!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime ┘
+//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime   unsent ┘
 //! ```
 //!
 //! Invariants:
@@ -37,6 +37,7 @@ mod runtime;
 mod session;
 mod threads;
 mod ticket;
+mod unsent;
 mod values;
 mod viewer;
 mod wait;
@@ -66,6 +67,8 @@ mod _chiplog {
     use crate::session::Session;
     #[pymodule_export]
     use crate::ticket::Ticket;
+    #[pymodule_export]
+    use crate::unsent::end;
     #[pymodule_export]
     use crate::viewer::Viewer;
 

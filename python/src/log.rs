@@ -4,7 +4,7 @@ use crate::batch::{Batch, Record};
 use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
 use crate::errors::raise;
 use crate::handle::Handle;
-use crate::input::{self, Input};
+use crate::input::{self, BatchLimit, Input};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};
@@ -44,6 +44,11 @@ pub(crate) fn build(records: &[&[u8]], codec: &str) -> PyResult<impl Fn() -> Res
         }
         builder.build()
     })
+}
+
+/// How large a batch of a log with these options may be.
+pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
+    BatchLimit { bytes: options.batch_bytes_max as usize, option: "option batch_bytes_max" }
 }
 
 /// The one record at `index` of what a reader gave.
@@ -165,7 +170,7 @@ impl Log {
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         let log = self.log()?;
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
@@ -220,7 +225,7 @@ impl Log {
         codec: &str,
     ) -> PyResult<Py<PyAny>> {
         let log = self.log()?.clone();
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;
@@ -359,8 +364,8 @@ impl Log {
     /// all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
-        let patience = log.options().queue_timeout;
-        Session::new(wait::on_thread(py, move || log.open_session())?, patience)
+        let (patience, limit) = (log.options().queue_timeout, batch_limit(log.options()));
+        Session::new(wait::on_thread(py, move || log.open_session())?, patience, limit)
     }
 
     /// Takes a session up again. Returns a `Session`.
@@ -377,7 +382,7 @@ impl Log {
     ) -> PyResult<Session> {
         let log = self.log()?;
         let session = log.resume_session(SessionId(id), Sequence(next_sequence));
-        Session::new(session, log.options().queue_timeout)
+        Session::new(session, log.options().queue_timeout, batch_limit(log.options()))
     }
 
     /// Returns `Info`: how the log stands now.
@@ -489,7 +494,7 @@ impl Log {
         limit: &Limit,
     ) -> PyResult<(chiplog::Ticket, u64)> {
         let log = self.log()?;
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;

@@ -142,7 +142,8 @@ pub(crate) fn closed<'py>(py: Python<'py>, closed: &Closed) -> Value<'py> {
         let fields = fields!(py; record = PyBytes::new(py, &record.record), in_doubt = record.in_doubt);
         left.append(make(py, "Unacknowledged", &fields)?)?;
     }
-    let fields = fields!(py; left = left.to_tuple(), failed = error(py, closed.failed.as_ref())?);
+    let failed = error(py, closed.failed.as_ref())?;
+    let fields = fields!(py; left = left.to_tuple(), failed = failed, untold = closed.untold);
     make(py, "Closed", &fields)
 }
 

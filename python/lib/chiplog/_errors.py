@@ -1,7 +1,10 @@
 """What goes wrong: one class a kind, all of them `Error`."""
 
 import builtins
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ._values import Closed
 
 
 class Error(Exception):
@@ -16,7 +19,8 @@ class Error(Exception):
         (`Client.producer`), is stored once.
     fatal: whether the handle is of no more use for appending.
     os_error: the operating system's error number, when it was one that failed; else None.
-    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None."""
+    path, offset: of corruption in a file here, the file, and where in it, in bytes; else None.
+    closed: of a producer that was closed with records that are not acknowledged, how it ended, a `Closed`; else None."""
 
     kind: ClassVar[str] = "other"
     code: ClassVar[int] = 0
@@ -26,6 +30,7 @@ class Error(Exception):
     os_error: int | None = None
     path: str | None = None
     offset: int | None = None
+    closed: "Closed | None" = None
 
 
 class IoError(Error, OSError):

@@ -117,6 +117,11 @@ class Closed:
         metadata=told("The records that were not acknowledged by then, in their order.")
     )
     failed: Error | None = field(metadata=told("Why records failed, these or earlier ones, since the last `flush`."))
+    untold: int = field(
+        metadata=told(
+            "How many records failed earlier, are not in `left`, and nobody was told of: by a ticket, or by a flush since."
+        )
+    )
 
     @property
     def all_acknowledged(self) -> bool:
