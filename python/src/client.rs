@@ -172,6 +172,9 @@ impl Client {
 
     /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
     ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
+    ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come, as of when it is first asked. `options`:
     /// `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.
     #[pyo3(signature = (start=None, options=None))]

@@ -5,7 +5,7 @@
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
-//!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
+//!      reader ── desk ── source   batch, record ── export (buffers), arrow   ticket ── callbacks
 //!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime   unsent ┘
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
 mod ahead;
+mod arrow;
 mod batch;
 mod callbacks;
 mod client;
@@ -33,6 +34,7 @@ mod log;
 mod options;
 mod producer;
 mod reader;
+mod record;
 mod runtime;
 mod session;
 mod threads;
@@ -48,7 +50,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _chiplog {
     #[pymodule_export]
-    use crate::batch::{Batch, Record};
+    use crate::batch::Batch;
     #[pymodule_export]
     use crate::client::{Client, Watch};
     #[pymodule_export]
@@ -63,6 +65,8 @@ mod _chiplog {
     use crate::producer::Producer;
     #[pymodule_export]
     use crate::reader::{Reader, Stream};
+    #[pymodule_export]
+    use crate::record::Record;
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -1,11 +1,12 @@
 //! A log in a directory of this process.
 
-use crate::batch::{Batch, Record};
+use crate::batch::Batch;
 use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
 use crate::errors::raise;
 use crate::handle::Handle;
 use crate::input::{self, BatchLimit, Input};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::record::Record;
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};
 use crate::wait::{self, Limit};
@@ -256,6 +257,9 @@ impl Log {
     }
 
     /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
     ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
     ///
