@@ -9,8 +9,10 @@ use chiplog_net::follower::{Follower, FollowerOptions};
 use chiplog_net::native::NativeOptions;
 use served::client::{number, producing, quick, read_to_end};
 use served::{One, PATIENCE, free_port};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use tracing::Level;
+use tracing::field::{Field, Visit};
 
 async fn one_client(one: &One) -> Client {
     Client::connect([one.address()], quick()).await.unwrap()
@@ -185,6 +187,117 @@ async fn a_full_buffer_is_busy_and_a_close_gives_back_what_was_not_acknowledged(
     for delivery in deliveries {
         assert_eq!(delivery.await.unwrap_err().kind(), ErrorKind::Closed);
     }
+}
+
+/// Errors and warnings with a number of records, as the process's own log has them.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<(Level, u64)>>>);
+
+impl Logged {
+    fn take(&self) -> Vec<(Level, u64)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    /// Waits for the next ones.
+    async fn next(&self) -> Vec<(Level, u64)> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.take() {
+                logged if !logged.is_empty() => return logged,
+                _ => assert!(Instant::now() < end, "nothing was logged"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+struct Records(Option<u64>);
+
+impl Visit for Records {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0 = (field.name() == "records").then_some(value).or(self.0);
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl tracing::Subscriber for Logged {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut records = Records(None);
+        event.record(&mut records);
+        let level = *event.metadata().level();
+        self.0.lock().unwrap().extend(records.0.filter(|_| level <= Level::WARN).map(|n| (level, n)));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A producer was dropped while its server was away: its records were gone without a word.
+#[tokio::test]
+async fn records_of_a_dropped_producer_that_nobody_was_told_of_are_logged_with_their_number() {
+    let one = One::new();
+    let client = one_client(&one).await;
+    let brief = || producing(|o| o.delivery_timeout = Duration::from_millis(300));
+    let mut producers = Vec::new();
+    for options in [brief(), brief(), ProducerOptions::default()] {
+        let producer = client.producer(options).await.unwrap();
+        producer.append(b"in").await.unwrap().await.unwrap();
+        producers.push(producer);
+    }
+    drop(one);
+    let logged = Logged::default();
+    let _here = tracing::subscriber::set_default(logged.clone());
+    let [late, failed, closed] = <[_; 3]>::try_from(producers).unwrap();
+
+    // Its records fail after it was dropped. Of one a delivery tells, of one a callback, of five nobody.
+    let heard = late.append(b"heard").await.unwrap();
+    drop(late.append(b"unheard").await.unwrap());
+    let (sender, called) = mpsc::channel();
+    late.send_with(b"called", move |result| sender.send(result).unwrap()).await.unwrap();
+    late.send(b"silent").await.unwrap();
+    late.send(b"silent").await.unwrap();
+    drop(late.append_batch(&[b"1", b"2"]).await.unwrap());
+    assert_eq!(late.unacknowledged(), 7);
+    drop(late);
+    assert_eq!(logged.take(), [(Level::WARN, 7)]);
+    assert!(heard.await.is_err() && called.recv_timeout(PATIENCE).unwrap().is_err());
+    assert_eq!(logged.next().await, [(Level::ERROR, 5)]);
+
+    // Its records fail before it is dropped; a flush has told of the first.
+    failed.send(b"a").await.unwrap();
+    assert!(failed.flush(PATIENCE).await.is_err());
+    let last = failed.append(b"b").await.unwrap();
+    failed.send(b"c").await.unwrap();
+    assert!(last.await.is_err());
+    while failed.buffered_bytes() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(failed.unacknowledged(), 1);
+    drop(failed);
+    assert_eq!(logged.next().await, [(Level::ERROR, 1)]);
+
+    // A close tells.
+    closed.send(b"d").await.unwrap();
+    for _ in 0..2 {
+        let how = closed.close(Duration::ZERO).await;
+        assert_eq!((how.left.len(), how.untold), (1, 0));
+    }
+    drop(closed);
+    assert_eq!(logged.take(), []);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Batches and records as Python sees them: views of the log's own bytes.
+//! Batches as Python sees them: views of the log's own bytes.
 //!
 //! ```text
 //! Record ──> Batch ──> memoryview ──> _Payload ──> RecordBatch ──> segment
@@ -6,12 +6,14 @@
 //!
 //! Invariant: no circle. A payload knows nothing of the view that its batch keeps.
 
+use crate::arrow;
 use crate::export::{self, Offsets, Payload};
+use crate::record::Record;
 use chiplog::RecordBatch;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView, PyString};
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyMemoryView};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Records that were appended together: a sequence of `Record`. Holds their segment of the log.
@@ -166,7 +168,7 @@ impl Batch {
 
     /// Arrow's PyCapsule interface.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        export::arrow_schema(py)
+        arrow::of_records(py)
     }
 
     /// Arrow's PyCapsule interface. There is one type that records have, whatever is requested.
@@ -178,7 +180,7 @@ impl Batch {
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         let _ = requested_schema;
         let offsets = self.record_offsets(py)?;
-        Ok((export::arrow_schema(py)?, export::arrow_array(py, self.records(), offsets.get())?))
+        Ok((arrow::of_records(py)?, arrow::records(py, self.records(), offsets.get())?))
     }
 
     fn __repr__(&self) -> String {
@@ -207,79 +209,5 @@ impl Records {
             return None;
         }
         Some(Record { batch: self.batch.clone_ref(py), n })
-    }
-}
-
-/// A record: its place, its time, and a view of its bytes. Holds its segment of the log.
-///
-/// `len(record)`, `bytes(record)`. Never changes; from any thread.
-#[pyclass(frozen, module = "chiplog")]
-pub(crate) struct Record {
-    pub(crate) batch: Py<Batch>,
-    /// Which one of the batch, from 0.
-    pub(crate) n: u32,
-}
-
-impl Record {
-    fn bytes(&self) -> &[u8] {
-        self.batch.get().records().get(self.n).map(|r| r.data).unwrap_or_default()
-    }
-}
-
-#[pymethods]
-impl Record {
-    /// Its place in the log, from 1.
-    #[getter]
-    fn index(&self) -> u64 {
-        self.batch.get().first() + u64::from(self.n)
-    }
-
-    /// When the log took it, in milliseconds since 1970.
-    #[getter]
-    fn timestamp(&self) -> u64 {
-        self.batch.get().timestamp()
-    }
-
-    /// Its bytes: a read-only view, not a copy. It holds the segment until it is dropped.
-    #[getter]
-    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.batch.get().record_view(py, self.n)
-    }
-
-    /// Returns a copy of its bytes, which holds nothing of the log.
-    ///
-    /// Does not block; a copy above 64 KiB is made without the GIL.
-    fn copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.batch.get().record_copy(py, self.n)
-    }
-
-    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.copy(py)
-    }
-
-    fn __len__(&self) -> usize {
-        self.bytes().len()
-    }
-
-    /// Returns the text of its bytes, as `bytes.decode` does.
-    ///
-    /// `encoding` and `errors` are those of `bytes.decode`. Does not block. Raises `UnicodeDecodeError`, `LookupError`.
-    #[pyo3(signature = (encoding="utf-8", errors="strict"))]
-    fn decode<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
-        if encoding == "utf-8"
-            && errors == "strict"
-            && let Ok(text) = str::from_utf8(self.bytes())
-        {
-            return Ok(PyString::new(py, text).into_any());
-        }
-        self.copy(py)?.call_method1("decode", (encoding, errors))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(PyValueError::new_err("a record is a view of a log and is not pickled; its copy() is"))
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<chiplog.Record {} of {} bytes>", self.index(), self.bytes().len())
     }
 }

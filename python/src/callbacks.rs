@@ -38,6 +38,9 @@ struct Caller {
 /// Locked with the interpreter held, and never while Python runs.
 static CALLER: Mutex<Option<Caller>> = Mutex::new(None);
 
+/// The interpreter ends: no thread is begun that calls something.
+static OVER: AtomicBool = AtomicBool::new(false);
+
 impl Caller {
     /// The one of this process; None: there is none yet.
     fn current() -> Option<Self> {
@@ -49,7 +52,8 @@ impl Caller {
         let failed = |e| Error::new(ErrorKind::Io, format!("cannot start the callbacks' thread: {e}"));
         let guard = fork::guard()?;
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
-        let caller = Self { guard, handle: runtime.handle().clone(), ended: Arc::default() };
+        let ended = Arc::new(AtomicBool::new(OVER.load(Ordering::Acquire)));
+        let caller = Self { guard, handle: runtime.handle().clone(), ended };
         threads::builder("chiplog-callback")
             .spawn(move || runtime.block_on(pending::<()>()))
             .map_err(failed)?;
@@ -59,18 +63,17 @@ impl Caller {
     }
 
     /// The one of this process, started if there is none.
-    fn get(py: Python<'_>) -> PyResult<Self> {
+    fn get() -> PyResult<Self> {
         if let Some(caller) = Self::current() {
             return Ok(caller);
         }
-        py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end, py)?,))?;
         Self::start().map_err(raise)
     }
 }
 
 /// Waits for the callbacks that are due, and lets none begin any more: the interpreter ends.
-#[pyfunction]
-fn end(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    OVER.store(true, Ordering::Release);
     let Some(Caller { handle, ended, .. }) = Caller::current() else { return Ok(()) };
     let (tell, told) = oneshot::channel::<()>();
     // Behind all that were woken before.
@@ -89,7 +92,7 @@ pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
     runtime: Option<Handle>,
     settled: F,
 ) -> PyResult<()> {
-    let caller = Caller::get(ticket.py())?;
+    let caller = Caller::get()?;
     let (ticket, function) = (ticket.clone().unbind(), function.unbind());
     let ended = caller.ended.clone();
     let mut settled = Box::pin(settled);
@@ -111,6 +114,23 @@ pub(crate) fn once_settled<F: Future<Output: Send> + Send + 'static>(
         }
         // There is no interpreter to give them back to.
         forget((ticket, function));
+    }));
+    Ok(())
+}
+
+/// Does what `work` comes to on the callbacks' thread, with the interpreter, unless that ends before.
+pub(crate) fn later<F, T>(work: F) -> PyResult<()>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: FnOnce(Python<'_>) + Send,
+{
+    let caller = Caller::get()?;
+    let ended = caller.ended.clone();
+    caller.handle.spawn(unconstrained(async move {
+        let then = work.await;
+        if !ended.load(Ordering::Acquire) {
+            Python::attach(then);
+        }
     }));
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(crate) fn servers(servers: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if servers.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("servers are a list of 'host:port', not one text"));
     }
-    servers.try_iter()?.map(|server| server?.extract()).collect()
+    input::texts(servers)
 }
 
 impl Client {
@@ -122,9 +122,9 @@ impl Client {
     /// `PermissionDeniedError`: the token; `ClosedError`; `InvalidArgumentError`, `TypeError`: an option.
     #[pyo3(signature = (options=None))]
     fn producer(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Producer> {
-        let (client, options) = (self.client()?, options::producer(options)?);
-        let producer = self.wait(py, client.producer(options))?;
-        Producer::new(producer, self.runtime.clone())
+        let (client, exit_timeout) = (self.client()?, options::exit_timeout(options)?);
+        let producer = self.wait(py, client.producer(options::producer(options)?))?;
+        Producer::new(py, producer, self.runtime.clone(), exit_timeout)
     }
 
     /// Makes a producer; what is awaited gives the `Producer`.
@@ -134,12 +134,14 @@ impl Client {
     #[pyo3(signature = (options=None))]
     fn producer_async(&self, py: Python<'_>, options: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let (client, ending) = self.open()?;
+        let exit_timeout = options::exit_timeout(options)?;
         let (client, ending, options) = (client.clone(), ending.clone(), options::producer(options)?);
         let runtime = self.runtime.clone();
         drive(py, Some(self.runtime.clone()), async move {
             let producer = ending.or(client.producer(options)).await;
             let finish: Finish = Box::new(move |py| {
-                Ok(Py::new(py, Producer::new(producer.map_err(raise)?, runtime)?)?.into_any())
+                let producer = Producer::new(py, producer.map_err(raise)?, runtime, exit_timeout)?;
+                Ok(Py::new(py, producer)?.into_any())
             });
             finish
         })
@@ -171,6 +173,9 @@ impl Client {
     }
 
     /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
     ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come, as of when it is first asked. `options`:
     /// `ReaderOptions`, None: the defaults. Does not block. Raises what `reader` does.

@@ -1,4 +1,4 @@
-//! Futures of the log as futures of asyncio: polled on the event loop's thread, woken from any.
+//! Futures of the log as futures of asyncio, and as coroutines: polled on the event loop's thread, woken from any.
 //!
 //! ```text
 //! log's writer, network ── wake ──> Post: due tasks ── eventfd ──> loop ── Courier.drain ──> poll ──> set_result
@@ -16,7 +16,7 @@ use crate::errors::raise;
 use crate::fork::Own;
 use crate::threads;
 use chiplog::{Error, ErrorKind, Result};
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -145,10 +145,11 @@ pub(crate) fn drive(
     future: impl Future<Output = Finish> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
     static COURIER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static PENDING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let event_loop = running_loop(py)?;
     let courier = COURIER.import(py, "chiplog._aio", "courier")?.call1((&event_loop,))?;
     let post = courier.cast::<Courier>()?.get().post.get().map_err(raise)?;
-    let promise = event_loop.call_method0(intern!(py, "create_future"))?;
+    let promise = PENDING.import(py, "chiplog._aio", "Pending")?.call1((&event_loop,))?;
     let future: Pin<Box<dyn Future<Output = Finish> + Send>> = Box::pin(future);
     let future = Own::new(future).map_err(raise)?;
     let work = Mutex::new(Some(Work { future, promise: promise.clone().unbind(), runtime }));
@@ -300,6 +301,29 @@ impl Next {
         }
     }
 
+    // With these it is a coroutine for asyncio.create_task.
+
+    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let _ = value; // nothing that is awaited here wants one
+        self.__next__(py)
+    }
+
+    #[pyo3(signature = (kind, value=None, traceback=None))]
+    fn throw(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.close();
+        Err(thrown(kind, value, traceback))
+    }
+
+    fn close(&self) {
+        let waiting = lock(&self.waiting).take();
+        drop(waiting);
+    }
+
     // The future wakes the task that awaits this: a circle, of which nothing is left when the loop is closed.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         match self.waiting.try_lock() {
@@ -339,5 +363,48 @@ impl Ready {
             Some(Err(error)) => Err(error),
             None => Err(pyo3::exceptions::PyRuntimeError::new_err("it was awaited already")),
         }
+    }
+
+    fn send(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _ = value;
+        self.__next__()
+    }
+
+    #[pyo3(signature = (kind, value=None, traceback=None))]
+    fn throw(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.close();
+        Err(thrown(kind, value, traceback))
+    }
+
+    fn close(&self) {
+        let result = lock(&self.0).take();
+        drop(result);
+    }
+}
+
+/// What a coroutine's `throw` is given: an exception, or a class with a value.
+fn thrown(
+    kind: &Bound<'_, PyAny>,
+    value: Option<&Bound<'_, PyAny>>,
+    traceback: Option<&Bound<'_, PyAny>>,
+) -> PyErr {
+    let is_exception = |given: &&Bound<'_, PyAny>| given.is_instance_of::<PyBaseException>();
+    let given = Some(kind).filter(is_exception).or(value.filter(is_exception)).cloned();
+    let made = given.map_or_else(|| value.map_or_else(|| kind.call0(), |value| kind.call1((value,))), Ok);
+    match made {
+        Ok(exception) => {
+            if let Some(traceback) = traceback.filter(|traceback| !traceback.is_none())
+                && let Err(error) = exception.setattr("__traceback__", traceback)
+            {
+                return error;
+            }
+            PyErr::from_value(exception)
+        }
+        Err(error) => error,
     }
 }

@@ -120,6 +120,11 @@ impl Desk {
         }
     }
 
+    /// Index of the next record of the source, if it is known and nobody has it just now.
+    pub(crate) fn position(&self) -> Option<Index> {
+        self.seat().source.as_ref()?.position()
+    }
+
     /// Which server it reads from now, if it does and nobody has it just now.
     pub(crate) fn server(&self) -> Option<String> {
         match self.seat().source.as_ref()? {

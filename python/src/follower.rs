@@ -1,6 +1,5 @@
 //! A copy of servers' log in this process.
 
-use crate::batch::Record;
 use crate::client::servers;
 use crate::courier::{self, Finish, Taken, drive, drive_on_thread, ready};
 use crate::errors::raise;
@@ -8,6 +7,7 @@ use crate::fork::Own;
 use crate::handle::Handle;
 use crate::log::{arrival, get};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::record::Record;
 use crate::wait::{self, Limit};
 use crate::{input, options, values};
 use chiplog::{ErrorKind, Index, Start};
@@ -170,6 +170,9 @@ impl Follower {
     }
 
     /// Reads what is here from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
     ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
     ///

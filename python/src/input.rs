@@ -1,8 +1,12 @@
 //! What Python gives. Records: `bytes` are borrowed, anything else that has a buffer is copied once, since others can change
 //! it meanwhile. Numbers: those that no `u64` can be are refused by the name of their argument.
+//!
+//! Invariants:
+//! - An iterable is read no further than what is made of it can hold, and nothing is copied that is too large.
+//! - Signals are looked for while it is read: one written in C, as `itertools.repeat`, looks for none.
 
 use crate::errors::raise;
-use chiplog::{Error, ErrorKind};
+use chiplog::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Error, ErrorKind};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -24,12 +28,17 @@ impl<'py> FromPyObject<'_, 'py> for Input<'py> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Self(bytes.to_owned()));
         }
+        let py = object.py();
         let view = PyMemoryView::from(&object).map_err(|_| {
             let got = type_name(&object);
             PyTypeError::new_err(format!("a record is bytes, or anything with a buffer, not {got}"))
         })?;
-        let bytes = view.call_method0(intern!(object.py(), "tobytes"))?;
-        Ok(Self(bytes.cast_into()?))
+        let length: usize = view.getattr(intern!(py, "nbytes"))?.extract()?;
+        if length > BATCH_BYTES_MAX {
+            let what = format!("a record of {length} bytes; no log takes more than {BATCH_BYTES_MAX}");
+            return Err(raise(Error::new(ErrorKind::TooLarge, what)));
+        }
+        Ok(Self(view.call_method0(intern!(py, "tobytes"))?.cast_into()?))
     }
 }
 
@@ -84,12 +93,73 @@ pub(crate) fn next_sequence(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole(given, "next_sequence", "an append's number in its session, from 1")
 }
 
-/// The records of an iterable.
-pub(crate) fn records<'py>(iterable: &Bound<'py, PyAny>) -> PyResult<Vec<Input<'py>>> {
+/// How often signals are looked for while an iterable is read.
+const LOOK_EVERY: usize = 256;
+
+/// How large a batch may be, and by which option, for messages.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchLimit {
+    pub(crate) bytes: usize,
+    pub(crate) option: &'static str,
+}
+
+/// The records of an iterable, read no further than one batch holds.
+///
+/// # Errors
+/// `TooLarge`: it has more. `TypeError`: it is none, or has something else than records. What it raises, and what a
+/// signal's handler does.
+pub(crate) fn records<'py>(iterable: &Bound<'py, PyAny>, limit: BatchLimit) -> PyResult<Vec<Input<'py>>> {
+    /// Of a record's place in its batch.
+    const PLACE_BYTES: usize = 4;
     if iterable.is_instance_of::<PyBytes>() {
         return Err(PyTypeError::new_err("a batch is an iterable of records, not one of them"));
     }
-    iterable.try_iter()?.map(|record| record?.extract()).collect()
+    let (mut records, mut bytes) = (Vec::new(), BATCH_HEADER_BYTES);
+    for record in iterable.try_iter()? {
+        let record: Input<'_> = record?.extract()?;
+        bytes += record.as_slice().len() + PLACE_BYTES;
+        records.push(record);
+        let count = records.len();
+        let allowed = match () {
+            () if bytes > limit.bytes => format!("{} allows {} bytes", limit.option, limit.bytes),
+            () if count > BATCH_RECORDS_MAX as usize => {
+                format!("a batch has up to {BATCH_RECORDS_MAX} records")
+            }
+            () => {
+                if count.is_multiple_of(LOOK_EVERY) {
+                    iterable.py().check_signals()?;
+                }
+                continue;
+            }
+        };
+        let what = format!(
+            "the first {count} records of the iterable are a batch of {bytes} bytes; {allowed}: append them as several \
+             batches (it was read no further)"
+        );
+        return Err(raise(Error::new(ErrorKind::TooLarge, what)));
+    }
+    Ok(records)
+}
+
+/// The texts of an iterable: addresses of servers.
+///
+/// # Errors
+/// `InvalidArgument`: more than anybody has. `TypeError`: it is none, or has something else. What it raises, and what a
+/// signal's handler does.
+pub(crate) fn texts(iterable: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    const MOST: usize = 1024;
+    let mut texts = Vec::new();
+    for text in iterable.try_iter()? {
+        if texts.len() == MOST {
+            let what = format!(
+                "the iterable has more than {MOST} servers; give some of them (it was read no further)"
+            );
+            return Err(raise(Error::new(ErrorKind::InvalidArgument, what)));
+        }
+        texts.push(text?.extract()?);
+        iterable.py().check_signals()?;
+    }
+    Ok(texts)
 }
 
 /// Their bytes, for calls that release the interpreter.

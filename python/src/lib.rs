@@ -5,8 +5,8 @@
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
-//!      reader ── desk ── source        batch ── export (buffers, Arrow)   ticket ── callbacks
-//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime ┘
+//!      reader ── desk ── source   batch, record ── export (buffers), arrow   ticket ── callbacks
+//!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime   unsent ┘
 //! ```
 //!
 //! Invariants:
@@ -18,6 +18,7 @@
 //! - A forked child touches nothing of its parent's: handles refuse there, and are forgotten instead of dropped.
 
 mod ahead;
+mod arrow;
 mod batch;
 mod callbacks;
 mod client;
@@ -35,10 +36,12 @@ mod notices;
 mod options;
 mod producer;
 mod reader;
+mod record;
 mod runtime;
 mod session;
 mod threads;
 mod ticket;
+mod unsent;
 mod values;
 mod viewer;
 mod wait;
@@ -49,7 +52,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _chiplog {
     #[pymodule_export]
-    use crate::batch::{Batch, Record};
+    use crate::batch::Batch;
     #[pymodule_export]
     use crate::client::{Client, Watch};
     #[pymodule_export]
@@ -67,9 +70,13 @@ mod _chiplog {
     #[pymodule_export]
     use crate::reader::{Reader, Stream};
     #[pymodule_export]
+    use crate::record::Record;
+    #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]
     use crate::ticket::Ticket;
+    #[pymodule_export]
+    use crate::unsent::end;
     #[pymodule_export]
     use crate::viewer::Viewer;
 

@@ -1,11 +1,12 @@
 //! A log in a directory of this process.
 
-use crate::batch::{Batch, Record};
+use crate::batch::Batch;
 use crate::courier::{Finish, drive, drive_on_thread, ready, running_loop};
 use crate::errors::raise;
 use crate::handle::Handle;
-use crate::input::{self, Input};
+use crate::input::{self, BatchLimit, Input};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::record::Record;
 use crate::session::Session;
 use crate::ticket::{Ticket, drive_index, settle};
 use crate::wait::{self, Limit};
@@ -45,6 +46,11 @@ pub(crate) fn build(records: &[&[u8]], codec: &str) -> PyResult<impl Fn() -> Res
         }
         builder.build()
     })
+}
+
+/// How large a batch of a log with these options may be.
+pub(crate) fn batch_limit(options: &chiplog::Options) -> BatchLimit {
+    BatchLimit { bytes: options.batch_bytes_max as usize, option: "option batch_bytes_max" }
 }
 
 /// The one record at `index` of what a reader gave.
@@ -167,7 +173,7 @@ impl Log {
     #[pyo3(signature = (records, codec="none"))]
     fn try_submit_batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>, codec: &str) -> PyResult<Ticket> {
         let log = self.log()?;
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         Ticket::local(py.detach(|| log.try_submit_batch(&build()?)).map_err(raise)?)
@@ -222,7 +228,7 @@ impl Log {
         codec: &str,
     ) -> PyResult<Py<PyAny>> {
         let log = self.log()?.clone();
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;
@@ -253,6 +259,9 @@ impl Log {
     }
 
     /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
     ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
     ///
@@ -374,8 +383,8 @@ impl Log {
     /// all have appended; `FullError`, `BusyError`, `PoisonedError`, `ClosedError`.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         let log = self.log()?.clone();
-        let patience = log.options().queue_timeout;
-        Session::new(wait::on_thread(py, move || log.open_session())?, patience)
+        let (patience, limit) = (log.options().queue_timeout, batch_limit(log.options()));
+        Session::new(wait::on_thread(py, move || log.open_session())?, patience, limit)
     }
 
     /// Takes a session up again. Returns a `Session`.
@@ -392,7 +401,7 @@ impl Log {
     ) -> PyResult<Session> {
         let log = self.log()?;
         let session = log.resume_session(SessionId(id), Sequence(next_sequence));
-        Session::new(session, log.options().queue_timeout)
+        Session::new(session, log.options().queue_timeout, batch_limit(log.options()))
     }
 
     /// Returns `Info`: how the log stands now.
@@ -560,7 +569,7 @@ impl Log {
         limit: &Limit,
     ) -> PyResult<(chiplog::Ticket, u64)> {
         let log = self.log()?;
-        let records = input::records(records)?;
+        let records = input::records(records, batch_limit(log.options()))?;
         let slices = input::slices(&records);
         let build = build(&slices, codec)?;
         let batch = py.detach(build).map_err(raise)?;

@@ -4,7 +4,7 @@
 //! Invariant: every field of a Python class is read here; a test gives each a value that is refused.
 
 use crate::errors::raise;
-use crate::input;
+use crate::{input, unsent};
 use chiplog::{
     Codec, Error, ErrorKind, Index, LogOption, Options, ReadMode, Sequence, SessionId, Start, Timestamp,
 };
@@ -200,6 +200,12 @@ pub(crate) fn producer(given: Given<'_, '_>) -> PyResult<ProducerOptions> {
     }
     to.session = field::<(u64, u64)>(from, "session")?.map(|(id, next)| (SessionId(id), Sequence(next)));
     Ok(to)
+}
+
+/// `chiplog.ProducerOptions.exit_timeout`, which is the package's own.
+pub(crate) fn exit_timeout(given: Given<'_, '_>) -> PyResult<Duration> {
+    let Some(from) = of_class(given, "options", "ProducerOptions")? else { return Ok(unsent::EXIT_TIMEOUT) };
+    Ok(field(from, "exit_timeout")?.map_or(unsent::EXIT_TIMEOUT, |Seconds(time)| time))
 }
 
 /// `chiplog.ReaderOptions`; whether it waits at the end is told by how it is read.

@@ -2,17 +2,20 @@
 
 use crate::courier::{Finish, drive, ready};
 use crate::errors::raise;
-use crate::fork::Kept;
-use crate::input::{self, Input};
+use crate::fork::Own;
+use crate::input::{self, BatchLimit, Input};
 use crate::reader::not_pickled;
 use crate::ticket::{Ticket, drive_index};
+use crate::unsent::{self, Sending};
 use crate::values;
 use crate::wait::{self, Limit};
-use chiplog::{Error, ErrorKind, Index, Result};
-use chiplog_net::client::{self, Closed};
+use chiplog::{Error, ErrorKind, Index};
+use chiplog_net::client::{self, Closed, Delivery};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 /// Appends records to servers: gathers them, and sends again what a failure left open. Made by `Client.producer`.
 ///
@@ -22,10 +25,16 @@ use tokio::sync::oneshot;
 /// again safely, also after a restart, use `ProducerOptions.session` and `submit_batch`.
 ///
 /// To be used from any number of threads; in a forked child every call raises `ForkedError`. The end of a `with` or
-/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log.
+/// `async with` closes it, waits up to 30 seconds, and raises why a record is not in the log, as `close` does. Of an
+/// exception that ends the block, a note tells how many are not.
+///
+/// One that is dropped without being closed, with records under way, sends them in the background and warns: a
+/// `ResourceWarning` with their number. When the program ends, what is under way is sent for at most
+/// `ProducerOptions.exit_timeout` seconds. What is not acknowledged then is told, with its number, on stderr. A process that
+/// is killed, or ends by `os._exit`, tells nothing.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Producer {
-    producer: Kept<client::Producer>,
+    sending: Own<Arc<Sending>>,
     runtime: Handle,
 }
 
@@ -33,12 +42,22 @@ pub(crate) struct Producer {
 const CLOSE: f64 = 30.0;
 
 impl Producer {
-    pub(crate) fn new(producer: client::Producer, runtime: Handle) -> PyResult<Self> {
-        Ok(Self { producer: Kept::new(producer).map_err(raise)?, runtime })
+    /// `exit_timeout`: how long it goes on when the program ends.
+    pub(crate) fn new(
+        py: Python<'_>,
+        producer: client::Producer,
+        runtime: Handle,
+        exit_timeout: Duration,
+    ) -> PyResult<Self> {
+        Ok(Self { sending: unsent::enter(py, producer, runtime.clone(), exit_timeout)?, runtime })
+    }
+
+    fn sending(&self) -> PyResult<&Arc<Sending>> {
+        self.sending.get().map_err(raise)
     }
 
     fn producer(&self) -> PyResult<&client::Producer> {
-        self.producer.get().map_err(raise)
+        Ok(&self.sending()?.producer)
     }
 
     fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
@@ -46,21 +65,12 @@ impl Producer {
     }
 
     /// Gives records that go as one batch; what tells the index of the first.
-    fn batch(
-        &self,
-        py: Python<'_>,
-        records: &Bound<'_, PyAny>,
-    ) -> PyResult<impl Future<Output = Result<Index>> + Send + 'static> {
+    fn batch(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<Delivery> {
         let producer = self.producer()?;
-        let records = input::records(records)?;
+        let option = "option batch_bytes of the producer, or what the servers take,";
+        let records = input::records(records, BatchLimit { bytes: producer.batch_bytes_max(), option })?;
         let slices = input::slices(&records);
-        let (tell, told) = oneshot::channel();
-        let tell = move |result| drop(tell.send(result));
-        self.wait(py, producer.send_batch(&slices, tell))?.map_err(raise)?;
-        Ok(async move {
-            let ended = |_| Err(Error::new(ErrorKind::Closed, "the producer ended"));
-            told.await.unwrap_or_else(ended)
-        })
+        self.wait(py, producer.append_batch(&slices))?.map_err(raise)
     }
 }
 
@@ -151,8 +161,12 @@ impl Producer {
     /// Raises what `append` does, and when: after `TimeoutError` or `ClosedError` the record MAY BE in the log.
     /// `RuntimeError`: no event loop runs on this thread; then nothing is appended.
     fn append_async(&self, py: Python<'_>, record: Input<'_>) -> PyResult<Py<PyAny>> {
-        let (producer, record) = (self.producer()?.clone(), record.as_slice().to_vec());
-        drive_index(py, Some(self.runtime.clone()), async move { producer.append(&record).await?.await })
+        let (sending, record) = (self.sending()?.clone(), record.as_slice().to_vec());
+        drive_index(
+            py,
+            Some(self.runtime.clone()),
+            async move { sending.producer.append(&record).await?.await },
+        )
     }
 
     /// Waits until all records given before the call are settled. Returns None. From any thread.
@@ -174,9 +188,9 @@ impl Producer {
     #[pyo3(signature = (timeout=30.0))]
     fn flush_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
         let deadline = wait::timeout(timeout)?;
-        let producer = self.producer()?.clone();
+        let sending = self.sending()?.clone();
         drive(py, Some(self.runtime.clone()), async move {
-            let flushed = producer.flush(deadline).await;
+            let flushed = sending.producer.flush(deadline).await;
             let finish: Finish = Box::new(move |py| flushed.map(|()| py.None()).map_err(raise));
             finish
         })
@@ -188,27 +202,34 @@ impl Producer {
         Ok(self.producer()?.buffered_bytes())
     }
 
-    /// Takes no more records, and waits until all are settled. Returns `Closed`: what is left, and why.
+    /// Records that were given and are not acknowledged, or failed and nobody was told of. 0: all is well.
+    #[getter]
+    fn unacknowledged(&self) -> PyResult<u64> {
+        Ok(self.producer()?.unacknowledged())
+    }
+
+    /// Takes no more records, and waits until all are in the log. Returns `Closed`, of which all is acknowledged.
     ///
     /// `timeout`: seconds, from 0: with it the producer ends, and what is left by then is told. Blocks, without the GIL;
     /// Ctrl-C ends the wait. From any thread, and more than once: each is told the same records.
     ///
-    /// Raises `InvalidArgumentError`, `TypeError`: `timeout`. That records failed it does not raise: see
-    /// `Closed.all_acknowledged`.
+    /// Raises why records are not in the log, those that are left or failed since the last `flush`: `TimeoutError`,
+    /// `UnavailableError`, `FullError` or what ended the producer. Its attribute `closed`, a `Closed`, has the records that
+    /// are left. `InvalidArgumentError`, `TypeError`: `timeout`.
     #[pyo3(signature = (timeout=30.0))]
     fn close<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
-        let deadline = wait::timeout(timeout)?;
-        let closed = self.wait(py, self.producer()?.close(deadline))?;
-        values::closed(py, &closed)
+        let (sending, deadline) = (self.sending()?, wait::timeout(timeout)?);
+        let closed = self.wait(py, sending.producer.close(deadline))?;
+        complete(py, sending, &closed)
     }
 
-    /// `close`, to be awaited: gives `Closed`, what is left and why.
+    /// `close`, to be awaited: gives `Closed`, of which all is acknowledged.
     ///
     /// `timeout`: seconds, from 0. Does not block. Raises what `close` does; `RuntimeError`: no event loop runs on this
     /// thread.
     #[pyo3(signature = (timeout=30.0))]
     fn close_async(&self, py: Python<'_>, timeout: f64) -> PyResult<Py<PyAny>> {
-        self.closing(py, timeout, |py, closed| Ok(values::closed(py, &closed)?.unbind()))
+        self.closing(py, timeout, |py, sending, closed| Ok(complete(py, sending, closed)?.unbind()))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -218,14 +239,13 @@ impl Producer {
     fn __exit__(
         &self,
         py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
+        _kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let deadline = wait::timeout(CLOSE)?;
-        let closed = self.wait(py, self.producer()?.close(deadline))?;
-        // What went wrong inside is told rather than what it left behind.
-        if kind.is_none() { complete(closed) } else { Ok(()) }
+        let (sending, deadline) = (self.sending()?, wait::timeout(CLOSE)?);
+        let closed = self.wait(py, sending.producer.close(deadline))?;
+        left_block(py, sending, &closed, value)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Py<PyAny>> {
@@ -236,15 +256,13 @@ impl Producer {
     fn __aexit__(
         &self,
         py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
+        _kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let well = kind.is_none();
-        self.closing(py, CLOSE, move |py, closed| {
-            if well {
-                complete(closed)?;
-            }
+        let value = value.clone().unbind();
+        self.closing(py, CLOSE, move |py, sending, closed| {
+            left_block(py, sending, closed, value.bind(py))?;
             Ok(py.None())
         })
     }
@@ -259,24 +277,74 @@ impl Producer {
         &self,
         py: Python<'_>,
         timeout: f64,
-        tell: impl FnOnce(Python<'_>, Closed) -> PyResult<Py<PyAny>> + Send + 'static,
+        tell: impl FnOnce(Python<'_>, &Sending, &Closed) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
-        let deadline = wait::timeout(timeout)?;
-        let producer = self.producer()?.clone();
+        let (sending, deadline) = (self.sending()?.clone(), wait::timeout(timeout)?);
         drive(py, Some(self.runtime.clone()), async move {
-            let closed = producer.close(deadline).await;
-            let finish: Finish = Box::new(move |py| tell(py, closed));
+            let closed = sending.producer.close(deadline).await;
+            let finish: Finish = Box::new(move |py| tell(py, &sending, &closed));
             finish
         })
     }
 }
 
-/// Raises if a record is not in the log.
-fn complete(closed: Closed) -> PyResult<()> {
+impl Drop for Producer {
+    fn drop(&mut self) {
+        // A forked child has nothing of it.
+        if let Ok(sending) = self.sending.get() {
+            Python::try_attach(|py| unsent::dropped(py, sending));
+        }
+    }
+}
+
+/// How a producer ended; raises if a record is not in the log, with that.
+fn complete<'py>(py: Python<'py>, sending: &Sending, closed: &Closed) -> PyResult<Bound<'py, PyAny>> {
+    let outcome = values::closed(py, closed)?;
+    sending.tell();
+    if closed.all_acknowledged() {
+        return Ok(outcome);
+    }
+    let what = format!("{} (`closed` of this error tells)", how_many(closed));
+    let told = match closed.failed.as_ref() {
+        // What is left was given up when the time was over.
+        Some(why) if why.kind() != ErrorKind::Closed => {
+            Error::caused(why.kind(), format!("{what}: {why}"), why)
+        }
+        _ => Error::new(ErrorKind::Timeout, format!("{what}: not in time")),
+    };
+    let error = raise(told);
+    error.value(py).setattr("closed", outcome)?;
+    Err(error)
+}
+
+/// So many records are not in the log for all that is known.
+fn how_many(closed: &Closed) -> String {
+    match (closed.left.len() as u64, closed.untold) {
+        (0, 0) => "records of the producer failed since the last flush".into(),
+        (left, 0) => format!("{left} record(s) of the producer were not acknowledged"),
+        (left, untold) => {
+            format!(
+                "{} record(s) of the producer were not acknowledged, {untold} of them failed before",
+                left + untold
+            )
+        }
+    }
+}
+
+/// The end of a block, which `value` ends, or None. What went wrong inside is raised rather than what it left behind, which
+/// a note tells.
+fn left_block(py: Python<'_>, sending: &Sending, closed: &Closed, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if value.is_none() {
+        return complete(py, sending, closed).map(drop);
+    }
     if closed.all_acknowledged() {
         return Ok(());
     }
-    let what =
-        || Error::new(ErrorKind::Timeout, format!("{} records were not acknowledged", closed.left.len()));
-    Err(raise(closed.failed.clone().unwrap_or_else(what)))
+    let note = how_many(closed);
+    value.call_method1("add_note", (&note,))?;
+    if !value.is_instance_of::<PyException>() && sending.tell() {
+        unsent::report(py, closed, "of a producer whose block was left were not acknowledged"); // nobody prints its notes
+    }
+    sending.tell();
+    Ok(())
 }

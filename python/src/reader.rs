@@ -6,16 +6,18 @@
 //!   is lost or given twice, however many threads read.
 
 use crate::ahead::Ahead;
-use crate::batch::{Batch, Record};
+use crate::arrow;
+use crate::batch::Batch;
 use crate::courier::{self, Finish, Taken, drive, ready};
 use crate::desk::{Desk, Lease, Source};
 use crate::errors::raise;
+use crate::record::Record;
 use crate::wait::{self, Limit};
 use crate::{input, options};
 use chiplog::{ErrorKind, Index, RecordBatch};
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyCapsule, PyType};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub(crate) struct Reader {
     current: Mutex<Option<Current>>,
     /// The record behind those that are in hand; 0: not known.
     next: AtomicU64,
+    /// The record that it began with; 0: not known.
+    start: AtomicU64,
 }
 
 /// The batch in hand.
@@ -69,7 +73,8 @@ impl Reader {
     pub(crate) fn new(source: Source, runtime: Option<Handle>, of: Option<Py<PyAny>>) -> PyResult<Self> {
         let next = source.position().map_or(0, Index::get);
         let desk = Desk::new(source, runtime).map_err(raise)?;
-        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), next: AtomicU64::new(next) })
+        let (next, start) = (AtomicU64::new(next), AtomicU64::new(next));
+        Ok(Self { of: Mutex::new(of), desk, current: Mutex::new(None), next, start })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
@@ -91,6 +96,7 @@ impl Reader {
     /// Takes a batch in hand, from its record `at` on.
     fn put(&self, py: Python<'_>, batch: RecordBatch, at: u32) -> PyResult<Py<Batch>> {
         let count = batch.count();
+        self.begun_at(batch.first().get());
         self.next.store(batch.first().plus(count.into()).get(), Ordering::Relaxed);
         let batch = Py::new(py, Batch::new(py, batch)?)?;
         if at < count {
@@ -98,6 +104,29 @@ impl Reader {
             *self.current() = Some(current);
         }
         Ok(batch)
+    }
+
+    /// It is known now where it began, if it was not before.
+    fn begun_at(&self, index: u64) {
+        let _ = self.start.compare_exchange(0, index, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Asks the source where it is, where that is not known yet.
+    fn look(&self) {
+        if self.next.load(Ordering::Relaxed) == 0
+            && let Some(index) = self.desk.position()
+        {
+            let _ = self.next.compare_exchange(0, index.get(), Ordering::Relaxed, Ordering::Relaxed);
+            self.begun_at(index.get());
+        }
+    }
+
+    /// The records of the next batch, of what is left in hand first. None: the end.
+    fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        let Some((batch, n)) = self.take(py, true)? else { return Ok(None) };
+        let mut records = batch.get().records().clone();
+        records.skip_to(records.first().plus(n.into()));
+        Ok(Some(records))
     }
 
     /// The source. None: another thread has had it all the time.
@@ -255,9 +284,19 @@ impl Reader {
         Stream { reader: slf.unbind(), kind: Kind::Batches }
     }
 
+    /// Index of the record that it began with, from 1, also once it has gone on; None: no server has settled it yet.
+    ///
+    /// Of `tail()` the one that came next when it was made. It may not be there yet.
+    #[getter]
+    fn start(&self) -> Option<u64> {
+        self.look();
+        Some(self.start.load(Ordering::Relaxed)).filter(|start| *start > 0)
+    }
+
     /// Index of the record that comes next, from 1; None: no server has settled it yet.
     #[getter]
     fn position(&self) -> Option<u64> {
+        self.look();
         if let Some(current) = self.current().as_ref() {
             return Some(current.batch.get().records().first().get() + u64::from(current.at));
         }
@@ -368,6 +407,22 @@ impl Reader {
         ready(py, Ok(py.None()))
     }
 
+    /// Arrow's PyCapsule interface: what is read from here on, as tables of index, time and data. See `Stream`.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        slf: &Bound<'py, Self>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        let reader = slf.clone().unbind();
+        arrow::stream(slf.py(), Box::new(move |py| reader.get().next_batch(py)))
+    }
+
+    fn __repr__(&self) -> String {
+        let at = |index: Option<u64>| index.map_or_else(|| "not known yet".into(), |index| index.to_string());
+        format!("<chiplog.Reader from {}, next {}>", at(self.start()), at(self.position()))
+    }
+
     fn __reduce__(&self) -> PyResult<()> {
         Err(not_pickled("reader", "position"))
     }
@@ -382,6 +437,12 @@ pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
 ///
 /// Made by `batches` of a handle, and by `Reader.views`, `copies`, `batches`. Blocks, raises and is shared as its
 /// `Reader`.
+///
+/// It exports Arrow's PyCapsules, as its `Reader` does: `pyarrow.table(log.batches())`, and whatever else takes them, reads
+/// it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary, the log's own bytes), one
+/// for each batch of the log. One that follows has no end: take it batch by batch, as with
+/// `pyarrow.RecordBatchReader.from_stream`. What goes wrong, and a Ctrl-C, is raised as the consumer's own error, with the
+/// text: of pyarrow an `OSError`.
 #[pyclass(frozen, module = "chiplog")]
 pub(crate) struct Stream {
     pub(crate) reader: Py<Reader>,
@@ -417,6 +478,16 @@ impl Stream {
     /// Does not block. From any thread, and more than once.
     fn close(&self, py: Python<'_>) {
         self.reader.get().close(py);
+    }
+
+    /// Arrow's PyCapsule interface. There is one type that rows have, whatever is requested.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        Reader::__arrow_c_stream__(self.reader.bind(py), requested_schema)
     }
 
     #[classmethod]

@@ -4,7 +4,7 @@
 
 use crate::errors::raise;
 use crate::fork::Kept;
-use crate::input::{self, Input};
+use crate::input::{self, BatchLimit, Input};
 use crate::options;
 use crate::reader::not_pickled;
 use crate::ticket::{Ticket, settle};
@@ -27,11 +27,12 @@ pub(crate) struct Session {
     session: Kept<Mutex<Option<chiplog::Session>>>,
     /// How long room is waited for.
     patience: Duration,
+    limit: BatchLimit,
 }
 
 impl Session {
-    pub(crate) fn new(session: chiplog::Session, patience: Duration) -> PyResult<Self> {
-        Ok(Self { session: Kept::new(Mutex::new(Some(session))).map_err(raise)?, patience })
+    pub(crate) fn new(session: chiplog::Session, patience: Duration, limit: BatchLimit) -> PyResult<Self> {
+        Ok(Self { session: Kept::new(Mutex::new(Some(session))).map_err(raise)?, patience, limit })
     }
 
     /// Works with the session, as soon as no other thread does.
@@ -81,7 +82,7 @@ impl Session {
         limit: &Limit,
     ) -> PyResult<(chiplog::Ticket, u64)> {
         let codec = options::codec(codec)?;
-        let records = input::records(records)?;
+        let records = input::records(records, self.limit)?;
         let slices = input::slices(&records);
         let gather = || {
             let mut batch = BatchBuilder::new();

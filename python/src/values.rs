@@ -4,6 +4,7 @@ use crate::errors;
 use chiplog::{Backlog, Error, Info, LogOptions, Member, Options, ReadMode, Stats};
 use chiplog_net::client::{Closed, RemoteInfo};
 use chiplog_net::follower::{FollowerEvent, FollowerStatus};
+use chiplog_net::ids::to_hex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -30,10 +31,15 @@ fn error<'py>(py: Python<'py>, error: Option<&Error>) -> PyResult<Option<Bound<'
     error.map(|e| errors::value(py, e)).transpose()
 }
 
+/// An id as people see it; None: it is not known.
+fn id(id: u128) -> Option<String> {
+    (id != 0).then(|| to_hex(id))
+}
+
 pub(crate) fn info<'py>(py: Python<'py>, info: &Info) -> Value<'py> {
     let fields = fields!(py;
-        log_id = info.log_id.get(),
-        directory = info.directory.get(),
+        log_id = to_hex(info.log_id.get()),
+        directory = to_hex(info.directory.get()),
         follows = info.follows,
         first = info.first.get(),
         last = info.last.get(),
@@ -80,7 +86,7 @@ pub(crate) fn members<'py>(
     for member in members {
         let fields = fields!(py;
             node = member.node.get(),
-            directory = member.directory.get(),
+            directory = id(member.directory.get()),
             address = member.address.as_str(),
             is_voter = member.is_voter(),
             is_leaving = member.is_leaving(),
@@ -133,7 +139,7 @@ pub(crate) fn backlog<'py>(py: Python<'py>, backlog: &Backlog) -> Value<'py> {
 
 pub(crate) fn remote_info<'py>(py: Python<'py>, info: &RemoteInfo) -> Value<'py> {
     let fields = fields!(py;
-        log_id = info.log_id.get(),
+        log_id = id(info.log_id.get()),
         first = info.first.get(),
         last = info.last.get(),
         bytes_used = info.bytes_used,
@@ -151,7 +157,8 @@ pub(crate) fn closed<'py>(py: Python<'py>, closed: &Closed) -> Value<'py> {
         let fields = fields!(py; record = PyBytes::new(py, &record.record), in_doubt = record.in_doubt);
         left.append(make(py, "Unacknowledged", &fields)?)?;
     }
-    let fields = fields!(py; left = left.to_tuple(), failed = error(py, closed.failed.as_ref())?);
+    let failed = error(py, closed.failed.as_ref())?;
+    let fields = fields!(py; left = left.to_tuple(), failed = failed, untold = closed.untold);
     make(py, "Closed", &fields)
 }
 

@@ -1,11 +1,11 @@
 //! A log that another process writes, read-only.
 
-use crate::batch::Record;
 use crate::courier::ready;
 use crate::errors::raise;
 use crate::fork::Kept;
 use crate::log::get;
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
+use crate::record::Record;
 use crate::{input, notices, values, wait};
 use chiplog::{Error, ErrorKind, Start};
 use pyo3::prelude::*;
@@ -73,6 +73,9 @@ impl Viewer {
     }
 
     /// Reads from `start` on, and waits at the end for more. Returns a `Reader`.
+    ///
+    /// It begins at the end if `start` is not given: what is there already is not read. `Reader.start` is the index of the
+    /// record that it begins with.
     ///
     /// `start`: an index from 1, a `Start`, or None: the next record to come. Blocks for the disk at most, without the GIL.
     ///

@@ -19,6 +19,14 @@ use tokio::runtime::Handle;
 /// So long at most until Ctrl-C, or a close from elsewhere, is noticed.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
+/// A Ctrl-C came where nothing can be raised: the next look for signals sees it.
+pub(crate) fn interrupt_later(py: Python<'_>) {
+    let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+    if let Err(error) = interrupted {
+        error.write_unraisable(py, None);
+    }
+}
+
 /// A time as Python gives it, by its argument's name: seconds; None, or more than a clock can express, is no limit.
 pub(crate) fn seconds(name: &str, given: Option<f64>) -> PyResult<Option<Duration>> {
     match given {

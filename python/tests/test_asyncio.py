@@ -264,3 +264,56 @@ def test_clients_watches_and_viewers_end_with_their_blocks(servers: Servers, tmp
                 pass
 
     run(work())
+
+
+def test_what_is_awaited_is_a_future_and_a_coroutine(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            assert await asyncio.create_task(log.append_async(b"1")) == 1
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(log.append_async(b"x")) for _ in range(100)]
+            assert sorted(task.result() for task in tasks) == list(range(2, 102))
+            pending = log.append_async(b"x")
+            assert asyncio.isfuture(pending) and asyncio.iscoroutine(pending)
+            assert await asyncio.wait_for(pending, PATIENCE) == await pending == pending.result() == 102
+            both = [asyncio.create_task(log.append_async(b"x")), asyncio.create_task(log.append_batch_async([b"x"]))]
+            done, _ = await asyncio.wait(both)
+            assert {await one for one in done} == {103, 104}
+            places = await asyncio.gather(log.append_async(b"x"), asyncio.shield(log.append_async(b"x")))
+            assert list(places) == [105, 106]
+            log.append_async(b"not awaited, and appended all the same")
+            await log.wait_for_async(107)
+            assert await asyncio.create_task(anext(log.tail(5))) is not None
+            assert (await asyncio.create_task(anext(log.batches(1)))).first == 1
+            with pytest.raises(chiplog.TooLargeError):
+                await asyncio.create_task(log.append_async(bytes(chiplog.Options().segment_bytes or 1 << 22)))
+
+    run(work())
+    gc.collect()
+    assert not [w for w in recwarn if "never awaited" in str(w.message) or "never retrieved" in str(w.message)]
+
+
+def test_a_task_that_is_cancelled_lets_go(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with chiplog.Log(tmp_path, SMALL) as log:
+            tail = log.tail()
+            for steps in range(4):
+                waits = asyncio.create_task(log.wait_for_async(1 << 40))
+                comes = asyncio.create_task(anext(tail))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                for task in (waits, comes):
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+            log.append(b"x")
+            assert (await asyncio.wait_for(asyncio.create_task(anext(tail)), PATIENCE)).copy() == b"x"
+            pending = log.wait_for_async(1 << 40)
+            with pytest.raises(KeyError, match="of the caller"):
+                pending.throw(KeyError("of the caller"))
+            assert pending.cancelled()
+            pending = log.wait_for_async(1 << 40)
+            pending.close()
+            assert pending.cancelled()
+
+    run(work())

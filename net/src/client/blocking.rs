@@ -192,7 +192,7 @@ impl Client {
 }
 
 /// As [`super::Producer`], for threads. Cheap to clone. To be closed: when the last handle of its client is dropped,
-/// what was not acknowledged is given up.
+/// what was not acknowledged is given up, and what nobody was told of is told of by `tracing`, as an error.
 ///
 /// In a forked child every call is refused as `Forked`.
 ///
@@ -285,9 +285,22 @@ impl Producer {
         self.runtime.wait(self.producer.send_batch(records, callback))
     }
 
+    /// Appends records as one batch, and waits until they are in the log. The index of the first.
+    ///
+    /// # Errors
+    /// As [`super::Producer::append_batch`] and its delivery.
+    pub fn append_batch(&self, records: &[impl AsRef<[u8]>]) -> Result<Index> {
+        self.runtime.wait(async { self.producer.append_batch(records).await?.await })
+    }
+
     /// See [`super::Producer::buffered_bytes`].
     pub fn buffered_bytes(&self) -> usize {
         self.producer.buffered_bytes()
+    }
+
+    /// See [`super::Producer::batch_bytes_max`].
+    pub fn batch_bytes_max(&self) -> usize {
+        self.producer.batch_bytes_max()
     }
 
     /// See [`super::Producer::unacknowledged`].
@@ -307,7 +320,7 @@ impl Producer {
     /// they are the parent's.
     pub fn close(&self, deadline: Duration) -> Closed {
         let closed = self.runtime.wait(async { Ok(self.producer.close(deadline).await) });
-        closed.unwrap_or_else(|error| Closed { left: Vec::new(), failed: Some(error) })
+        closed.unwrap_or_else(|error| Closed { left: Vec::new(), failed: Some(error), untold: 0 })
     }
 }
 

@@ -12,12 +12,15 @@
 //! - `buffered` counts every record from `push` to `settle`; it stays at or below `buffer_bytes`, but for one record
 //!   when nothing else is there.
 //! - No foreign code (callbacks, wakers) runs while the lock is held.
+//! - Of every record that is not acknowledged somebody is told: a delivery, a callback, a flush, a close, or the process's
+//!   own log.
 //!
 //! Must not know: the network.
 
 use super::closed::{Closed, Unacknowledged};
 use super::deadline::{after, within};
 use super::outcome::{Delivery, Outcome};
+use super::untold::{self, Untold};
 use chiplog::{BATCH_HEADER_BYTES, BatchBuilder, Error, ErrorKind, Index, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,9 +76,30 @@ pub(super) struct Waiting {
 struct Tellings {
     outcome: Option<Arc<Outcome>>,
     callbacks: Vec<(u32, Callback)>,
+    /// Records of which nobody wants to hear.
+    silent: u32,
 }
 
 impl Tellings {
+    /// Of `records` records, the first of which is at `offset` in the batch, so is to be told.
+    fn add(&mut self, tell: Tell, offset: u32, records: u32) -> Option<Delivery> {
+        match tell {
+            Tell::Nobody => self.silent += records,
+            Tell::Delivery => {
+                let outcome = self.outcome.get_or_insert_default().clone();
+                return Some(Delivery::new(outcome, offset, records));
+            }
+            Tell::Callback(callback) => self.callbacks.push((offset, callback)),
+        }
+        None
+    }
+
+    /// Of so many records nobody hears.
+    fn unheard(&self) -> u64 {
+        let dropped = self.outcome.as_ref().map_or(0, |outcome| outcome.unheard());
+        u64::from(self.silent) + dropped
+    }
+
     fn tell(mut self, result: &Result<Index>) {
         self.tell_all(result);
     }
@@ -127,8 +151,8 @@ struct State {
     open: Open,
     ready: std::collections::VecDeque<Box<Gathered>>,
     buffered: usize,
-    /// Records that are counted in `buffered`.
-    unsettled: u64,
+    /// Records that are not settled.
+    records: u64,
     /// The number of the last batch that was closed; the open one's is the next.
     closed_to: u64,
     settled_to: u64,
@@ -145,6 +169,7 @@ struct State {
     gone: bool,
     /// What it left.
     left: Vec<Unacknowledged>,
+    untold: Untold,
 }
 
 #[derive(Default)]
@@ -162,7 +187,7 @@ impl Gather {
             open: Open::default(),
             ready: Default::default(),
             buffered: 0,
-            unsettled: 0,
+            records: 0,
             closed_to: 0,
             settled_to: 0,
             flush_to: 0,
@@ -172,6 +197,7 @@ impl Gather {
             abandoned: false,
             gone: false,
             left: Vec::new(),
+            untold: Untold::default(),
         };
         let (work, settled, abandoned) = (Notify::new(), Notify::new(), Notify::new());
         Self { state: Mutex::new(state), work, settled, abandoned }
@@ -220,17 +246,8 @@ impl Gather {
         }
         state.open.cost += cost;
         state.buffered += cost;
-        state.unsettled += 1;
-        let delivery = match tell {
-            Tell::Nobody => None,
-            Tell::Delivery => {
-                Some(Delivery::new(state.open.tellings.outcome.get_or_insert_default().clone(), n))
-            }
-            Tell::Callback(callback) => {
-                state.open.tellings.callbacks.push((n, callback));
-                None
-            }
-        };
+        state.records += 1;
+        let delivery = state.open.tellings.add(tell, n, 1);
         let full = state.open.builder.encoded_bytes() >= bounds.batch_bytes;
         if n == 0 {
             state.open.since = Some(Instant::now());
@@ -245,22 +262,22 @@ impl Gather {
         Ok(delivery)
     }
 
-    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. `callback`
-    /// gets the index of the first.
+    /// Takes records in as one batch of their own, if there is room; none of them is there alone. Never waits. Whoever is
+    /// told hears the index of the first.
     ///
     /// # Errors
     /// As [`Self::push`]; `TooLarge`: the batch is larger than the servers take.
     pub(super) fn push_batch(
         &self,
         records: &[impl AsRef<[u8]>],
-        callback: Callback,
-    ) -> Result<(), (Error, Callback)> {
+        tell: Tell,
+    ) -> Result<Option<Delivery>, (Error, Tell)> {
         let bytes: usize = records.iter().map(|r| r.as_ref().len() + RECORD_OVERHEAD_BYTES).sum();
         let cost = bytes + CALLBACK_BYTES;
         let mut state = self.state();
         let bounds = state.bounds;
         if let Some(error) = &state.ended {
-            return Err((error.clone(), callback));
+            return Err((error.clone(), tell));
         }
         let largest = records.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
         let what = match () {
@@ -276,47 +293,48 @@ impl Gather {
         if !what.is_empty() {
             drop(state);
             let kind = if records.is_empty() { ErrorKind::InvalidArgument } else { ErrorKind::TooLarge };
-            return Err((Error::new(kind, what), callback));
+            return Err((Error::new(kind, what), tell));
         }
         if state.buffered + cost > bounds.buffer_bytes && state.buffered > 0 {
             drop(state);
             let what = format!("{} bytes of records wait to be acknowledged", bounds.buffer_bytes);
-            return Err((Error::new(ErrorKind::Busy, what), callback));
+            return Err((Error::new(ErrorKind::Busy, what), tell));
         }
         let mut builder = BatchBuilder::new();
         for record in records {
             if let Err(error) = builder.push(record.as_ref()) {
-                return Err((error, callback));
+                return Err((error, tell));
             }
         }
         state.close_open();
-        let tellings = Tellings { outcome: None, callbacks: vec![(0, callback)] };
+        let mut tellings = Tellings::default();
+        let delivery = tellings.add(tell, 0, builder.count());
         state.open = Open { builder, since: Some(Instant::now()), cost, tellings };
         state.close_open();
         state.buffered += cost;
-        state.unsettled += records.len() as u64;
+        state.records += records.len() as u64;
         drop(state);
         self.work.notify_one();
-        Ok(())
+        Ok(delivery)
     }
 
     /// As [`Self::push_batch`]; waits for room for at most `patience`.
     pub(super) async fn push_batch_wait(
         &self,
         records: &[impl AsRef<[u8]>],
-        mut callback: Callback,
+        mut tell: Tell,
         patience: Duration,
-    ) -> Result<()> {
+    ) -> Result<Option<Delivery>> {
         let deadline = within(patience);
         loop {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
-            match self.push_batch(records, callback) {
+            match self.push_batch(records, tell) {
                 Err((error, again)) if error.kind() == ErrorKind::Busy => {
                     if timeout_at(deadline, settled).await.is_err() {
                         return Err(error);
                     }
-                    callback = again;
+                    tell = again;
                 }
                 done => return done.map_err(|(error, _)| error),
             }
@@ -374,19 +392,30 @@ impl Gather {
 
     /// What became of a batch that was taken. `result`: the index of its first record.
     pub(super) fn settle(&self, waiting: Waiting, result: &Result<Index>) {
+        self.tell(waiting, result, Untold::failed);
+    }
+
+    /// The pump ends, and leaves a batch for this reason.
+    pub(super) fn leave(&self, waiting: Waiting, error: Error) {
+        self.tell(waiting, &Err(error), Untold::left);
+    }
+
+    fn tell(&self, waiting: Waiting, result: &Result<Index>, untold: impl FnOnce(&mut Untold, u64)) {
         let Waiting { number, cost, records, tellings, .. } = waiting;
+        let unheard = tellings.unheard();
         // First: who hears that it is settled can rely on everybody having heard how.
         tellings.tell(result);
         {
             let mut state = self.state();
             state.settled_to = state.settled_to.max(number);
             state.buffered -= cost;
-            state.unsettled -= u64::from(records);
+            state.records -= u64::from(records);
             if let Err(error) = result
                 && error.kind() != ErrorKind::SequenceForgotten
             {
                 state.failures += 1;
                 state.failed = Some(error.clone());
+                untold(&mut state.untold, unheard);
             }
         }
         self.settled.notify_waiters();
@@ -397,6 +426,22 @@ impl Gather {
         self.state().ended.get_or_insert(why);
         self.work.notify_one();
         self.settled.notify_waiters();
+    }
+
+    /// The last handle was dropped: nothing more is taken in, and nobody asks any more what became of it.
+    pub(super) fn dropped(&self) {
+        self.state().untold.dropped();
+        self.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
+        self.log_untold();
+    }
+
+    /// Tells in the process's own log of records that nobody is told of otherwise.
+    fn log_untold(&self) {
+        let mut state = self.state();
+        let records = if state.gone { state.untold.take() } else { 0 };
+        let why = state.failed.clone();
+        drop(state);
+        untold::log(records, why.as_ref());
     }
 
     /// Whether nothing waits to be taken, and nothing will. Both are looked at under one lock: in between a record
@@ -422,10 +467,21 @@ impl Gather {
         self.state().buffered
     }
 
-    /// How many records are not settled; once the pump is gone, how many it left.
+    /// The largest batch that is taken.
+    pub(super) fn batch_bytes_max(&self) -> usize {
+        self.state().bounds.batch_bytes
+    }
+
+    /// Records that are not settled.
+    pub(super) fn unsettled(&self) -> u64 {
+        self.state().records
+    }
+
+    /// Those, or once the pump is gone, those that it left; and records that failed and nobody was told of.
     pub(super) fn unacknowledged(&self) -> u64 {
         let state = self.state();
-        if state.gone { state.left.len() as u64 } else { state.unsettled }
+        let left = if state.gone { state.left.len() as u64 } else { state.records };
+        left + state.untold.so_far()
     }
 
     /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the
@@ -446,8 +502,9 @@ impl Gather {
             let what = "not all records were acknowledged in time; they still can be";
             return Err(Error::new(ErrorKind::Timeout, what));
         }
-        let state = self.state();
+        let mut state = self.state();
         let news = heard.swap(state.failures, Ordering::Relaxed) < state.failures;
+        state.untold.flushed();
         state.failed.clone().filter(|_| news).map_or(Ok(()), Err)
     }
 
@@ -475,13 +532,15 @@ impl Gather {
             state.left.extend(left);
         }
         self.settled.notify_waiters();
+        self.log_untold();
     }
 
     /// How the producer ended, to whoever asks, as often as it is asked.
     pub(super) fn closed(&self, heard: &AtomicU64) -> Closed {
-        let state = self.state();
+        let mut state = self.state();
         let news = heard.load(Ordering::Relaxed) < state.failures;
-        Closed { left: state.left.clone(), failed: state.failed.clone().filter(|_| news) }
+        let failed = state.failed.clone().filter(|_| news);
+        Closed { left: state.left.clone(), failed, untold: state.untold.closed() }
     }
 
     /// Tells the pump to give up.

@@ -27,6 +27,7 @@ mod silence;
 mod stale;
 mod tls;
 pub(crate) mod token;
+mod untold;
 mod watch;
 
 pub use class::ErrorClass;

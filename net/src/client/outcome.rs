@@ -21,6 +21,8 @@ struct State {
     result: Option<Result<Index>>,
     /// Of each delivery that was polled and is not dropped.
     wakers: Slab<Waker>,
+    /// Of each record, or batch, with a delivery: how many of those are not dropped, and how many records it is of.
+    deliveries: Vec<(u32, u32)>,
 }
 
 impl Outcome {
@@ -28,17 +30,26 @@ impl Outcome {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Of so many records the deliveries are dropped: nobody hears what becomes of them.
+    pub(super) fn unheard(&self) -> u64 {
+        let state = self.state();
+        let dropped = state.deliveries.iter().filter(|(deliveries, _)| *deliveries == 0);
+        dropped.map(|(_, records)| u64::from(*records)).sum()
+    }
+
     pub(super) fn set(&self, result: Result<Index>) {
         let wakers = {
             let mut state = self.state();
             state.result.get_or_insert(result);
+            state.deliveries = Vec::new();
             std::mem::take(&mut state.wakers)
         };
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
-/// What becomes of one record: a future of its index. It may be dropped: the record is appended all the same.
+/// What becomes of one record: a future of its index. It may be dropped: the record is appended all the same, and one that
+/// fails then is told of by the producer's flush or close.
 ///
 /// Its error can be `SequenceForgotten`: the record **is in the log**, once; only where is no longer known. And
 /// `Timeout` or `Closed`: it may be in the log or not.
@@ -61,17 +72,27 @@ impl Outcome {
 pub struct Delivery {
     outcome: Arc<Outcome>,
     offset: u32,
+    /// Which one it is of those of its batch that have a delivery.
+    nth: usize,
     slot: Option<usize>,
 }
 
 impl Delivery {
-    pub(super) fn new(outcome: Arc<Outcome>, offset: u32) -> Self {
-        Self { outcome, offset, slot: None }
+    /// Of `records` records, the first of which is at `offset` in its batch.
+    pub(super) fn new(outcome: Arc<Outcome>, offset: u32, records: u32) -> Self {
+        let mut state = outcome.state();
+        let nth = state.deliveries.len();
+        state.deliveries.push((1, records));
+        drop(state);
+        Self { outcome, offset, nth, slot: None }
     }
 
     /// Another one of the same record.
     pub(super) fn twin(&self) -> Self {
-        Self::new(self.outcome.clone(), self.offset)
+        if let Some((deliveries, _)) = self.outcome.state().deliveries.get_mut(self.nth) {
+            *deliveries += 1;
+        }
+        Self { outcome: self.outcome.clone(), offset: self.offset, nth: self.nth, slot: None }
     }
 
     /// The result, if there is one yet. Never waits.
@@ -106,10 +127,13 @@ impl Future for Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            // None: it was woken.
-            let waker = self.outcome.state().wakers.try_remove(slot);
-            drop(waker);
+        let mut state = self.outcome.state();
+        if let Some((deliveries, _)) = state.deliveries.get_mut(self.nth) {
+            *deliveries -= 1;
         }
+        // None: it was never polled, or was woken.
+        let waker = self.slot.and_then(|slot| state.wakers.try_remove(slot));
+        drop(state);
+        drop(waker);
     }
 }

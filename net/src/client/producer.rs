@@ -19,7 +19,9 @@ use tokio::time::timeout;
 ///
 /// Records given one after the other are in the log in that order. A batch that the servers refuse for what it is fails
 /// alone, and the producer goes on. Dropping the last clone lets what was given be sent in the background, as long as the
-/// runtime lives; [`close`](Self::close) waits for that. Of no use in a forked child: its task is in the parent.
+/// runtime lives; [`close`](Self::close) waits for that. Records that are not acknowledged in the end and that nobody was
+/// told of, by a delivery, a callback, a flush or a close, are told of by `tracing`, as an error with their number; that a
+/// producer was dropped with records under way, as a warning. Of no use in a forked child: its task is in the parent.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/support/serve.rs"));
@@ -131,8 +133,17 @@ impl Producer {
         records: &[impl AsRef<[u8]>],
         callback: impl FnOnce(Result<Index>) + Send + 'static,
     ) -> Result<()> {
-        let callback: Callback = Box::new(callback);
-        self.gather().push_batch_wait(records, callback, self.handle.block_max).await
+        let tell = Tell::Callback(Box::new(callback));
+        self.gather().push_batch_wait(records, tell, self.handle.block_max).await.map(drop)
+    }
+
+    /// As [`send_batch`](Self::send_batch), and gives a future of the index of the first record.
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch).
+    pub async fn append_batch(&self, records: &[impl AsRef<[u8]>]) -> Result<Delivery> {
+        let delivery = self.gather().push_batch_wait(records, Tell::Delivery, self.handle.block_max).await?;
+        delivery.ok_or_else(|| Error::new(ErrorKind::Closed, "the producer gave no delivery"))
     }
 
     /// Sends at once what lingers, and waits until all records given before the call are settled.
@@ -149,10 +160,16 @@ impl Producer {
         self.gather().buffered()
     }
 
-    /// How many records were given and are not settled: neither acknowledged nor refused. After [`close`](Self::close): how
-    /// many it left.
+    /// How many records were given and are not settled, or were left by [`close`](Self::close); and those that failed and nobody
+    /// was told of: by a delivery, a callback, a flush or a close.
     pub fn unacknowledged(&self) -> u64 {
         self.gather().unacknowledged()
+    }
+
+    /// The largest batch that is taken, in bytes as it is encoded: `options.batch_bytes`, or what the servers take, as they
+    /// told last.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.gather().batch_bytes_max()
     }
 
     /// Takes no more records, waits until all are settled, for at most `deadline`, and ends the session. Tells which
@@ -179,7 +196,14 @@ impl Clone for Producer {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.gather.end(Error::new(ErrorKind::Closed, "the producer was dropped"));
+        let records = self.gather.unsettled();
+        if records > 0 {
+            tracing::warn!(
+                records,
+                "a producer was dropped with records that are not acknowledged: they are sent as long as its runtime lives"
+            );
+        }
+        self.gather.dropped();
     }
 }
 

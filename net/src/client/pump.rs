@@ -505,7 +505,7 @@ impl Pump {
                 error,
             ),
         };
-        let told = |in_doubt| Err(if in_doubt { open.clone() } else { error.clone() });
+        let told = |in_doubt| if in_doubt { open.clone() } else { error.clone() };
         let keep = |left: &mut Vec<Unacknowledged>, records: Result<Vec<Vec<u8>>>, in_doubt| {
             let records = records.unwrap_or_default().into_iter().map(Bytes::from);
             left.extend(records.map(|record| Unacknowledged { record, in_doubt }));
@@ -514,7 +514,7 @@ impl Pump {
         for (n, sent) in self.unacked.drain(..).enumerate() {
             let in_doubt = sent.in_doubt || n < under_way;
             keep(&mut self.left, sent.batch.records(), in_doubt);
-            self.gather.settle(sent.waiting, &told(in_doubt));
+            self.gather.leave(sent.waiting, told(in_doubt));
         }
         // What lingers, too: the producer has ended. What was given for a session that another process began, that one may
         // have sent.
@@ -522,7 +522,7 @@ impl Pump {
         while let Take::Batch(mut gathered) = self.gather.take(Instant::now()) {
             let records = gathered.builder.build().and_then(|b| b.records());
             keep(&mut self.left, records, in_doubt);
-            self.gather.settle(gathered.waiting, &told(in_doubt));
+            self.gather.leave(gathered.waiting, told(in_doubt));
         }
     }
 }

@@ -60,6 +60,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._options import ClientOptions, FollowerOptions, Options, ProducerOptions, ReaderOptions, Start, Tls
+from . import _ending as _ending
 from ._values import (
     Backlog,
     Closed,

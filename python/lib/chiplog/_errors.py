@@ -1,7 +1,10 @@
 """What goes wrong: one class a kind, all of them `Error`."""
 
 import builtins
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ._values import Closed
 
 
 class Error(Exception):
@@ -18,7 +21,8 @@ class Error(Exception):
     os_error: the operating system's error number, when it was one that failed; else None.
     path, offset: of corruption in a file here, the file, and where in it, in bytes; else None.
     lasting: of corruption, whether nobody can repair it, as far as the replica knows: the log has no other replica, or all
-        other voters have the same entries damaged. Reading again does not help."""
+        other voters have the same entries damaged. Reading again does not help.
+    closed: of a producer that was closed with records that are not acknowledged, how it ended, a `Closed`; else None."""
 
     kind: ClassVar[str] = "other"
     code: ClassVar[int] = 0
@@ -29,6 +33,7 @@ class Error(Exception):
     path: str | None = None
     offset: int | None = None
     lasting: bool = False
+    closed: "Closed | None" = None
 
 
 class IoError(Error, OSError):

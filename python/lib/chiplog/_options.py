@@ -214,6 +214,12 @@ class ProducerOptions:
         "as such, and it surely is not in the log; else as TimeoutError, and it may be.",
     )
     full_max: float | None = option(_TIME, "5", "How long the log may be full before records fail as FullError.")
+    exit_timeout: float | None = option(
+        _TIME,
+        "5",
+        "How long a producer that was not closed goes on sending when the program ends. What is not acknowledged then is told "
+        "on stderr, and as a ResourceWarning, with its number.",
+    )
 
 
 @documented

@@ -6,14 +6,16 @@ from typing import Literal
 from ._errors import Error
 from ._fields import documented, told
 
+_ID = "32 hexadecimal digits, as in every language and command."
+
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Info:
     """How a log stands, at the moment it was asked."""
 
-    log_id: int = field(metadata=told("The log's name for ever."))
-    directory: int = field(metadata=told("This copy of it."))
+    log_id: str = field(metadata=told(f"The log's name for ever. {_ID}"))
+    directory: str = field(metadata=told(f"This copy of it. {_ID}"))
     follows: bool = field(metadata=told("Whether this copy follows the log from outside."))
     first: int = field(
         metadata=told("Index of the first record that is not discarded; of an empty log, of the first one to come.")
@@ -76,7 +78,7 @@ class Member:
     """A replica that belongs to a cluster."""
 
     node: int = field(metadata=told("Its number."))
-    directory: int = field(metadata=told("The directory it has to come with; 0: not known."))
+    directory: str | None = field(metadata=told(f"The directory it has to come with; None: not known. {_ID}"))
     address: str = field(metadata=told("Where it is reached."))
     is_voter: bool = field(metadata=told("Whether it votes; else it is learning."))
     is_leaving: bool = field(metadata=told("It is about to leave, or to vote no more."))
@@ -87,7 +89,7 @@ class Member:
 class RemoteInfo:
     """How a log stands, as a server tells."""
 
-    log_id: int = field(metadata=told("The log's name for ever; 0: not told."))
+    log_id: str | None = field(metadata=told(f"The log's name for ever; None: not told. {_ID}"))
     first: int = field(
         metadata=told("Index of the first record that is not discarded; of an empty log, of the first one to come.")
     )
@@ -117,6 +119,11 @@ class Closed:
         metadata=told("The records that were not acknowledged by then, in their order.")
     )
     failed: Error | None = field(metadata=told("Why records failed, these or earlier ones, since the last `flush`."))
+    untold: int = field(
+        metadata=told(
+            "How many records failed earlier, are not in `left`, and nobody was told of: by a ticket, or by a flush since."
+        )
+    )
 
     @property
     def all_acknowledged(self) -> bool:

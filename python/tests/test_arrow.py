@@ -1,0 +1,92 @@
+"""Arrow: a log as tables, without a copy of its records, and without pyarrow in the package."""
+
+import datetime
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import chiplog
+import pyarrow as pa
+import pytest
+from conftest import PATIENCE, SMALL
+from test_views import address
+
+SCHEMA = pa.schema([
+    pa.field("index", pa.uint64(), nullable=False),
+    pa.field("time", pa.timestamp("ms", "UTC"), nullable=False),
+    pa.field("data", pa.binary(), nullable=False),
+])
+
+
+def test_a_log_is_a_table(log: chiplog.Log) -> None:
+    log.append(b"one")
+    log.append_batch([b"two", b"", b"four"], codec="zstd")
+    table = pa.table(log.batches())
+    assert table.schema == SCHEMA
+    table.validate(full=True)
+    assert table.column("index").to_pylist() == [1, 2, 3, 4]
+    assert table.column("data").to_pylist() == [b"one", b"two", b"", b"four"]
+    times = [datetime.datetime.fromtimestamp(r.timestamp / 1000, datetime.UTC) for r in log.read()]
+    assert table.column("time").to_pylist() == times
+    for same in (pa.table(log.read()), pa.table(log.read().views()), pa.table(log.batches(1))):
+        assert same.equals(table)
+    assert pa.table(log.batches(5)).num_rows == 0, "an empty table has its columns"
+    assert pa.table(log.batches(5)).schema == SCHEMA
+    assert "pyarrow" not in sys.modules["chiplog"].__dict__
+
+
+def test_a_reader_goes_on_where_it_is(log: chiplog.Log) -> None:
+    log.append_batch([b"one", b"two", b"three"])
+    reader = log.read()
+    assert next(reader).copy() == b"one"
+    assert pa.table(reader).column("index").to_pylist() == [2, 3]
+    assert pa.table(reader).num_rows == 0
+
+
+def test_the_records_are_not_copied_and_outlive_the_log(tmp_path: Path) -> None:
+    log = chiplog.Log(tmp_path, SMALL)
+    log.append_batch([b"to", b"be"])
+    table = pa.table(log.batches())
+    assert table.column("data").chunk(0).buffers()[2].address == address(next(log.batches()).data)
+    first, data = table.column("index"), table.column("data")
+    log.close()
+    del log, table
+    gc.collect()
+    assert (first.to_pylist(), data.to_pylist()) == ([1, 2], [b"to", b"be"])
+    capsule = chiplog.Viewer(tmp_path).batches().__arrow_c_stream__()
+    del capsule  # which nobody takes
+    gc.collect()
+
+
+def test_a_stream_that_follows_is_taken_batch_by_batch(log: chiplog.Log) -> None:
+    log.append(b"one")
+    tail = log.batches(follow=True)
+    batches = pa.RecordBatchReader.from_stream(tail)
+    assert batches.schema == SCHEMA
+    assert batches.read_next_batch().to_pydict()["data"] == [b"one"]
+    later = threading.Timer(0.05, lambda: log.append(b"two"))
+    later.start()
+    assert batches.read_next_batch().to_pydict()["index"] == [2]
+    later.join()
+    closing = threading.Timer(0.05, tail.close)
+    closing.start()
+    with pytest.raises(OSError, match="ClosedError: the reader was closed"):
+        batches.read_next_batch()
+    closing.join()
+
+
+def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, threading, chiplog, pyarrow\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "log = chiplog.Log(sys.argv[1])\n"
+        "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    pyarrow.table(log.batches(follow=True))\n    print('an end')\n"
+        "except OSError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.startswith("KeyboardInterrupt"), done.stderr

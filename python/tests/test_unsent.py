@@ -1,0 +1,250 @@
+"""Producers that are not closed: what they were given is sent, and what is not acknowledged is told of, with its number."""
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import chiplog
+import pytest
+from conftest import PATIENCE
+
+from servers import Servers
+
+
+class Alone(Servers):
+    """One server, which can be stopped for a while: then it acknowledges nothing."""
+
+    def __enter__(self) -> Self:
+        self.start(1)
+        self.command("member", "init", self.clients[0])
+        return self
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        pid = self.running[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
+            time.sleep(0.001)  # its threads stop one after the other
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Alone]:
+    with Alone() as alone:
+        yield alone
+
+
+@pytest.fixture
+def its_client(alone: Alone) -> chiplog.Client:
+    return chiplog.Client(alone.clients[:1])
+
+
+PROGRAM = """
+import asyncio, gc, multiprocessing, os, signal, sys, threading, time
+import chiplog
+client = chiplog.Client(sys.argv[1:2])
+def stop():  # the server acknowledges nothing from now on
+    print("stop", flush=True)
+    sys.stdin.readline()
+def producer(**given):
+    made = client.producer(chiplog.ProducerOptions(**given))
+    made.append(b"in")
+    return made
+{}
+"""
+
+
+def run(alone: Alone, body: str, *, interrupt_at: str = "") -> tuple[str, int]:
+    """What a program says on stderr, and how many records it left in the log. The server stops when it says so."""
+    client = chiplog.Client(alone.clients[:1])
+    before = client.info().last
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM.format(body), alone.clients[0]]
+    program = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert program.stdin and program.stdout and program.stderr
+    try:
+        said = ""
+        if program.stdout.readline() == "stop\n":
+            with alone.stopped():
+                program.stdin.write("go on\n")
+                program.stdin.flush()
+                while interrupt_at and interrupt_at not in said:
+                    said += program.stderr.readline()
+                if interrupt_at:
+                    program.send_signal(signal.SIGINT)
+                said += program.communicate(timeout=PATIENCE)[1]
+        else:
+            said += program.communicate(timeout=PATIENCE)[1]
+    finally:
+        program.kill()
+        program.wait()
+    assert program.returncode == 0, said
+    return said, client.info().last - before
+
+
+LINGERS = "p = client.producer(chiplog.ProducerOptions(linger=60))"
+AT_THE_END = "of a producer that was not closed were not acknowledged within 0.2 s of the program's end"
+
+
+def test_what_is_under_way_at_the_end_of_the_program_is_sent(alone: Alone) -> None:
+    said, records = run(alone, f"{LINGERS}\nfor _ in range(1000): p.send(b'x')")
+    assert records == 1000
+    assert "ResourceWarning: the program ends with a producer that was not closed, with 1000 records that are not" in said
+    assert "chiplog:" not in said, "nothing was left"
+    said, records = run(alone, "p = producer()\np.send(b'x')\np.flush()")
+    assert (said, records) == ("", 2)
+
+
+LEFT = {
+    "p = producer(exit_timeout=0.2)\nstop()\nfor _ in range(7): p.send(b'x')": 7,
+    "p = producer(exit_timeout=0.2)\nstop()\nkept = [p.submit(b'x'), p.submit(b'y')]\np.submit_batch([b'1', b'2'])": 4,
+    # Two of them, of which one was dropped just before.
+    "p = producer(exit_timeout=0.2)\nq = producer(exit_timeout=0.2)\nstop()\np.send(b'x')\nq.send(b'y')\ndel p": 1,
+    # A loop that was closed before.
+    "async def work(p):\n    p.send(b'x')\n    asyncio.ensure_future(p.append_async(b'y'))\n    await asyncio.sleep(0)\n"
+    "p = producer(exit_timeout=0.2)\nstop()\nasyncio.run(work(p))": 2,
+    # A thread that is still at it, and waits for room.
+    "p = producer(exit_timeout=0.2, buffer_bytes=1)\nstop()\np.send(b'x')\n"
+    "threading.Thread(target=lambda: p.send(b'y'), daemon=True).start()\ntime.sleep(0.1)": 1,
+    # Records that failed before, and nobody was told of.
+    "p = producer(exit_timeout=0.2, delivery_timeout=0.2)\nstop()\np.send(b'x')\n"
+    "while p.buffered_bytes: time.sleep(0.01)\nassert p.unacknowledged == 1": 1,
+}
+
+
+@pytest.mark.parametrize("body, count", LEFT.items(), ids=range(len(LEFT)))
+def test_what_is_not_acknowledged_at_the_end_of_the_program_is_told(alone: Alone, body: str, count: int) -> None:
+    said, _ = run(alone, body)
+    assert f"chiplog: {count} record(s) {AT_THE_END}" in said, said
+    assert f"ResourceWarning: {count} record(s) {AT_THE_END}" in said
+
+
+def test_a_ctrl_c_ends_the_wait_at_the_end(alone: Alone) -> None:
+    body = (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\np = producer(exit_timeout=1000)\nstop()\np.send(b'x')"
+    )
+    said, _ = run(alone, body, interrupt_at="ResourceWarning: the program ends")
+    assert "chiplog: 1 record(s) of a producer that was not closed were not acknowledged before Ctrl-C" in said
+    assert "KeyboardInterrupt" in said
+
+
+def test_a_closed_producer_is_not_told_of_again(alone: Alone) -> None:
+    body = (
+        "p = producer()\nstop()\np.send(b'x')\ntry:\n    p.close(0.1)\nexcept chiplog.TimeoutError as error:\n"
+        "    assert len(error.closed.left) == 1\nelse:\n    sys.exit(9)"
+    )
+    assert run(alone, body)[0] == ""
+
+
+def test_what_a_dropped_producer_was_given_is_sent(alone: Alone) -> None:
+    said, records = run(alone, f"{LINGERS}\np.send(b'x')\ndel p")
+    assert records == 1 and "chiplog:" not in said
+    assert "ResourceWarning: a producer was dropped without close(), with 1 record that is not acknowledged" in said
+
+
+def test_what_a_dropped_producer_leaves_is_told(alone: Alone) -> None:
+    body = (
+        "p = producer(delivery_timeout=0.2)\nstop()\np.send(b'x')\np.send(b'y')\ndel p\n"
+        "import chiplog._ending as ending\ntold, ending.tell = [], lambda text: told.append(text)\n"
+        "end = time.monotonic() + 60\n"
+        "while not told:\n    assert time.monotonic() < end\n    time.sleep(0.01)\n"
+        "assert told[0].startswith('2 record(s) of a producer that was dropped were not acknowledged'), told\n"
+    )
+    assert "chiplog:" not in run(alone, body)[0]
+
+
+def test_a_child_tells_nothing_of_its_parents_producers(alone: Alone) -> None:
+    body = (
+        "p = producer(exit_timeout=0.2)\nstop()\np.send(b'x')\nchild = os.fork()\nif child == 0:\n    begun = time.monotonic()\n"
+        "    del p\n    gc.collect()\n    sys.exit()\nassert os.waitpid(child, 0)[1] == 0"
+    )
+    said, _ = run(alone, body)
+    assert said.count("chiplog:") == 1 and f"chiplog: 1 record(s) {AT_THE_END}" in said
+
+
+def test_a_child_of_multiprocessing_sends_what_it_was_given(alone: Alone) -> None:
+    body = (
+        "def work():\n    global p\n    client = chiplog.Client(sys.argv[1:2])\n"
+        "    p = client.producer(chiplog.ProducerOptions(linger=60))\n    p.send(b'x')\n"
+        "child = multiprocessing.get_context('fork').Process(target=work)\nchild.start()\nchild.join()\n"
+        "assert child.exitcode == 0"
+    )
+    said, records = run(alone, body)
+    assert records == 1 and said.count("the program ends with a producer that was not closed, with 1 record") == 1
+
+
+def test_closing_raises_what_is_left(alone: Alone, its_client: chiplog.Client) -> None:
+    def given() -> chiplog.Producer:
+        producer = its_client.producer()
+        producer.append(b"in")
+        return producer
+
+    async def close_async(producer: chiplog.Producer) -> None:
+        await producer.close_async(0.1)
+
+    closes: list[Callable[[chiplog.Producer], object]] = [
+        lambda p: p.close(0.1), lambda p: asyncio.run(close_async(p))
+    ]
+    for close in closes:
+        producer = given()
+        with alone.stopped():
+            producer.send(b"a")
+            producer.send(b"b")
+            for _ in range(2):
+                with pytest.raises(chiplog.TimeoutError, match=r"2 record\(s\) of the producer were not ack") as error:
+                    close(producer)
+                closed = error.value.closed
+                assert closed is not None and not closed.all_acknowledged
+                assert [left.record for left in closed.left] == [b"a", b"b"]
+                assert pickle.loads(pickle.dumps(closed)).left == closed.left
+        assert producer.unacknowledged == 0, "it was told"
+    assert chiplog.TimeoutError("of another call").closed is None
+
+
+def test_what_ends_a_block_has_a_note_of_what_is_left(
+    alone: Alone, its_client: chiplog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chiplog._ending.tell", lambda text: told.append(text))
+    told: list[str] = []
+    for kind, tells in [(KeyError, 0), (SystemExit, 1)]:
+        producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+        producer.append(b"in")
+        with alone.stopped():
+            with pytest.raises(kind) as error:
+                with producer:
+                    producer.send(b"a")
+                    raise kind("of the block")
+        (note,) = error.value.__notes__
+        assert note.startswith("1 record(s) of the producer were not acknowledged") and len(told) == tells
+    assert "whose block was left" in told[0]
+
+
+def test_a_dropped_ticket_tells_nobody(alone: Alone, its_client: chiplog.Client) -> None:
+    producer = its_client.producer(chiplog.ProducerOptions(delivery_timeout=0.3))
+    producer.append(b"in")
+    with alone.stopped():
+        kept = producer.submit(b"a")
+        producer.submit(b"b")
+        assert producer.unacknowledged == 2
+        with pytest.raises(chiplog.TimeoutError):
+            kept.wait(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while producer.buffered_bytes:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert producer.unacknowledged == 1
+    with pytest.raises(chiplog.TimeoutError) as error:
+        producer.close()
+    assert error.value.closed is not None and error.value.closed.untold == 1
