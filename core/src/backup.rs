@@ -337,7 +337,7 @@ impl Backup {
         match there.iter().find(|name| !known(name)) {
             Some(name) => {
                 let why = "the manifest does not name it. If it was put there later, move it away; it is no part of the backup";
-                Err(Error::corrupt(&self.disk.path().join(name), 0, why))
+                Err(unsound(&self.disk.path().join(name), why))
             }
             None => Ok(()),
         }
@@ -346,8 +346,13 @@ impl Backup {
     fn refused(&self, name: &str, why: &str) -> Error {
         let why =
             format!("{why}. Nothing of this backup is used: take another copy of it, or another backup");
-        Error::corrupt(&self.disk.path().join(name), 0, why)
+        unsound(&self.disk.path().join(name), &why)
     }
+}
+
+/// A file of a backup is not as it was sealed. Where in it, nobody can tell.
+fn unsound(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{}: {why}", path.display()))
 }
 
 fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
@@ -389,7 +394,7 @@ fn read_manifest(disk: &dyn Disk) -> Result<Manifest> {
         Err(ManifestFault::Damaged(why)) => {
             let why =
                 format!("the manifest is damaged: {why}. Take another copy of the backup, or another backup");
-            Err(Error::corrupt(&path, 0, why))
+            Err(unsound(&path, &why))
         }
     }
 }

@@ -53,8 +53,10 @@ impl Still {
         let leftovers = survey.leftovers.iter().map(|leftover| leftover.name.clone()).collect();
         let (list, follow) = survey.follow();
         if follow.proven().end.raft != replayed.sequencer.end().raft {
-            let what = "entries at its end are not proven durable: it was not closed in order";
-            return Err(Error::corrupt(disk.path(), 0, what));
+            let dir = disk.path().display();
+            let what =
+                format!("{dir}: entries at its end are not proven durable: it was not closed in order");
+            return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let files = list.iter().map(|segment| file_name(segment.number)).collect();
         let segment_bytes = list.iter().map(|segment| segment.bytes).max().unwrap_or_default();
