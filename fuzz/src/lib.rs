@@ -126,14 +126,14 @@ pub fn fed(input: &[u8]) {
 /// A command: what it does to the log, options of the log among it. As it is; and as options whose count, zeros and tags are
 /// right, so that what is mutated are the values and which of them are set.
 pub fn command(input: &[u8]) {
+    const FIXED_BYTES: usize = 24;
+    const OPTION_BYTES: usize = 16;
     let look = |bytes: &[u8]| {
         if let Some(again) = fuzzing::command(bytes) {
             assert_eq!(again, bytes, "an accepted command has one encoding");
         }
     };
     look(input);
-    const FIXED_BYTES: usize = 24;
-    const OPTION_BYTES: usize = 16;
     let Some((fixed, options)) = input.split_at_checked(FIXED_BYTES) else { return };
     let mut mended = [11u64, (options.len() / OPTION_BYTES) as u64, 0].map(u64::to_le_bytes).concat();
     let mut tag = 0u32;

@@ -1,5 +1,5 @@
 //! The Rust client's reader at servers that are full: of calls, or without room for what is new.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod served;
 
