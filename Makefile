@@ -216,7 +216,7 @@ PREFIX ?= /usr/local
 # `dev` for tests of programs in C.
 LIB_PROFILE ?= release
 LIB_ARCHIVE = $(or $(CARGO_TARGET_DIR),target)/$(patsubst dev,debug,$(LIB_PROFILE))/libchiplog_ffi.a
-lib: ## libchiplog.so and libchiplog.a with header, pkg-config file and CMake package, below target/c
+lib: ## libchiplog.so and libchiplog.a, stripped, with header, pkg-config file and CMake package, below target/c; what debuggers want in lib/.debug
 	$(CARGO) build --profile $(LIB_PROFILE) --package chiplog-ffi
 	ffi/install.sh $(LIB_ARCHIVE) $(abspath $(or $(CARGO_TARGET_DIR),target))/c $(VERSION)
 

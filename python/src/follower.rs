@@ -9,7 +9,7 @@ use crate::log::{arrival, get};
 use crate::reader::{Reader, Stream, batches, local, not_pickled, start};
 use crate::record::Record;
 use crate::wait::{self, Limit};
-use crate::{input, options, values};
+use crate::{input, notices, options, values};
 use chiplog::{ErrorKind, Index, Start};
 use chiplog_net::follower;
 use pyo3::exceptions::PyRuntimeError;
