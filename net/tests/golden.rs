@@ -66,6 +66,7 @@ fn messages_are_what_they_were() {
             last: 3,
             first: 4,
             next: 5,
+            short: false,
         },
     );
     held::<v1::DiscardRequest>("0a0764656661756c741009", DiscardRequest { log: "default".into(), first: 9 });

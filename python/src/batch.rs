@@ -7,6 +7,7 @@
 //! Invariant: no circle. A payload knows nothing of the view that its batch keeps.
 
 use crate::arrow;
+use crate::even::{Even, WINDOW};
 use crate::export::{self, Offsets, Payload};
 use crate::record::Record;
 use chiplog::RecordBatch;
@@ -26,6 +27,9 @@ pub(crate) struct Batch {
     /// One view of the payload, of which those of records are slices.
     view: PyOnceLock<Py<PyMemoryView>>,
     offsets: PyOnceLock<Py<Offsets>>,
+    /// How often a view of a record was cut; at last, how they are cut.
+    cut: AtomicU32,
+    even: PyOnceLock<Option<Even>>,
 }
 
 /// Above this a copy releases the interpreter.
@@ -34,7 +38,8 @@ const LARGE_BYTES: usize = 64 << 10;
 impl Batch {
     pub(crate) fn new(py: Python<'_>, batch: RecordBatch) -> PyResult<Self> {
         let payload = Py::new(py, Payload(batch))?;
-        Ok(Self { payload, view: PyOnceLock::new(), offsets: PyOnceLock::new() })
+        let (view, offsets, even) = (PyOnceLock::new(), PyOnceLock::new(), PyOnceLock::new());
+        Ok(Self { payload, view, offsets, cut: AtomicU32::new(0), even })
     }
 
     pub(crate) fn records(&self) -> &RecordBatch {
@@ -53,9 +58,16 @@ impl Batch {
 
     /// A view of record `n`.
     pub(crate) fn record_view<'py>(&self, py: Python<'py>, n: u32) -> PyResult<Bound<'py, PyAny>> {
-        let batch = self.records();
+        let (batch, all) = (self.records(), self.payload_view(py)?);
+        // Who looks at a few records has not to look at all of them.
+        if self.cut.fetch_add(1, Ordering::Relaxed) >= WINDOW {
+            self.cut.store(WINDOW, Ordering::Relaxed);
+            if let Some(even) = self.even.get_or_try_init(py, || Even::of(py, batch))? {
+                return even.view(all, n);
+            }
+        }
         let start = if n == 0 { 0 } else { batch.end(n - 1) };
-        export::slice(self.payload_view(py)?, start, batch.end(n))
+        export::slice(all, start, batch.end(n))
     }
 
     /// A copy of record `n`.

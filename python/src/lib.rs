@@ -5,7 +5,7 @@
 //!      │  made and read by                                                │ each a handle and its calls
 //!      └──────────── options, values, errors ─────────────────────────────┤
 //!                                                                         │
-//!      reader ── desk ── source   batch, record ── export (buffers), arrow   ticket ── callbacks
+//!      reader ── desk ── source   batch, record ── export (buffers), even, arrow   ticket ── callbacks
 //!         └── wait   courier (asyncio)   threads   handle   ending   fork   runtime   unsent ┘
 //! ```
 //!
@@ -26,6 +26,7 @@ mod courier;
 mod desk;
 mod ending;
 mod errors;
+mod even;
 mod export;
 mod follower;
 mod fork;

