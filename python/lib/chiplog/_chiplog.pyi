@@ -195,8 +195,8 @@ class Stream(Generic[_T]):
     `Reader`.
 
     It exports Arrow's PyCapsules, as its `Reader` does: `pyarrow.table(log.batches())`, and whatever else takes them, reads
-    it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary, the log's own bytes), one
-    for each batch of the log. One that follows has no end: take it batch by batch, as with
+    it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary), one for each batch of the
+    log, over its own bytes; batches below 64 KiB that are there are copied together, into tables of about 1 MiB. One that follows has no end: take it batch by batch, as with
     `pyarrow.RecordBatchReader.from_stream`. What goes wrong, and a Ctrl-C, is raised as the consumer's own error, with the
     text: of pyarrow an `OSError`."""
 
