@@ -7,6 +7,8 @@
 //!                                                        └─ data: binary     the batch's own bytes
 //! ```
 //!
+//! Small batches that are there one after the other are copied into one piece.
+//!
 //! The structures are written here, three of the interface's dozen fields each: the `arrow` crates would bring fifteen
 //! packages for them.
 //!
@@ -102,6 +104,7 @@ struct Held {
 #[expect(dead_code, reason = "held, and looked at through the buffers alone")]
 enum Bytes {
     Records(RecordBatch, Arc<[i32]>),
+    Copies(Vec<u8>, Vec<i32>),
     Numbers(Vec<u64>),
     Nothing,
 }
@@ -205,14 +208,39 @@ fn row() -> ArrowSchema {
     schema(c"+s", c"", columns)
 }
 
-/// A batch as rows.
-fn rows(batch: &RecordBatch) -> ArrowArray {
-    let (first, count) = (batch.first().get(), batch.count());
-    let indexes = (first..).take(count as usize).collect();
-    let times = vec![batch.timestamp().get(); count as usize];
-    let columns = [numbers(indexes), numbers(times), binary(batch, &Offsets::new(batch))];
-    array(count, vec![ptr::null()], columns, Bytes::Nothing)
+/// Batches as rows: the bytes of one as they are, those of several one after the other.
+fn rows(batches: &[RecordBatch]) -> ArrowArray {
+    let count = batches.iter().map(RecordBatch::count).sum();
+    let mut indexes = Vec::with_capacity(count as usize);
+    let mut times = Vec::with_capacity(count as usize);
+    for batch in batches {
+        indexes.extend((batch.first().get()..).take(batch.count() as usize));
+        times.extend(std::iter::repeat_n(batch.timestamp().get(), batch.count() as usize));
+    }
+    let data = match batches {
+        [batch] => binary(batch, &Offsets::new(batch)),
+        _ => copied(count, batches),
+    };
+    array(count, vec![ptr::null()], [numbers(indexes), numbers(times), data], Bytes::Nothing)
 }
+
+/// The records of small batches. Together they have less than [`ROWS_BYTES`] and [`SMALL_BYTES`], so that the offsets fit.
+fn copied(count: u32, batches: &[RecordBatch]) -> ArrowArray {
+    let (mut bytes, mut offsets) = (Vec::new(), Vec::with_capacity(count as usize + 1));
+    offsets.push(0);
+    for batch in batches {
+        let before = bytes.len();
+        offsets.extend((0..batch.count()).map(|n| (before + batch.end(n)) as i32));
+        bytes.extend_from_slice(batch.payload());
+    }
+    let buffers = vec![ptr::null(), offsets.as_ptr().cast(), bytes.as_ptr().cast()];
+    array(count, buffers, [], Bytes::Copies(bytes, offsets))
+}
+
+/// Batches below this are gathered: a table of a log that was appended record by record would have a piece for each.
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
+/// What is gathered has so much, and less than a small batch more.
+pub(crate) const ROWS_BYTES: usize = 1 << 20;
 
 /// The type of a batch's records as an array.
 pub(crate) fn of_records(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
@@ -228,8 +256,8 @@ pub(crate) fn records<'py>(
     PyCapsule::new_with_value(py, binary(batch, offsets), c"arrow_array")
 }
 
-/// Gives the batches of a stream, one after the other; None: the end.
-pub(crate) type Next = Box<dyn FnMut(Python<'_>) -> PyResult<Option<RecordBatch>> + Send>;
+/// Gives the batches of a stream's next piece, at least one; None: the end.
+pub(crate) type Next = Box<dyn FnMut(Python<'_>) -> PyResult<Option<Vec<RecordBatch>>> + Send>;
 
 /// What a stream owns.
 struct Streaming {
@@ -263,7 +291,7 @@ unsafe extern "C" fn get_next(stream: *mut ArrowArrayStream, out: *mut ArrowArra
     let streaming = unsafe { &mut *(*stream).private_data.cast::<Streaming>() };
     let got = Python::try_attach(|py| (streaming.next)(py).map_err(|error| failure(py, &error)));
     let (array, code) = match got {
-        Some(Ok(Some(batch))) => (rows(&batch), 0),
+        Some(Ok(Some(batches))) => (rows(&batches), 0),
         Some(Ok(None)) => (released(), 0), // the end
         Some(Err((code, text))) => {
             streaming.error = text;

@@ -129,6 +129,34 @@ impl Reader {
         Ok(Some(records))
     }
 
+    /// The next batch, and if it is small those behind it that are there now. None: the end.
+    fn next_rows(&self, py: Python<'_>) -> PyResult<Option<Vec<RecordBatch>>> {
+        let Some(first) = self.next_batch(py)? else { return Ok(None) };
+        let mut bytes = arrow_bytes(&first);
+        let mut rows = vec![first];
+        let small = |batch: &RecordBatch| arrow_bytes(batch) < arrow::SMALL_BYTES;
+        while bytes < arrow::ROWS_BYTES && rows.last().is_some_and(small) {
+            if self.current().is_some() {
+                break;
+            }
+            let Ok(mut lease) = self.desk.take(Duration::ZERO) else { break };
+            if self.current().is_some() {
+                break; // another thread brought something meanwhile
+            }
+            let source = lease.source().map_err(raise)?;
+            // What goes wrong is met again by the next step.
+            let Some(Ok(Some(batch))) = py.detach(|| source.next_now()) else { break };
+            if !small(&batch) {
+                self.put(py, batch, 0)?; // it comes next, as it is
+                break;
+            }
+            bytes += arrow_bytes(&batch);
+            rows.push(batch.clone());
+            self.put(py, batch, u32::MAX)?;
+        }
+        Ok(Some(rows))
+    }
+
     /// The source. None: another thread has had it all the time.
     fn lease(&self, py: Python<'_>, limit: &Limit) -> PyResult<Option<Lease>> {
         // Mostly nobody has it.
@@ -229,6 +257,11 @@ impl Taken for NextOf {
     fn bring(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         Reader::bring(self.reader.bind(py))
     }
+}
+
+/// What a batch takes as rows.
+fn arrow_bytes(batch: &RecordBatch) -> usize {
+    batch.payload().len() + 20 * batch.count() as usize
 }
 
 fn make(py: Python<'_>, kind: Kind, (batch, n): InHand) -> PyResult<Py<PyAny>> {
@@ -415,7 +448,7 @@ impl Reader {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
         let reader = slf.clone().unbind();
-        arrow::stream(slf.py(), Box::new(move |py| reader.get().next_batch(py)))
+        arrow::stream(slf.py(), Box::new(move |py| reader.get().next_rows(py)))
     }
 
     fn __repr__(&self) -> String {
@@ -439,8 +472,8 @@ pub(crate) fn not_pickled(what: &str, instead: &str) -> PyErr {
 /// `Reader`.
 ///
 /// It exports Arrow's PyCapsules, as its `Reader` does: `pyarrow.table(log.batches())`, and whatever else takes them, reads
-/// it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary, the log's own bytes), one
-/// for each batch of the log. One that follows has no end: take it batch by batch, as with
+/// it to the end, as tables of `index` (uint64), `time` (timestamp[ms, UTC]) and `data` (binary), one for each batch of the
+/// log, over its own bytes; batches below 64 KiB that are there are copied together, into tables of about 1 MiB. One that follows has no end: take it batch by batch, as with
 /// `pyarrow.RecordBatchReader.from_stream`. What goes wrong, and a Ctrl-C, is raised as the consumer's own error, with the
 /// text: of pyarrow an `OSError`.
 #[pyclass(frozen, module = "chiplog")]

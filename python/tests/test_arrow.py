@@ -37,6 +37,28 @@ def test_a_log_is_a_table(log: chiplog.Log) -> None:
     assert "pyarrow" not in sys.modules["chiplog"].__dict__
 
 
+def test_small_batches_are_gathered(log: chiplog.Log) -> None:
+    """A log that was appended record by record was a table of as many pieces."""
+    records = [b"%d" % n * (n % 7) for n in range(20_000)]
+    tickets = [log.submit(record) for record in records]
+    log.submit_batch([bytes(40_000), bytes(40_000)])  # large enough to be left where it is
+    tickets += [log.submit(b"behind"), log.submit(b"it")]
+    tickets[-1].wait(PATIENCE)
+    table = pa.table(log.batches())
+    table.validate(full=True)
+    assert table.column("index").to_pylist() == list(range(1, 20_005))
+    assert table.column("data").to_pylist() == [*records, bytes(40_000), bytes(40_000), b"behind", b"it"]
+    times = [int(r.timestamp) for r in log.read()]
+    assert table.column("time").cast(pa.int64()).to_pylist() == times
+    chunks = table.column("data").chunks
+    assert len(chunks) < 20 and chunks[-1].to_pylist() == [b"behind", b"it"]
+    (large,) = (batch for batch in log.batches() if batch.data.nbytes == 80_000)
+    assert chunks[-2].buffers()[2].address == address(large.data)
+    assert pa.table(log.batches(10_000)).column("index").to_pylist() == list(range(10_000, 20_005))
+    tail = pa.RecordBatchReader.from_stream(log.batches(20_003, follow=True))
+    assert tail.read_next_batch().to_pydict()["data"] == [b"behind", b"it"], "what is there, without waiting for more"
+
+
 def test_a_reader_goes_on_where_it_is(log: chiplog.Log) -> None:
     log.append_batch([b"one", b"two", b"three"])
     reader = log.read()
@@ -48,7 +70,7 @@ def test_a_reader_goes_on_where_it_is(log: chiplog.Log) -> None:
 def test_the_records_are_not_copied_and_outlive_the_log(tmp_path: Path) -> None:
     log = chiplog.Log(tmp_path, SMALL)
     log.append_batch([b"to", b"be"])
-    table = pa.table(log.batches())
+    table = pa.table(log.batches())  # one small batch alone
     assert table.column("data").chunk(0).buffers()[2].address == address(next(log.batches()).data)
     first, data = table.column("index"), table.column("data")
     log.close()

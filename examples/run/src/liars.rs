@@ -114,7 +114,7 @@ impl Log for Way {
             return Err(Status::invalid_argument("start"));
         };
         let last = self.batches().last().map_or(0, |batch| batch.first + 1);
-        let answer = move |batches| Ok(ReadResponse { batches, last, first: 1, next });
+        let answer = move |batches| Ok(ReadResponse { batches, last, first: 1, next, short: false });
         // The batch that holds the record, and all behind it, one a response.
         let came: Vec<_> =
             self.batches().into_iter().filter(|b| b.first + 1 >= next).map(|b| answer(vec![b])).collect();
