@@ -390,10 +390,11 @@ pub unsafe extern "C" fn chiplog_producer_end(
     }
 }
 
-/// Closes a producer, and returns how many records were given to it and not acknowledged, nor refused, by then; 0 if it is
-/// no open producer, or its parent's in a forked child. These go on being sent as long as its client, or a reader or watch
-/// of that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before
-/// it waits for them, and says which are left.
+/// Closes a producer, and returns how many records were given to it and are not settled by then, or failed and nobody was
+/// told: by a ticket, a callback, chiplog_producer_flush or chiplog_producer_end. 0 if it is no open producer, or its
+/// parent's in a forked child. Those that are not settled go on being sent as long as its client, or a reader or watch of
+/// that, is open, and nobody is told what becomes of those without a callback or a ticket: chiplog_producer_end before it
+/// waits for them, and says which are left.
 /// With the last handle of the client they are given up, and so they are when the process ends, by exit(), a return from
 /// main or a signal: the library registers nothing with atexit(), and a record that is in memory then is lost. A program
 /// that wants its records in the log calls chiplog_producer_end, or chiplog_producer_flush, before it ends, also when a

@@ -40,6 +40,8 @@ pub(super) struct Found {
     pub(super) opening: Option<BlockHeader>,
     /// The log's first index as it says.
     pub(super) log_first: Option<Index>,
+    /// Its first block was read and is no opening: nothing was written to it yet, or it is damaged.
+    pub(super) unbegun: bool,
 }
 
 impl Found {
@@ -48,7 +50,7 @@ impl Found {
     /// # Errors
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable = Ok(Some(Self { number, header: None, opening: None, log_first: None }));
+        let unreadable = Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
         let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -59,15 +61,16 @@ impl Found {
             Header::Lost(_) => return unreadable,
             Header::Newer(version) => return Err(newer(&disk.path().join(file_name(number)), version)),
         };
-        let opening = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES).ok();
-        let opening = opening.and_then(|bytes| BlockHeader::parse(bytes, header.id).ok());
-        let opening = opening.filter(|h| h.kind == Kind::Opening);
+        let first = window.get(SEGMENT_HEADER_BYTES as u64, BLOCK_HEADER_BYTES);
+        let first = first.map(|bytes| BlockHeader::parse(bytes, header.id).ok());
+        let unbegun = matches!(first, Ok(None));
+        let opening = first.ok().flatten().filter(|h| h.kind == Kind::Opening);
         let log_first = opening.and_then(|h| {
             let block = window.get(SEGMENT_HEADER_BYTES as u64, h.length as usize).ok()?;
             check_body(&h, block, true).ok()?;
             Some(Opening::parse(&block[BLOCK_HEADER_BYTES..]).ok()?.log_first)
         });
-        Ok(Some(Self { number, header: Some(header), opening, log_first }))
+        Ok(Some(Self { number, header: Some(header), opening, log_first, unbegun }))
     }
 
     /// Whether all records before it are discarded when those below `first` are: nothing older need lead to it then.
@@ -226,6 +229,7 @@ pub(super) fn walk(
         successor: successor.and_then(|s| s.opening),
         anew: successor.is_some_and(|s| s.is_anew(s.log_first.unwrap_or_default())),
         adjoins: successor.is_some_and(|s| s.number == found.number + 1),
+        unbegun: found.unbegun,
         dead,
         sink,
         scanned: false,
@@ -249,6 +253,8 @@ struct Walk<'w, 's, 'v> {
     anew: bool,
     /// Whether the successor's number is the next one: then it must begin where this one ends, or before.
     adjoins: bool,
+    /// Of the segment, as the survey saw it.
+    unbegun: bool,
     dead: bool,
     sink: &'s mut Sink<'v>,
     /// Whether the header was sound, so that a changed one means that the file was reused.
@@ -322,9 +328,12 @@ impl Walk<'_, '_, '_> {
         let length = window.len().min(u64::from(header.bytes));
         let (footer, footer_fault) = read_footer(window, header);
         let footer = footer.filter(|f| !self.is_outdated(f));
-        let begun = self.has_begun(window, footer.as_ref(), length);
+        // What a writer has begun since the survey follows entries that were not there when what is before it was walked.
+        let is_new = self.unbegun && self.header_at(window, SEGMENT_HEADER_BYTES as u64, length).is_ok();
+        let begun = !is_new && self.has_begun(window, footer.as_ref(), length);
         let state = match (&footer, begun) {
             _ if self.dead => SegmentState::Dead,
+            _ if is_new => SegmentState::Prepared,
             (Some(_), _) => SegmentState::Sealed,
             (None, true) => SegmentState::Begun,
             (None, false) => SegmentState::Prepared,

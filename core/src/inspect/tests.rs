@@ -400,6 +400,39 @@ fn one_segment_alone_and_early_ends() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
+/// What leads to its opening was written behind the place where the walk over the segment before had ended.
+#[test]
+fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
+    for is_sealed in [false, true] {
+        let mut scribe = Scribe::sample();
+        let mut ends = 0;
+        let mut faults = Vec::new();
+        let inspector = Inspector::open(scribe.dir.path()).unwrap();
+        let report = inspector.walk(&mut |event| {
+            match event {
+                Event::SegmentEnd(_) => ends += 1,
+                Event::Fault(fault) => faults.push(fault.clone()),
+                _ => {}
+            }
+            if ends == 2 && scribe.number == 2 {
+                scribe.data(&[b"meanwhile"]);
+                scribe.save();
+                scribe.begin();
+                scribe.data(&[b"elsewhere"]);
+                if is_sealed {
+                    scribe.seal();
+                }
+                scribe.save();
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(faults, []);
+        let report = report.unwrap();
+        assert_eq!((report.segments, report.records, scribe.number), (3, 10, 3));
+        assert_eq!(scribe.walk().0.records, 12);
+    }
+}
+
 /// Every byte that the log wrote, one bit of each flipped: noticed, wherever it lies.
 #[test]
 fn a_flipped_bit_anywhere_is_reported() {

@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     uint64_t left = 0;
     status = chiplog_producer_end(producer, 100, NULL, NULL, &left, NULL);
     CHECK(status != CHIPLOG_OK);
-    CHECK(chiplog_producer_close(producer) == left);
+    CHECK(chiplog_producer_close(producer) == 0); /* what is left was told */
     chiplog_client_close(client);
     FINE(chiplog_follower_close(follower, &error));
     chiplog_viewer_close(viewer);

@@ -477,11 +477,10 @@ impl Gather {
         self.state().records
     }
 
-    /// Those, or once the pump is gone, those that it left; and records that failed and nobody was told of.
+    /// Those, and records that failed and nobody was told of.
     pub(super) fn unacknowledged(&self) -> u64 {
         let state = self.state();
-        let left = if state.gone { state.left.len() as u64 } else { state.records };
-        left + state.untold.so_far()
+        state.records + state.untold.so_far()
     }
 
     /// Waits until all that was pushed before the call is settled, until `deadline`. `heard`: of how many failures the

@@ -160,8 +160,8 @@ impl Producer {
         self.gather().buffered()
     }
 
-    /// How many records were given and are not settled, or were left by [`close`](Self::close); and those that failed and nobody
-    /// was told of: by a delivery, a callback, a flush or a close.
+    /// How many records were given and are not settled; and those that failed and nobody was told of: by a delivery, a
+    /// callback, a flush or a close.
     pub fn unacknowledged(&self) -> u64 {
         self.gather().unacknowledged()
     }

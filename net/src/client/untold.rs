@@ -27,9 +27,9 @@ impl Untold {
         self.left += records;
     }
 
-    /// Of records that failed while the pump went on.
+    /// Of so many records nobody was told so far.
     pub(super) fn so_far(&self) -> u64 {
-        if self.closed { 0 } else { self.failed }
+        if self.closed { 0 } else { self.failed + self.left }
     }
 
     /// A flush told of all that failed by now.
@@ -79,13 +79,13 @@ mod tests {
         untold.flushed();
         untold.failed(2);
         untold.left(5);
-        assert_eq!(untold.take(), 0, "somebody can still ask");
+        assert_eq!((untold.so_far(), untold.take()), (7, 0), "somebody can still ask");
         untold.dropped();
         assert_eq!((untold.take(), untold.take()), (7, 0));
 
         let mut closed = Untold::default();
         closed.failed(4);
-        assert_eq!((closed.closed(), closed.closed()), (4, 4));
+        assert_eq!((closed.closed(), closed.closed(), closed.so_far()), (4, 4, 0));
         closed.dropped();
         assert_eq!(closed.take(), 0);
     }

@@ -36,7 +36,7 @@ impl Ran {
 
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
-        assert_eq!(self.code, 0, "{}", self.err);
+        assert_eq!(self.code, 0, "{}{}", String::from_utf8_lossy(&self.out), self.err);
         self
     }
 
