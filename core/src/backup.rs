@@ -114,7 +114,11 @@ impl Backup {
         let copy = Followed::create(dest, Self::copy_options(viewer.segment_bytes()), &state)?;
         let mut done = 0;
         while at < target {
-            let Some(fed) = next(viewer, &mut feed)? else { break };
+            let Some(fed) = next(viewer, &mut feed)? else {
+                let what =
+                    format!("the log shows entry {target} and gives none behind {at}; back it up again");
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            };
             done += fed.bytes() as u64;
             at = last_entry(&fed).unwrap_or(at);
             copy.take(fed)?;
@@ -449,7 +453,7 @@ fn is_spare(name: &str) -> bool {
 }
 
 /// Whether a log's files have such names.
-pub(crate) fn is_of_log(name: &str) -> bool {
+fn is_of_log(name: &str) -> bool {
     name == IDENTITY_FILE || is_spare(name) || file_number(name).is_some()
 }
 

@@ -302,9 +302,9 @@ impl Followed {
         self.change(|following| following.settle().map(Ok))
     }
 
-    /// Ends the log so that it can go on by itself. Nothing may be taken after that.
-    pub(crate) fn conclude(&self) -> Result<()> {
-        self.change(Following::conclude)
+    /// Ends the log so that it can go on by itself, so many terms after its last entry's. Nothing may be taken after that.
+    pub(crate) fn conclude(&self, terms: u64) -> Result<()> {
+        self.change(|following| following.conclude(terms))
     }
 
     /// The log, to be read, looked at and fed from as any other. What would write to it is refused as `NotLeader`:

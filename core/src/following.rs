@@ -38,7 +38,7 @@ use crate::store::identity::Identity;
 use crate::store::layout::{HARD_STATE_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::prepared::Purpose;
 use crate::store::segment::Segment;
-use crate::types::{Index, LogId, NodeId, RaftIndex, Timestamp};
+use crate::types::{Index, LogId, NodeId, RaftIndex, Term, Timestamp};
 use crate::writing::{Fsync, Writing, Written};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -172,14 +172,14 @@ impl Following {
         Ok(outcome)
     }
 
-    /// Ends the log as the one who writes it would have ended it: it says in which term it is. For a log that is to go on by
-    /// itself.
-    pub(crate) fn conclude(&mut self) -> Result<Result<()>> {
+    /// Ends the log as its writer would have: it says in which term it is, so many terms after its last entry's. For a log that
+    /// is to go on by itself.
+    pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
         let room = self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
         if let Err(refusal) = room {
             return Ok(Err(refusal));
         }
-        let term = self.sequencer.end().term;
+        let term = Term(self.sequencer.end().term.0.saturating_add(terms));
         let block = self.sequencer.hard_state_block(term, 0);
         self.writing.plan.push(block);
         self.settle()?;

@@ -705,7 +705,8 @@ impl Log {
     /// was given them. A replica of a cluster looks at the record's segment at once, and repairs what it finds with what
     /// other replicas have; [`stats`](Self::stats) and the program's log tell of it. Where the log has no other replica, it is
     /// counted and logged. Reads of this handle, and copies that follow it, report what they meet by themselves. A report
-    /// of what is sound only costs a look. Blocks for the disk, never for the repair.
+    /// of what is sound only costs a look, of the record alone as long as its segment is being written. Blocks for the disk,
+    /// never for the repair.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -731,10 +732,14 @@ impl Log {
             }
             _ => {}
         }
-        if let Some(segment) = shelf.segments.holding(index) {
+        // The one that is written would have to end for it.
+        let growing = shelf.segments.snapshot().last().map(|last| last.number);
+        if let Some(segment) = shelf.segments.holding(index)
+            && Some(segment.number) != growing
+        {
             shelf.segments.damage().suspect(segment.number);
-            self.look_at_damage();
         }
+        self.look_at_damage();
         Ok(())
     }
 

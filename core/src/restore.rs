@@ -13,14 +13,16 @@
 //! Invariants:
 //! - nothing is made before every file of the backup was found unchanged;
 //! - until the last write the directory is marked as a follower's, which nobody opens to append; that write is one sector;
-//! - the log has another id unless the caller wants the old one: logs of the same id with different histories cannot meet.
+//! - the log has another id unless the caller wants the old one: logs of the same id with different histories cannot meet;
+//!   with the old id it begins in a term that the old history has not come to, so that no entry of one is taken for the other's;
+//! - what it removes after an error it has made itself: the directory beside was not there before.
 //!
 //! Must not know: how a backup is made.
 
-use crate::backup::{Backup, PIECE_BYTES, Progress, is_of_log, list, remove_log};
+use crate::backup::{Backup, PIECE_BYTES, Progress, list, remove_log};
 use crate::batch::Malformed;
 use crate::disk::Disk;
-use crate::disk::real::{RealDisk, check_vacant, move_directory, remove_directory};
+use crate::disk::real::{RealDisk, check_vacant, make_directory, move_directory, remove_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fed::{Fed, FedEntries, FedEntry, FedState};
 use crate::followed::Followed;
@@ -37,8 +39,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The end of the name of the directory in which a log is restored, until it is complete.
+/// The end of the name of the directory in which a log is restored, until it is complete. One that is there already is never
+/// touched: another restore can be at work in it, or a log that somebody has served since a crash.
 const UNDER_WAY: &str = ".restoring";
+
+/// So many terms after the backup's last one a log begins that keeps its id. What the old log wrote after the backup was
+/// taken, in terms of its own, can still stand in a replica or a copy that was thought to be gone: entries are the same
+/// only if index and term are, and elections do not come that far.
+const TERMS_APART: u64 = 1 << 32;
 
 /// How far a log is restored.
 ///
@@ -102,7 +110,7 @@ pub struct Restored {
 impl Backup {
     /// Makes a log of the backup in `dir`, which must be missing or empty. Every file is checked first; the log is made in a
     /// directory beside it, `dir` with `.restoring` at the end, and gets its name when it is complete and durable: a crash
-    /// leaves nothing at `dir`. What it leaves beside it is removed by the next one.
+    /// leaves nothing at `dir`, and what is to be removed by hand beside it.
     ///
     /// The log has the records, sessions and options of the backup, and is one on its own: [`Log::open`](crate::Log::open)
     /// opens it, and so does a server of node 1, which other members can join then.
@@ -110,9 +118,9 @@ impl Backup {
     /// `progress` is called with the bytes that are read and about all of them. Blocks until the log is durable.
     ///
     /// # Errors
-    /// `InvalidArgument`: `dir` is not empty, or a mount point; an option. `OutOfRange`, `Discarded`: the backup has no such
+    /// `InvalidArgument`: `dir` is not empty, or a mount point; the directory beside it is there; an option. `OutOfRange`, `Discarded`: the backup has no such
     /// record, or none of that time. `Corrupt`: a file of the backup is missing, additional or changed; the message names it.
-    /// `Locked`: the same log is being restored. `TooLarge`: `segment_bytes` is too small. `Full`, `Unsupported`, `Io`.
+    /// `TooLarge`: `segment_bytes` is too small. `Full`, `Unsupported`, `Io`.
     /// After an error nothing is at `dir` that was not there.
     pub fn restore(
         &self,
@@ -124,17 +132,17 @@ impl Backup {
         self.check_options(options)?;
         let total = self.info().bytes;
         self.check_files(&mut |done, _| progress(done, 2 * total))?;
-        let disk = RealDisk::open(&beside, true).map_err(|e| Error::io("make directory", &beside, e))?;
+        make_beside(&beside)?;
+        let disk = RealDisk::open(&beside, false).map_err(|e| Error::io("open directory", &beside, e))?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
-        clear(&*disk)?;
         let made = self.fill(&disk, options, &mut |done, _| progress(total + done.min(total), 2 * total));
         let moved = made.and_then(|restored| {
             let moved = move_directory(&beside, &place);
             moved.map_err(|e| Error::io("give the restored log its name,", &place, e)).map(|()| restored)
         });
         if moved.is_err() {
-            // The error says what happened; what cannot be removed now is removed by the next one.
-            let _ = clear(&*disk).map(|()| remove_directory(&beside));
+            // The error says what happened; the next restore names what cannot be removed.
+            let _ = remove_log(&*disk).map(|()| remove_directory(&beside));
         }
         moved
     }
@@ -218,7 +226,7 @@ impl Backup {
             let what = format!("the backup has no record of {} ms since 1970 or before", time.0);
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
-        copy.conclude()?;
+        copy.conclude(if options.keep_log_id { TERMS_APART } else { 0 })?;
         copy.close()?;
         let identity = Identity::read(&**disk)?.ok_or_else(|| unsound("the restored log has no identity"))?;
         Identity { follows: false, ..identity }.write(&**disk)?;
@@ -369,12 +377,18 @@ fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     }
 }
 
-/// Removes what an earlier restore left that did not come to its end.
-fn clear(disk: &dyn Disk) -> Result<()> {
-    match list(disk)?.iter().find(|name| !is_of_log(name)) {
-        Some(name) => Err(not_empty(disk.path(), name)),
-        None => remove_log(disk),
-    }
+/// Makes the directory in which the log is made.
+fn make_beside(beside: &Path) -> Result<()> {
+    make_directory(beside).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let what = format!(
+                "{} is there: another restore is at work in it, or one was interrupted; if none is, remove it and restore again",
+                beside.display()
+            );
+            Error::new(ErrorKind::InvalidArgument, what)
+        }
+        _ => Error::io("make directory", beside, e),
+    })
 }
 
 fn not_empty(dir: &Path, name: &str) -> Error {

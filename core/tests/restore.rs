@@ -7,8 +7,9 @@ mod support;
 use chiplog::disk::sim::{Call, Fault, Landed, SimDisk, Trouble};
 use chiplog::transport::MemoryNetwork;
 use chiplog::{
-    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Index, Log, LogOption, NodeId,
-    Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, Start, Timestamp, Viewer,
+    Backup, BatchBuilder, Bootstrap, Change, Cluster, Error, ErrorKind, Fed, FeedFrom, Followed, Index, Log,
+    LogOption, NodeId, Options, RestoreOptions, RestoreTo, Restored, Role, Sequence, Session, Start,
+    Timestamp, Viewer,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -265,7 +266,7 @@ fn cut_at_any_record_leaves_the_log_as_it_was_then() {
 fn cut_at_a_time_keeps_what_was_written_until_then() {
     let place = Place::new();
     let log = place.log();
-    live(&log, 12);
+    live(&log, 40);
     let all = records(&log);
     log.close().unwrap();
     place.back_up();
@@ -375,13 +376,56 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
         assert!(place.path(name).exists());
     }
-    // What a crash left beside it goes; an empty directory is taken.
+    // What stands beside it is not touched, whatever it is; an empty directory is taken.
     fs::create_dir(place.path("empty")).unwrap();
-    fs::create_dir(place.path("empty.restoring")).unwrap();
-    fs::write(place.path("empty.restoring").join(format!("{:020}.seg", 1)), b"half").unwrap();
+    let (_, beside) = place.restored("empty.restoring", &RestoreOptions::default());
+    beside.append(b"confirmed").unwrap();
+    beside.close().unwrap();
+    std::os::unix::fs::symlink(place.path("empty.restoring"), place.path("link.restoring")).unwrap();
+    for name in ["empty", "link"] {
+        let refused = place.restore(name, &RestoreOptions::default()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains(".restoring is there"), "{refused}");
+    }
+    let beside = Log::open(place.path("empty.restoring"), small()).unwrap();
+    assert_eq!(beside.info().last, Index(16));
+    beside.close().unwrap();
+    fs::rename(place.path("empty.restoring"), place.path("elsewhere")).unwrap();
     let (_, log) = place.restored("empty", &RestoreOptions::default());
     assert_eq!(log.info().last, Index(15));
     assert!(!place.path("empty.restoring").exists());
+}
+
+/// With one record an entry in both histories, and the same elections, their entries stand at the same places.
+#[test]
+fn copy_of_the_old_history_finds_that_a_restored_log_of_its_id_is_another() {
+    let place = Place::new();
+    let log = place.log();
+    log.append(b"in both").unwrap();
+    log.close().unwrap();
+    place.back_up();
+    let go_on = |log: &Log, word: &str| {
+        for n in 0..5 {
+            log.append(format!("{word} {n}").as_bytes()).unwrap();
+        }
+    };
+    let log = place.log();
+    go_on(&log, "lost");
+    let mut feed = log.feed(FeedFrom::First).unwrap();
+    let Some(Fed::State(state)) = feed.next(1 << 20).unwrap() else { panic!("no state") };
+    let copy = Followed::create(place.path("copy"), small(), &state).unwrap();
+    while let Some(fed) = feed.next(1 << 20).unwrap() {
+        copy.take(fed).unwrap();
+    }
+    log.close().unwrap();
+
+    let mut options = RestoreOptions::default();
+    options.keep_log_id = true;
+    let (_, log) = place.restored("again", &options);
+    go_on(&log, "new");
+    log.append(b"further").unwrap();
+    let fed = log.feed(copy.want().unwrap()).and_then(|mut feed| feed.next(1 << 20));
+    assert_eq!(fed.unwrap_err().kind(), ErrorKind::Diverged);
 }
 
 /// Wherever the power is cut, or a call fails, while a log is restored: the whole log is there, or none.

@@ -226,6 +226,16 @@ pub(crate) fn check_vacant(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a directory that is not there yet, with those above it.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    let mut made = DirBuilder::new();
+    made.mode(DIRECTORY_MODE);
+    if let Some(above) = path.parent().filter(|above| !above.exists()) {
+        made.recursive(true).create(above)?;
+    }
+    made.recursive(false).create(path)
+}
+
 /// Gives a directory the name `to` beside it, where nothing is or an empty directory. Durable when it returns.
 pub(crate) fn move_directory(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;

@@ -50,7 +50,8 @@ impl Found {
     /// # Errors
     /// `Unsupported` when a newer version wrote the file.
     pub(super) fn read(disk: &dyn Disk, number: u64) -> Result<Option<Self>> {
-        let unreadable = Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
+        let unreadable =
+            Ok(Some(Self { number, header: None, opening: None, log_first: None, unbegun: false }));
         let mut window = match disk.open(&file_name(number), false).and_then(Window::new) {
             Ok(window) => window,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

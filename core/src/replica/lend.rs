@@ -113,7 +113,9 @@ impl Replica {
         }
         if found.0.is_empty() {
             let is_damaged = found.1.is_err_and(|error| error.kind() == ErrorKind::Corrupt);
-            if is_damaged && fetch.first == wanted && answer == HeadKind::Blocks {
+            let archive = self.raw.store().archive();
+            let is_its_own = || archive.leads_to(wanted).unwrap_or(false);
+            if is_damaged && fetch.first == wanted && answer == HeadKind::Blocks && is_its_own() {
                 self.lending.next.insert(to, now.plus(self.cluster.heartbeat / ANSWERS_A_HEARTBEAT));
                 self.post(to, encode_damaged(wanted));
                 return Ok(());

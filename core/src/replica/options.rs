@@ -134,7 +134,9 @@ impl Replica {
     fn order_options(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
         while !self.option_changes.pending.is_empty() {
             self.lockstep(now, writing)?;
-            let set = self.sequencer.options_at_end().with(&self.option_changes.pending[0].changes);
+            // What the lockstep finds out can have them refused.
+            let Some(pending) = self.option_changes.pending.first() else { break };
+            let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
             if writing.plan.awaits_file(body_bytes_of(&command), purpose_of(&command)) {
                 // The helper tells when it is there.

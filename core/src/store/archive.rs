@@ -229,6 +229,25 @@ impl Archive {
         Ok(())
     }
 
+    /// Whether the blocks before an entry's lead to it. What makes it unreadable is its own damage then, and not that of a
+    /// block before it, behind which it can be whole.
+    pub(crate) fn leads_to(&self, entry: RaftIndex) -> Result<bool> {
+        let Some(segment) = self.segments.holding_entry(entry) else { return Ok(false) };
+        let data = self.segments.open(&segment)?;
+        let offset = data.seek(|e| e.raft_index < entry)?;
+        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut before = None;
+        let (_, upto) = segment.written();
+        while let Ok(Some(found)) = blocks.next(upto) {
+            let header = found.header;
+            if header.kind.is_entry() && header.raft_index >= entry {
+                return Ok(header.raft_index == entry);
+            }
+            before = Some(header.raft_index);
+        }
+        Ok(before.is_some_and(|before| before.next() == entry))
+    }
+
     fn blocks(&self, segment: &Arc<Segment>, offset: usize) -> Result<Blocks> {
         Ok(Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES))
     }

@@ -33,7 +33,8 @@ Examples:
 /// and checksum. The manifest comes last, when all else is durable: a directory without it is no backup. Nothing changes a
 /// backup; copy it, or put it into an archive, as any directory.
 ///
-/// Of servers: all that was confirmed before the command began is in it, which a majority has to say; the bytes come from a
+/// Of servers: every record that was confirmed before the command began is in it, which a majority has to say, and what was
+/// done to sessions and options before the last of them, or is known to the server that it comes from. The bytes come from a
 /// server that does not lead, if there is one. --stale asks for no majority. Of a directory: what is proven durable there,
 /// and of a replica, what it knows to be committed.
 ///
