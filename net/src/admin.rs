@@ -183,6 +183,7 @@ impl Admin for AdminService {
         (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
+        response.full = self.host.fullness().unwrap_or_default();
         Ok(Response::new(response))
     }
 

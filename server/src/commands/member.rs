@@ -173,7 +173,7 @@ fn init(server: &str, cluster: &[String], force: bool, connect: &Connect, ui: &U
     if !force {
         check_unlisted(&asker, server, cluster)?;
     }
-    let made = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
+    let made = asker.ask_first(server, Duration::from_secs(30), |mut admin| async move {
         admin.init(InitRequest { force }).await.map(tonic::Response::into_inner)
     })?;
     let words = format!("{server} is the first of the cluster of log {}", made.log_id);

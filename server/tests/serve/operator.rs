@@ -53,6 +53,8 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let (name, why) = state(&shown, 3);
     assert!(name == "wiped" && why.contains("empty directory") && why.contains("new number"), "{shown}");
     assert_eq!(shown["replicas"][2]["lag"], Value::Null);
+    // It counts for the majority, whatever it knows itself.
+    assert_eq!(shown["replicas"][2]["voter"], true, "{shown}");
     let words = run(&["status", &first]);
     assert!(words.code == 1 && words.out.contains("STATE"), "{}", words.out);
     assert!(words.out.contains("node 3: it came back with an empty directory"), "{}", words.out);
