@@ -214,9 +214,10 @@ fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, Stri
 }
 
 fn damaged(s: &StatusResponse) -> Option<(State, String)> {
-    (s.damaged > s.repaired).then(|| {
+    (s.damaged_places > 0).then(|| {
         let what = format!(
-            "blocks were found damaged {} since it was started, and repaired {}: `chiplog verify` tells which",
+            "{} of its files damaged and not repaired (since it was started, damage was found {} and repaired {}): `chiplog verify` tells where",
+            many(s.damaged_places, "place is", "places are"),
             many(s.damaged, "time", "times"),
             many(s.repaired, "time", "times")
         );
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn each_trouble_has_its_name_and_its_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 14] = [
+        let cases: [(Change, State, Exit); 15] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -344,7 +345,8 @@ mod tests {
             (|_, third| third.leader_node = 0, State::NoLeader, Exit::Retry),
             (|_, third| third.directory = "d9".into(), State::Wiped, Exit::Failure),
             (|_, third| (third.log_id, third.directory) = Default::default(), State::Wiped, Exit::Failure),
-            (|_, third| (third.damaged, third.repaired) = (2, 1), State::Damaged, Exit::Corrupt),
+            (|_, third| third.damaged_places = 1, State::Damaged, Exit::Corrupt),
+            (|_, third| (third.damaged, third.repaired) = (2, 1), State::Ok, Exit::Ok),
             (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
             (|_, third| third.full = "no room".into(), State::Full, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),
