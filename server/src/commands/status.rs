@@ -23,7 +23,8 @@ Examples:
 
 /// Show a cluster: its replicas, what they do, how far they are, and whether all is well.
 ///
-/// One server that answers is enough: it names the others, which are asked as well. Each replica has a state:
+/// One server that answers is enough: it names the others, which are asked as well. A server that is given and does not answer is
+/// shown as unreachable (5), also where the cluster does not list it. Each replica has a state:
 ///
 /// ok; draining: it is about to end; other_version: than the leader's; lagging: it lacks more than --lag-max entries;
 /// no_leader: it knows none; waiting: part of no cluster yet; cut_off: it answers here, and the leader hears nothing of it;
@@ -48,7 +49,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Status {
-    /// Servers, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    /// Servers, by the address for clients: one that runs is enough; of A,B,C each is asked, and each has to answer.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 

@@ -151,3 +151,24 @@ fn wrong_authority_is_told_at_once() {
         assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
 }
+
+/// It ran on at an address at which nobody looked for it, and nothing said so.
+#[test]
+fn server_that_has_moved_is_told_what_tells_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let first = servers[0].client.clone();
+    run(&["transfer-leader", "1", "--cluster", &first]).ok();
+    wait_for_health(&first);
+    let server = &mut servers[2];
+    let before = server.client.clone();
+    assert_eq!(server.stop(), Some(0));
+    assert!(!server.said().contains("set-address"), "{}", server.said());
+    server.client = Server::new(3, dir.path()).client.clone();
+    server.start(&[]);
+    let command = format!("chiplog member set-address 3 --client {} --peer {}", server.client, server.peer);
+    wait("it warns", || server.said().contains(&command).then_some(()));
+    assert!(server.said().contains(&format!("has it at {before}")), "{}", server.said());
+    run(&["member", "set-address", "3", "--client", &server.client, "--cluster", &first]).ok();
+    wait_for_health(&first);
+}
