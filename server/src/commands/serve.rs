@@ -236,7 +236,7 @@ fn announce(server: &Server, ui: &Ui) {
 }
 
 /// Warns, once, of a server that stands elsewhere than its cluster takes it to: the others do not find it. A replica may be behind
-/// what the cluster knows, and the only voter of a cluster tells its new address itself: it is given a while.
+/// what the cluster knows, and a leader tells its new address itself: it is given a while.
 async fn warn_if_moved(host: Arc<Host>, here: Address) {
     let mut since = None;
     loop {
