@@ -39,19 +39,19 @@ all: check test
 demo: ## three servers, the leader killed in mid-append. FILE=path takes another text, DIR=path keeps their data there
 	@echo "building the release binaries; the first time this takes ten minutes of processor time or so"
 	@$(CARGO) build --release --package chiplog-server --package chiplog-example-cluster
-	$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
+	@$(or $(CARGO_TARGET_DIR),target)/release/chiplog-example-cluster \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-replicated: ## three replicas in one process, a leader lost in mid-append. FILE=, DIR= as above
 	@echo "building the release binary; the first time this takes some minutes"
 	@$(CARGO) build --release --package chiplog-example-replicated
-	$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
+	@$(CARGO) run --quiet --release --package chiplog-example-replicated -- \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 demo-embedded: ## ingest, follow, kill, recover, verify. FILE=path takes another text, DIR=path keeps the log there
 	@echo "building the release binary; the first time this takes ten minutes of processor time or so"
 	@$(CARGO) build --release --package chiplog-server
-	$(CARGO) run --quiet --release --package chiplog-server -- demo \
+	@$(CARGO) run --quiet --release --package chiplog-server -- demo \
 	  $(if $(DIR),"$(DIR)") $(if $(FILE),--file "$(FILE)") $(DEMO_FLAGS)
 
 # Built as the tests are, so that what `make test` has built serves here too. Views in languages whose tools are missing are

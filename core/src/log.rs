@@ -759,6 +759,42 @@ impl Log {
         Ok(())
     }
 
+    /// Somebody has read all of a segment of this log's and found it sound, such as [`Inspector::walk`](crate::inspect::Inspector::walk):
+    /// damage that was met in it before counts as gone for [`Log::damaged_places`]. `file` is its name; another file is let pass.
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn report_sound_at(&self, file: &str) -> Result<()> {
+        self.check_fork()?;
+        let segments = &self.inner.shelf.segments;
+        if let Some(segment) = segments.snapshot().iter().find(|s| file_name(s.number) == file) {
+            segments.damage().is_well(segment.number);
+        }
+        Ok(())
+    }
+
+    /// How many places of the log's files are damaged now, as far as it was met: not those that were repaired or found sound
+    /// since, and not those of records that are discarded, as far as it is known of which records they are. [`Stats::damaged`] counts
+    /// all that ever were.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// assert_eq!(log.damaged_places(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn damaged_places(&self) -> u64 {
+        let Inner { shelf, published, .. } = &*self.inner;
+        if published.check_held().is_err() {
+            let stats = published.counters.snapshot();
+            return stats.damaged.saturating_sub(stats.repaired); // it repairs the log before it opens it
+        }
+        let there = shelf.segments.snapshot();
+        let is_there = |number| there.iter().any(|segment| segment.number == number);
+        shelf.segments.damage().places_now(self.info().first, is_there)
+    }
+
     /// The repair does not wait for the next heartbeat.
     fn look_at_damage(&self) {
         if self.inner.shelf.segments.damage().is_repaired() {

@@ -387,7 +387,7 @@ impl Tending {
                     Ok(Some(Hurt::Wound(wound, opening))) => {
                         let error = wound.error(&*self.disk);
                         let Range { start, end } = wound.records();
-                        if self.segments.damage().found(number, bytes_of(&wound)) {
+                        if self.segments.damage().found(number, bytes_of(&wound), Some(start..end)) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                             tracing::error!(%error, from = %start, before = %end, "damage was found; it is being repaired");
                         }
@@ -402,7 +402,7 @@ impl Tending {
                     }
                     Ok(Some(Hurt::Hopeless(error))) | Err(error) => {
                         let at = error.place().map_or(0, |(_, offset)| offset);
-                        if self.segments.damage().found(number, at..at + 1) {
+                        if self.segments.damage().found(number, at..at + 1, None) {
                             counters.damaged.fetch_add(1, Ordering::Relaxed);
                         }
                         self.give_up(number, &error, now);

@@ -183,6 +183,7 @@ impl Admin for AdminService {
         (response.peer_address, response.client_address, response.zone) = (peer, client, zone);
         response.version.clone_from(&self.version);
         response.draining = self.host.is_draining();
+        response.full = self.host.fullness().unwrap_or_default();
         Ok(Response::new(response))
     }
 
@@ -266,19 +267,32 @@ fn walk(log: &Log, responses: &mpsc::Sender<Result<ScrubResponse, Status>>) -> c
     let bytes_total = inspector.bytes()?;
     // Bytes of the segments before the one at hand, and with it.
     let (mut before, mut with, mut told, mut findings_told) = (0, 0, 0, 0);
+    let (mut file, mut is_sound) = (String::new(), true);
     let mut next = ScrubResponse { bytes_total, ..ScrubResponse::default() };
     let mut gone = false;
     let report: Report = inspector.walk(&mut |event| {
         match event {
-            Event::Segment(segment) => (before, with) = (with, with + segment.bytes),
+            Event::Segment(segment) => {
+                (before, with) = (with, with + segment.bytes);
+                (file, is_sound) = (segment.file.clone(), true);
+            }
             Event::Block(block) => next.bytes = before + block.offset(),
-            Event::SegmentEnd(_) => next.bytes = with,
+            Event::SegmentEnd(_) => {
+                next.bytes = with;
+                if is_sound {
+                    let _ = log.report_sound_at(&file);
+                }
+            }
             Event::Fault(fault) => {
                 match fault.severity {
                     Severity::Corrupt => {
                         next.corrupt += 1;
-                        // It fails in a forked child alone, and there is none here.
-                        let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
+                        is_sound = false;
+                        // Nobody can ask for what is discarded.
+                        if fault.records.is_none_or(|(_, last)| last >= log.info().first) {
+                            // It fails in a forked child alone, and there is none here.
+                            let _ = log.report_damage_at(&fault.file, fault.offset, &fault.what);
+                        }
                     }
                     Severity::Undecodable => next.undecodable += 1,
                     _ => next.harmless += 1,
@@ -348,6 +362,7 @@ fn describe(log: &Log) -> StatusResponse {
         scrubbed_bytes: stats.scrubbed_bytes,
         damaged: stats.damaged,
         repaired: stats.repaired,
+        damaged_places: log.damaged_places(),
         appends: stats.appends,
         written_bytes: stats.bytes,
         disk_bytes: disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize)),

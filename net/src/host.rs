@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::gauges::Gauges;
 use crate::ids::to_hex;
+use crate::room::Room;
 use crate::status::{LOG_ID, to_status};
 use chiplog::{Error, ErrorKind, Log};
 use http::HeaderMap;
@@ -35,6 +36,7 @@ pub struct Host {
     copies: AtomicU64,
     copies_begun: AtomicU64,
     copies_bytes: AtomicU64,
+    room: Room,
     gauges: Arc<Gauges>,
 }
 
@@ -151,6 +153,19 @@ impl Host {
         }
         let waits = "this server is not part of a cluster yet: `chiplog member init`, or add it to one";
         self.log.get().ok_or_else(|| unavailable(waits))
+    }
+
+    /// An append was refused: as `Full`, the status tells it.
+    pub(crate) fn refused(&self, error: &Error) {
+        if let Some(log) = self.opened() {
+            self.room.refused(log, error);
+        }
+    }
+
+    /// Why the log takes no appends for want of room, if this replica leads.
+    pub(crate) fn fullness(&self) -> Option<String> {
+        let log = self.opened().filter(|log| log.status().role == chiplog::Role::Leader)?;
+        self.room.why_none(log)
     }
 
     /// What is done for copies that follow.

@@ -57,6 +57,7 @@ mod places;
 pub mod proto;
 pub mod refusals;
 mod revoked;
+mod room;
 mod sockets;
 pub mod status;
 mod tail;

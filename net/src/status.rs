@@ -99,6 +99,28 @@ pub fn from_status(status: &Status) -> Error {
     }
 }
 
+/// Whether an answer to the first call of a server shows that it is no chiplog server for clients: every version knows that call. Of
+/// a later call it means that the server is of an earlier version.
+///
+/// ```
+/// use chiplog_net::status::{is_stranger, to_status};
+/// use chiplog::{Error, ErrorKind};
+/// assert!(is_stranger(&tonic::Status::unimplemented("")));
+/// assert!(!is_stranger(&to_status(&Error::new(ErrorKind::Unsupported, "too new"), None)));
+/// ```
+pub fn is_stranger(status: &Status) -> bool {
+    status.code() == Code::Unimplemented && status.metadata().get(KIND).is_none()
+}
+
+/// The error of the first call of a server: as [`from_status`], and of a stranger `Unavailable`, in words.
+pub fn from_first_status(status: &Status) -> Error {
+    if !is_stranger(status) {
+        return from_status(status);
+    }
+    let what = "what answers there is no chiplog server for clients: peers and probes have ports of their own, and a copy that follows can only be read";
+    Error::new(ErrorKind::Unavailable, what)
+}
+
 /// The same error, in other words.
 pub(crate) fn retold(error: &Error, what: String) -> Error {
     let retold = Error::new(error.kind(), what);
@@ -115,6 +137,9 @@ pub(crate) fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
 /// texts below speak of bytes that were taken for something else.
 fn told_by(status: &Status) -> String {
     let message = status.message();
+    if message.is_empty() && status.code() == Code::Unimplemented {
+        return "the server does not know this call: it is of an earlier version".into();
+    }
     let mut text = if message.is_empty() { format!("{:?}", status.code()) } else { message.to_owned() };
     let Some(source) = std::error::Error::source(status) else { return text };
     if let Some(mismatch) = TlsMismatch::of(source) {
@@ -151,6 +176,22 @@ mod tests {
         let error = Error::new(ErrorKind::Corrupt, "record 7");
         assert!(!from_status(&to_status(&error, None)).is_lasting());
         assert!(from_status(&to_status(&error.into_lasting(), None)).is_lasting());
+    }
+
+    /// A port of peers, of probes or of another program was told as "needs another version of chiplog".
+    #[test]
+    fn stranger_is_unavailable_and_no_other_version() {
+        for words in ["", "grpc-status header missing, mapped from HTTP status code 404"] {
+            let error = from_first_status(&Status::unimplemented(words));
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            let told = error.to_string();
+            assert!(told.contains("ports of their own") && !told.contains("grpc-status"), "{told}");
+        }
+        let ours = to_status(&Error::new(ErrorKind::Unsupported, "member 2 is too old"), None);
+        assert_eq!(from_first_status(&ours).kind(), ErrorKind::Unsupported);
+        let later = from_status(&Status::unimplemented(""));
+        assert_eq!(later.kind(), ErrorKind::Unsupported);
+        assert!(later.to_string().contains("earlier version"), "{later}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariant: nothing waits for ever: a connection has [`CONNECT`], a question its own time.
 
 use crate::failure::{Failure, Result};
+use crate::target;
 use crate::ui::Ui;
 use chiplog::ErrorKind;
 use chiplog_net::address::check_host_port;
@@ -10,7 +11,7 @@ use chiplog_net::causes::TlsMismatch;
 use chiplog_net::client::{Bearer, ClientOptions, ClientTls};
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{StatusRequest, StatusResponse};
-use chiplog_net::status::{from_status, to_status};
+use chiplog_net::status::{from_first_status, from_status, is_stranger, to_status};
 use clap::Args;
 use std::cell::OnceCell;
 use std::error::Error;
@@ -30,10 +31,6 @@ pub(crate) const TELL_AFTER: Duration = Duration::from_secs(1);
 /// What to do when nothing takes a connection.
 const NO_SERVER: &str =
     "; does a chiplog server run there, and is this its address for clients (listen.client)?";
-
-/// What to do when something answers that does not know the call.
-const NO_SERVICE: &str =
-    "; is there a chiplog server at this address? Peers and probes have ports of their own";
 
 /// TLS towards servers.
 #[derive(Args, Clone, Debug, Default)]
@@ -122,6 +119,7 @@ impl Connect {
 
 /// `host:port`, checked.
 pub(crate) fn host_port(text: &str) -> Result<String, String> {
+    target::check_no_url(text)?;
     check_host_port(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
 
@@ -143,11 +141,9 @@ impl Dialler {
             admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
         };
         match tokio::time::timeout(CONNECT, asked).await {
-            Ok(Ok(status)) if status.log_id.is_empty() => {
-                Some(format!("{server} is not part of a cluster yet"))
-            }
+            Ok(Ok(status)) if status.log_id.is_empty() => Some(waits(server)),
             Ok(Ok(_)) => None,
-            Ok(Err(status)) => Some(failure(server, &status).to_string()),
+            Ok(Err(status)) => Some(first_failure(server, &status).to_string()),
             Err(_) => Some(format!("{server}: no answer within {CONNECT:?}")),
         }
     }
@@ -224,6 +220,19 @@ impl Asker {
         self.try_ask(server, patience, question).map_err(|status| failure(server, &status))
     }
 
+    /// The same, as the first that it is asked, and with a call that every version knows.
+    pub(crate) fn ask_first<T, F>(
+        &self,
+        server: &str,
+        patience: Duration,
+        question: impl FnOnce(Admin) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.try_ask(server, patience, question).map_err(|status| first_failure(server, &status))
+    }
+
     pub(crate) fn try_ask<T, F>(
         &self,
         server: &str,
@@ -242,7 +251,7 @@ impl Asker {
 
     /// What a server says of itself.
     pub(crate) fn status(&self, server: &str) -> Result<StatusResponse> {
-        self.ask(server, Duration::from_secs(5), |mut admin| async move {
+        self.ask_first(server, Duration::from_secs(5), |mut admin| async move {
             admin.status(StatusRequest::default()).await.map(tonic::Response::into_inner)
         })
     }
@@ -271,10 +280,22 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
     Failure::new(error.kind(), format!("{server}: {error}{advice}"))
 }
 
+/// The same, of the first call of a server.
+fn first_failure(server: &str, status: &Status) -> Failure {
+    match is_stranger(status) {
+        true => Failure::new(ErrorKind::Unavailable, format!("{server}: {}", from_first_status(status))),
+        false => failure(server, status),
+    }
+}
+
+/// That a server is part of no cluster, and what makes it part of one.
+pub(crate) fn waits(server: &str) -> String {
+    format!("{server} is not part of a cluster yet; `chiplog member init {server}` makes one")
+}
+
 /// What mends that a server is not reached: a flag, if it is about TLS; or that there is a server, one for clients.
 pub(crate) fn advice(status: &Status) -> &'static str {
     match tls_advice(status) {
-        "" if status.code() == Code::Unimplemented => NO_SERVICE,
         "" if is_refused(status) => NO_SERVER,
         advice => advice,
     }

@@ -115,7 +115,12 @@ pub(crate) fn is_log(dir: &Path) -> bool {
 
 /// Opens a log for reading only.
 pub(crate) fn view(dir: &Path) -> Result<Viewer> {
-    Viewer::open(dir).map_err(|error| missing(&error).unwrap_or_else(|| error.into()))
+    Viewer::open(dir).map_err(unreadable)
+}
+
+/// Why the files of a log could not be read.
+pub(crate) fn unreadable(error: chiplog::Error) -> Failure {
+    missing(&error).unwrap_or_else(|| error.into())
 }
 
 /// If there is no log: that, and what to do.

@@ -35,6 +35,8 @@ pub(crate) enum State {
     Removed,
     /// It has no room for what the leader sends, or may send.
     Short,
+    /// It leads, and takes no appends for want of room.
+    Full,
     /// It takes no appends until it is started again.
     Poisoned,
     /// Blocks of it were found damaged and are not repaired.
@@ -60,6 +62,7 @@ impl State {
             Self::LockedOut => "locked_out",
             Self::Removed => "removed",
             Self::Short => "short",
+            Self::Full => "full",
             Self::Poisoned => "poisoned",
             Self::Damaged => "damaged",
             Self::Wiped => "wiped",
@@ -77,6 +80,7 @@ impl State {
             | Self::LockedOut
             | Self::Removed
             | Self::Short
+            | Self::Full
             | Self::Poisoned
             | Self::Wiped
             | Self::OtherLog => Exit::Failure,
@@ -167,6 +171,7 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
         (!s.shortage.is_empty()).then(|| {
             (State::Short, format!("it has no room for what the log holds or may hold: {}", s.shortage))
         }),
+        (!s.full.is_empty()).then(|| (State::Full, format!("it takes no appends: {}; `chiplog discard` makes room", s.full))),
         (!s.poison.is_empty()).then(|| (State::Poisoned, format!("it takes no more appends: {}", s.poison))),
         (s.role() == Role::Removed).then(|| {
             (State::Removed, "it was removed from the cluster, or its disk was set back or exchanged; its log says which: stop it".into())
@@ -174,7 +179,7 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
         (s.role() == Role::Repairing)
             .then(|| (State::Repairing, "it takes no part until it has fetched what its log lacks".into())),
         cut_off(found, s),
-        s.log_id.is_empty().then(|| (State::Waiting, "it is not part of a cluster yet".into())),
+        s.log_id.is_empty().then(|| (State::Waiting, "it is not part of a cluster yet: `chiplog member init` makes one, `chiplog member add` takes it into one".into())),
         (s.leader_node == 0 && !s.log_id.is_empty()).then(|| (State::NoLeader, "it knows no leader".into())),
         found.lag(s.node).filter(|lag| !s.log_id.is_empty() && *lag > lag_max).map(|lag| {
             let what = many(lag, "entry", "entries");
@@ -209,9 +214,10 @@ fn wiped(found: &Found, server: &str, s: &StatusResponse) -> Option<(State, Stri
 }
 
 fn damaged(s: &StatusResponse) -> Option<(State, String)> {
-    (s.damaged > s.repaired).then(|| {
+    (s.damaged_places > 0).then(|| {
         let what = format!(
-            "blocks were found damaged {} since it was started, and repaired {}: `chiplog verify` tells which",
+            "{} of its files damaged and not repaired (since it was started, damage was found {} and repaired {}): `chiplog verify` tells where",
+            many(s.damaged_places, "place is", "places are"),
             many(s.damaged, "time", "times"),
             many(s.repaired, "time", "times")
         );
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
     use chiplog_net::proto::v1::PeerProgress;
 
-    const ALL: [State; 16] = [
+    const ALL: [State; 17] = [
         State::Ok,
         State::Draining,
         State::OtherVersion,
@@ -271,6 +277,7 @@ mod tests {
         State::LockedOut,
         State::Removed,
         State::Short,
+        State::Full,
         State::Poisoned,
         State::Damaged,
         State::Wiped,
@@ -330,7 +337,7 @@ mod tests {
     #[test]
     fn each_trouble_has_its_name_and_its_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 13] = [
+        let cases: [(Change, State, Exit); 15] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -338,8 +345,10 @@ mod tests {
             (|_, third| third.leader_node = 0, State::NoLeader, Exit::Retry),
             (|_, third| third.directory = "d9".into(), State::Wiped, Exit::Failure),
             (|_, third| (third.log_id, third.directory) = Default::default(), State::Wiped, Exit::Failure),
-            (|_, third| (third.damaged, third.repaired) = (2, 1), State::Damaged, Exit::Corrupt),
+            (|_, third| third.damaged_places = 1, State::Damaged, Exit::Corrupt),
+            (|_, third| (third.damaged, third.repaired) = (2, 1), State::Ok, Exit::Ok),
             (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
+            (|_, third| third.full = "no room".into(), State::Full, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),
             (|_, third| third.role = Role::Repairing.into(), State::Repairing, Exit::Retry),
             (|_, third| third.version = "2".into(), State::OtherVersion, Exit::Failure),
@@ -365,6 +374,25 @@ mod tests {
     fn lag_of_who_is_not_heard_is_not_known() {
         let found = found(|leader, _| leader.peers[1].active = false);
         assert_eq!((found.lag(1), found.lag(2), found.lag(3)), (Some(0), Some(0), None));
+    }
+
+    /// A voter that was wiped was shown as one that does not vote.
+    #[test]
+    fn wiped_voter_counts_for_the_majority() {
+        type Change = fn(&mut StatusResponse, &mut StatusResponse);
+        let changes: [Change; 3] = [
+            |_, third| (third.log_id, third.directory) = Default::default(),
+            |_, third| (third.log_id, third.members) = Default::default(),
+            |_, third| third.directory = "d9".into(),
+        ];
+        for change in changes {
+            let found = found(change);
+            assert!(found.seat_of(&found.answers[2].1).is_some_and(|m| m.voter));
+        }
+        let learner = found(|leader, _| leader.members[2].voter = false);
+        assert!(learner.seat_of(&learner.answers[2].1).is_some_and(|m| !m.voter));
+        let stranger = StatusResponse { log_id: "2f".into(), node: 3, ..StatusResponse::default() };
+        assert_eq!(learner.seat_of(&stranger), None);
     }
 
     #[test]

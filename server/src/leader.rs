@@ -4,7 +4,7 @@
 //! - A change is sent again only after an answer that says it was not made.
 //! - A server of another log, which stands where the cluster has a member, is not taken for its leader.
 
-use crate::cluster::{Admin, Asker, TELL_AFTER, failure};
+use crate::cluster::{Admin, Asker, TELL_AFTER, failure, waits};
 use crate::failure::{Failure, Result};
 use crate::survey::{Found, Survey};
 use chiplog::ErrorKind;
@@ -36,8 +36,9 @@ impl Asker {
                 return Ok((server.clone(), status.clone()));
             }
             let refuses = found.silent.iter().any(|s| s.refuses);
-            let mistrust = !found.silent.is_empty() && found.silent.iter().all(|s| s.mistrusts);
-            if found.answers.is_empty() && (refuses || mistrust) {
+            let hopeless =
+                !found.silent.is_empty() && found.silent.iter().all(|s| s.mistrusts || s.is_stranger);
+            if found.answers.is_empty() && (refuses || hopeless) {
                 // Waiting does not mend that.
                 return found.somebody().and(Err(Failure::new(ErrorKind::Unavailable, "no server answers")));
             }
@@ -91,9 +92,7 @@ fn why_nobody(found: &Found) -> String {
     }
     let away = found.silent.first().map(|silent| format!("{}: {}", silent.server, silent.why));
     match (found.answers.first(), away) {
-        (Some((server, status)), None) if status.log_id.is_empty() => {
-            format!("{server} is not part of a cluster yet")
-        }
+        (Some((server, status)), None) if status.log_id.is_empty() => waits(server),
         (None, Some(away)) => away,
         (_, Some(away)) => format!("the servers that answer know no leader; {away}"),
         (_, None) => "the servers know no leader".into(),

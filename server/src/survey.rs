@@ -13,7 +13,7 @@ use chiplog::ErrorKind;
 use chiplog_net::causes::TlsMismatch;
 use chiplog_net::proto::v1::admin_client::AdminClient;
 use chiplog_net::proto::v1::{Member, Role, StatusRequest, StatusResponse};
-use chiplog_net::status::from_status;
+use chiplog_net::status::{from_first_status, is_stranger};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -55,6 +55,8 @@ pub(crate) struct Silent {
     pub(crate) refuses: bool,
     /// It and the options do not mean the same by TLS, which trying again does not mend either.
     pub(crate) mistrusts: bool,
+    /// Something answers there that is no chiplog server for clients.
+    pub(crate) is_stranger: bool,
 }
 
 impl Found {
@@ -86,6 +88,15 @@ impl Found {
     /// The member that is reached there, as the cluster says.
     pub(crate) fn member_at(&self, server: &str, status: &StatusResponse) -> Option<&Member> {
         self.members.iter().find(|m| stands_at(m, server, status))
+    }
+
+    /// The member that a replica is, or in whose place it stands, as the leader says. Its own word does not count: a replica whose
+    /// directory was lost knows nothing of its vote, which the majority still counts.
+    pub(crate) fn seat_of(&self, status: &StatusResponse) -> Option<&Member> {
+        if self.log_id().is_some_and(|log| log == status.log_id) {
+            return self.members.iter().find(|m| m.node == status.node);
+        }
+        self.member_at("", status)
     }
 
     /// That a server of another log stands where the cluster has a member, or is another cluster's, in words.
@@ -228,9 +239,10 @@ impl Survey {
                 let refuses = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied);
                 // Where others answer, one that does not is most likely down, which is what is to be shown.
                 let mends = if found.answers.is_empty() { advice(&status) } else { tls_advice(&status) };
-                let why = format!("{}{mends}", from_status(&status));
+                let why = format!("{}{mends}", from_first_status(&status));
+                let is_stranger = is_stranger(&status);
                 let mistrusts = TlsMismatch::of(&status).is_some();
-                found.silent.push(Silent { server, member, why, refuses, mistrusts });
+                found.silent.push(Silent { server, member, why, refuses, mistrusts, is_stranger });
             }
         }
         found.silent.sort_by_key(|s| s.member.as_ref().map_or(u64::MAX, |m| m.node));

@@ -72,6 +72,16 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// That a server or a directory is not given as a URL.
+///
+/// # Errors
+/// Says what to give instead.
+pub(crate) fn check_no_url(text: &str) -> Result<(), String> {
+    let Some((_, rest)) = text.split_once("://") else { return Ok(()) };
+    let host = rest.split(['/', '?']).next().unwrap_or_default();
+    Err(format!("a URL is not taken here: a server is HOST:PORT, such as {host}, a directory a path"))
+}
+
 impl FromStr for Target {
     type Err = String;
 
@@ -79,12 +89,7 @@ impl FromStr for Target {
         if text.is_empty() {
             return Err("give a directory, or host:port".into());
         }
-        if let Some((_, rest)) = text.split_once("://") {
-            let host = rest.split(['/', '?']).next().unwrap_or_default();
-            return Err(format!(
-                "a URL is not taken here: a server is HOST:PORT, such as {host}, a directory a path"
-            ));
-        }
+        check_no_url(text)?;
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         if text.starts_with(['/', '.']) || !text.contains(':') {
             return Ok(Self::Directory(text.into()));

@@ -48,24 +48,46 @@ struct State {
     helpers: Helpers,
     /// Segments that the repair should look at.
     suspects: BTreeSet<u64>,
-    /// Where damage is: the segment, and the bytes in it.
-    places: Vec<(u64, Range<u64>)>,
+    /// Where damage is.
+    places: Vec<Place>,
     /// What nobody can repair now: the segment, its records, and why.
     lost: Vec<(u64, Range<Index>, String)>,
     /// Places that were met where nobody repairs.
     counted: u64,
 }
 
+/// Bytes of a segment that are damaged.
+#[derive(Clone, Debug)]
+struct Place {
+    number: u64,
+    bytes: Range<u64>,
+    /// Records that are known to be in them. None: not known which, or none.
+    records: Option<Range<Index>>,
+}
+
+impl Place {
+    fn is_in(&self, number: u64, bytes: &Range<u64>) -> bool {
+        self.number == number && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+}
+
+fn hull<T: Ord + Copy>(a: &Range<T>, b: &Range<T>) -> Range<T> {
+    a.start.min(b.start)..a.end.max(b.end)
+}
+
 impl State {
     /// Whether that place was not known.
-    fn note(&mut self, number: u64, bytes: Range<u64>) -> bool {
-        let touches = |known: &Range<u64>| known.start < bytes.end && bytes.start < known.end;
-        if let Some((_, known)) = self.places.iter_mut().find(|(n, known)| *n == number && touches(known)) {
-            *known = known.start.min(bytes.start)..known.end.max(bytes.end);
+    fn note(&mut self, number: u64, bytes: Range<u64>, records: Option<Range<Index>>) -> bool {
+        if let Some(known) = self.places.iter_mut().find(|known| known.is_in(number, &bytes)) {
+            known.bytes = hull(&known.bytes, &bytes);
+            known.records = match (known.records.take(), records) {
+                (Some(a), Some(b)) => Some(hull(&a, &b)),
+                (a, b) => a.or(b),
+            };
             return false;
         }
         if self.places.len() < PLACES_MAX {
-            self.places.push((number, bytes));
+            self.places.push(Place { number, bytes, records });
         }
         true
     }
@@ -109,11 +131,12 @@ impl Damage {
     /// A read that was to give `record` has met damage, of which `error` tells, at an offset of a segment: the repair looks
     /// there at once. The error, with what a caller should know: which record it is, and whether anybody can repair it.
     pub(crate) fn met(&self, number: u64, offset: u64, error: &Error, record: Option<Index>) -> Error {
+        let records = record.map(|record| record..record.next());
         let mut state = self.state();
         let repaired = state.helpers == Helpers::Replicas;
         if repaired {
             state.suspects.insert(number);
-        } else if state.helpers != Helpers::Unknown && state.note(number, offset..offset + 1) {
+        } else if state.helpers != Helpers::Unknown && state.note(number, offset..offset + 1, records) {
             // Where it is repaired, the repair counts and tells what it finds.
             state.counted += 1;
             let why = state.verdict(number, record).unwrap_or_default();
@@ -142,9 +165,17 @@ impl Damage {
         std::mem::take(&mut self.state().suspects)
     }
 
-    /// Damage is in these bytes. Whether that was not known: then it counts.
-    pub(crate) fn found(&self, number: u64, bytes: Range<u64>) -> bool {
-        self.state().note(number, bytes)
+    /// Damage is in these bytes, and of these records, if that is known. Whether it was not known: then it counts.
+    pub(crate) fn found(&self, number: u64, bytes: Range<u64>, records: Option<Range<Index>>) -> bool {
+        self.state().note(number, bytes, records)
+    }
+
+    /// Places that are damaged now: in a segment that is there, and not of records that are discarded. `first`: of the log.
+    pub(crate) fn places_now(&self, first: Index, is_there: impl Fn(u64) -> bool) -> u64 {
+        let is_of_use = |records: &Range<Index>| records.is_empty() || records.end > first;
+        let state = self.state();
+        let now = state.places.iter().filter(|place| place.records.as_ref().is_none_or(is_of_use));
+        now.filter(|place| is_there(place.number)).count() as u64
     }
 
     /// Nobody can repair these records of a segment now; `why` is told to who reads them.
@@ -164,16 +195,14 @@ impl Damage {
     /// What was damaged at these bytes is whole.
     pub(crate) fn mended(&self, number: u64, bytes: &Range<u64>, records: &Range<Index>) {
         let mut state = self.state();
-        state
-            .places
-            .retain(|(n, known)| *n != number || known.end <= bytes.start || known.start >= bytes.end);
+        state.places.retain(|known| !known.is_in(number, bytes));
         state.lost.retain(|(n, known, _)| *n != number || known != records);
     }
 
     /// A segment is sound, or gone: nothing of it is damaged.
     pub(crate) fn is_well(&self, number: u64) {
         let mut state = self.state();
-        state.places.retain(|(n, _)| *n != number);
+        state.places.retain(|known| known.number != number);
         state.lost.retain(|(n, ..)| *n != number);
     }
 
@@ -208,10 +237,28 @@ mod tests {
         assert_eq!(damage.counted(), 2);
         assert!(damage.take_suspects().is_empty());
         damage.set_helpers(Helpers::Replicas);
-        assert!(!damage.found(3, 4000..5000), "a reader has met it");
-        assert!(damage.found(3, 5000..5001));
+        assert!(!damage.found(3, 4000..5000, None), "a reader has met it");
+        assert!(damage.found(3, 5000..5001, None));
         damage.mended(3, &(4000..5000), &(Index(17)..Index(18)));
-        assert!(damage.found(3, 4096..4097));
+        assert!(damage.found(3, 4096..4097, None));
+    }
+
+    /// `status` went on to say that a log is damaged after the records in question were discarded.
+    #[test]
+    fn what_is_damaged_now_follows_the_log() {
+        let damage = Damage::default();
+        damage.set_helpers(Helpers::Nobody);
+        met(&damage, 4096, 17);
+        met(&damage, 4096, 19);
+        damage.found(4, 64..128, None);
+        let now = |first: u64, there: &[u64]| damage.places_now(Index(first), |n| there.contains(&n));
+        assert_eq!(now(1, &[3, 4]), 2);
+        assert_eq!(now(19, &[3, 4]), 2, "19 can be read no better than 17");
+        assert_eq!(now(20, &[3, 4]), 1, "nobody can ask for what is damaged");
+        assert_eq!(now(20, &[5]), 0);
+        damage.is_well(4);
+        assert_eq!(now(1, &[3, 4]), 1);
+        assert_eq!(damage.counted(), 1, "what was counted stays so");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::causes::TlsMismatch;
 use crate::native::PROTOCOL;
 use crate::proto::v1::log_client::LogClient;
 use crate::proto::v1::{Server, ServerInfoRequest, ServerInfoResponse};
-use crate::status::from_status;
+use crate::status::{from_first_status, is_stranger};
 use chiplog::{BATCH_BYTES_MAX, Error, ErrorKind, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -493,8 +493,8 @@ impl Servers {
                         match tokio::time::timeout(timeout, client.server_info(ServerInfoRequest {})).await {
                             Ok(Ok(told)) => Ok(told.into_inner()),
                             Ok(Err(status)) => {
-                                hopeless = TlsMismatch::of(&status).is_some();
-                                Err(from_status(&status))
+                                hopeless = TlsMismatch::of(&status).is_some() || is_stranger(&status);
+                                Err(from_first_status(&status))
                             }
                             Err(_) => {
                                 Err(Error::new(ErrorKind::Timeout, format!("no answer within {timeout:?}")))
@@ -522,7 +522,8 @@ impl Servers {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if told.node == 0 && !told.follows {
-            let what = format!("{address} is not part of a cluster yet");
+            let what =
+                format!("{address} is not part of a cluster yet; `chiplog member init {address}` makes one");
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         let log = &self.options.log;

@@ -286,6 +286,7 @@ fn appended(first: u64, count: u32) -> AppendResponse {
 /// `in_doubt`: the batch was submitted, so that some errors leave its outcome open.
 fn refused(host: &Host, error: &Error, in_doubt: bool) -> AppendResponse {
     let kind = error.kind();
+    host.refused(error);
     let leader = if kind == ErrorKind::NotLeader { host.another_leader() } else { None };
     let refused = Refused {
         kind: kind.code(),

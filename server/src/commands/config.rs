@@ -1,9 +1,11 @@
 //! `chiplog config`: a server's configuration, checked and shown.
 
 use super::serve::Settings;
+use crate::environment;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::serve::Config;
+use crate::serve::config::Over;
 use crate::ui::{Ui, print};
 use chiplog::ErrorKind;
 use clap::{Args, Subcommand};
@@ -38,6 +40,10 @@ enum What {
         /// The same, as `config show` and `serve` take it.
         #[arg(long, value_name = "FILE", conflicts_with = "file")]
         config: Option<PathBuf>,
+
+        /// The node's number, where `serve` gets it from its command line or environment and not from the file.
+        #[arg(long, env = "CHIPLOG_NODE", value_name = "N")]
+        node: Option<String>,
     },
     /// Print the configuration that file, environment and flags come to, with all defaults, as a file.
     Show {
@@ -51,12 +57,25 @@ enum What {
 
 pub(crate) fn run(args: &ConfigCommand, ui: &Ui) -> Result<Exit> {
     match &args.what {
-        What::Check { file, config } => {
+        What::Check { file, config, node } => {
             let Some(file) = file.as_deref().or(config.as_deref()) else {
                 return Err(Failure::usage("give the file to check"));
             };
-            let config = Config::load(Some(file), &[])?;
+            let set = std::env::vars_os().filter(|(name, _)| name == "CHIPLOG__NODE");
+            let mut over = environment::keys(set)?;
+            over.extend(node.as_ref().map(|node| Over {
+                key: "node".to_owned(),
+                value: node.clone(),
+                by: "--node, or CHIPLOG_NODE".to_owned(),
+            }));
+            let config = Config::load(Some(file), &over)?;
             crate::serve::check(&config)?;
+            if config.node == 0 {
+                return Err(Failure::usage(format!(
+                    "{} is in order, but for `node`, which has to be given: `node = N` in the file, --node N, or CHIPLOG_NODE in the environment",
+                    file.display()
+                )));
+            }
             ui.result(&json!({ "ok": true }), |_| format!("{} is in order", file.display()))?;
         }
         What::Show { file, settings } => {

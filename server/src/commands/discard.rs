@@ -51,6 +51,10 @@ pub(crate) struct Discard {
 fn first(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(index) if index > 0 => Ok(index),
+        // With one argument alone it is taken for the last one.
+        _ if text.contains(['/', ':']) || Path::new(text).is_dir() => {
+            Err(format!("FIRST is missing: give the index of the first record to keep, from 1, after {text}"))
+        }
         _ => Err("give the index of the first record to keep, from 1, after the directory or server".into()),
     }
 }

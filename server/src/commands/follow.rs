@@ -1,6 +1,7 @@
 //! `chiplog follow`: a copy of a cluster's log in a directory, kept up to date, and served to others if that is wanted.
 
 use crate::cluster::{Connect, host_port};
+use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human::{self, parse_bytes};
@@ -224,6 +225,7 @@ fn begin(args: &Follow, servers: &[String], options: &FollowerOptions, ui: &Ui) 
         let error = match opened {
             Ok(follower) => return Ok(follower),
             Err(error) if passes(&error) && begun.elapsed() < patience => error,
+            Err(error) if error.kind() == ErrorKind::Locked => return Err(engine::refused(&args.dir, error)),
             Err(error) => return Err(remote::unreachable(error, servers, &args.connect, ui)),
         };
         if told.insert(error.to_string()) {

@@ -92,6 +92,7 @@ enum What {
     /// Let a learner vote, once it has caught up.
     Promote {
         /// Its number.
+        #[arg(value_parser = node)]
         node: u64,
         #[command(flatten)]
         of: Of,
@@ -99,6 +100,7 @@ enum What {
     /// Let a voter go on as a learner.
     Demote {
         /// Its number.
+        #[arg(value_parser = node)]
         node: u64,
         /// Also where nothing is heard of a majority of the voters that are left.
         #[arg(long)]
@@ -109,6 +111,7 @@ enum What {
     /// Tell the cluster that a replica is reached elsewhere from now on. What is not given stays as it is.
     SetAddress {
         /// Its number.
+        #[arg(value_parser = node)]
         node: u64,
         /// Where the other replicas reach it.
         #[arg(long, value_name = "HOST:PORT", value_parser = host_port, required_unless_present_any = ["client", "zone"])]
@@ -125,6 +128,7 @@ enum What {
     /// Take a replica out of the cluster for good.
     Remove {
         /// Its number.
+        #[arg(value_parser = node)]
         node: u64,
         /// Also where nothing is heard of a majority of the voters that are left.
         #[arg(long)]
@@ -132,6 +136,13 @@ enum What {
         #[command(flatten)]
         of: Of,
     },
+}
+
+fn node(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(node) if node > 0 => Ok(node),
+        _ => Err("a node is given by its number, from 1, as `chiplog status` shows it".into()),
+    }
 }
 
 /// How long a server may take to say how it stands.
@@ -147,6 +158,7 @@ Examples:
 #[command(after_long_help = TRANSFER_EXAMPLES)]
 pub(crate) struct TransferLeader {
     /// Its number. Without it: the voter that lacks least.
+    #[arg(value_parser = node)]
     node: Option<u64>,
     #[command(flatten)]
     of: Of,
@@ -173,7 +185,7 @@ fn init(server: &str, cluster: &[String], force: bool, connect: &Connect, ui: &U
     if !force {
         check_unlisted(&asker, server, cluster)?;
     }
-    let made = asker.ask(server, Duration::from_secs(30), |mut admin| async move {
+    let made = asker.ask_first(server, Duration::from_secs(30), |mut admin| async move {
         admin.init(InitRequest { force }).await.map(tonic::Response::into_inner)
     })?;
     let words = format!("{server} is the first of the cluster of log {}", made.log_id);

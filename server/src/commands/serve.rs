@@ -9,16 +9,20 @@ use crate::serve::{Config, First, Server, awaits_its_leader};
 use crate::signals;
 use crate::ui::Ui;
 use chiplog::{Log, LogId};
+use chiplog_net::address::Address;
 use chiplog_net::host::Host;
 use clap::Args;
 use sd_notify::NotifyState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// So often a server that waits looks whether it still does.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// So long a replica may take to learn of a change of its address that was made while it was away.
+const LEARNS: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -188,11 +192,13 @@ pub(crate) fn run(args: &Serve, ui: &Ui) -> Result<Exit> {
         signals::on_hangup(move || reload.notify_one())?;
         announce(&server, ui);
         let founded = tokio::spawn(announce_founding(server.host.clone(), server.config.node, *ui));
+        let moved = tokio::spawn(warn_if_moved(server.host.clone(), server.address.clone()));
         // Not under systemd: nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let _ = stopped.await;
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         founded.abort();
+        moved.abort();
         let node = server.config.node;
         ui.say(&format!("node {node} ends"));
         let ended = server.shutdown(true).await;
@@ -227,6 +233,35 @@ fn announce(server: &Server, ui: &Ui) {
     };
     let (node, client, peer) = (server.config.node, &address.client, &address.peer);
     ui.say(&format!("node {node} serves clients at {client}, peers at {peer}; {what}"));
+}
+
+/// Warns, once, of a server that stands elsewhere than its cluster takes it to: the others do not find it. A replica may be behind
+/// what the cluster knows, and a leader tells its new address itself: it is given a while.
+async fn warn_if_moved(host: Arc<Host>, here: Address) {
+    let mut since = None;
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let Some(log) = host.opened() else { continue };
+        let status = log.status();
+        let Some(member) = status.members.iter().find(|m| m.node == status.node) else { continue };
+        let Ok(known) = member.address.parse::<Address>() else { return };
+        if (&known.client, &known.peer) == (&here.client, &here.peer) {
+            return;
+        }
+        let begun = *since.get_or_insert_with(Instant::now);
+        if begun.elapsed() > LEARNS {
+            let node = status.node;
+            tracing::warn!(
+                %node,
+                "this server is at {}, for peers {}, and its cluster has it at {}, for peers {}: the others do not find it. `chiplog member set-address {node} --client {0} --peer {1} --cluster HOST:PORT` tells them, or start it where it was",
+                here.client,
+                here.peer,
+                known.client,
+                known.peer,
+            );
+            return;
+        }
+    }
 }
 
 /// Says of a server that waits when it does not any more: it has a replica, and that hears from its leader.

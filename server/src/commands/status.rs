@@ -23,24 +23,25 @@ Examples:
 
 /// Show a cluster: its replicas, what they do, how far they are, and whether all is well.
 ///
-/// One server that answers is enough: it names the others, which are asked as well. Each replica has a state:
+/// One server that answers is enough: it names the others, which are asked as well. A server that is given and does not answer is
+/// shown as unreachable (5), also where the cluster does not list it. Each replica has a state:
 ///
 /// ok; draining: it is about to end; other_version: than the leader's; lagging: it lacks more than --lag-max entries;
 /// no_leader: it knows none; waiting: part of no cluster yet; cut_off: it answers here, and the leader hears nothing of it;
 /// repairing: it fetches what its log lacks; unreachable: no answer; locked_out: it refuses the token, or one side does not
 /// trust the other's certificate; removed: from the cluster, and runs still; short: it has no room for what the leader
-/// sends, on its disk or in its segments; poisoned: it takes no appends until it is started
+/// sends, on its disk or in its segments; full: it leads, and takes no appends for want of room; poisoned: it takes no appends until it is started
 /// again; damaged: blocks are damaged and not repaired; wiped: it came back with an empty or another directory; other_log: a
 /// server of another log stands there. Of several the last one in this order is told. A replica that lags, is cut off or knows no leader is
 /// looked at again for up to 2 s before that is said.
 ///
 /// Status 0 only if somebody leads and every replica is ok. 5: nobody leads, no server answers, or what is the matter can pass by
 /// itself (draining, lagging, no_leader, waiting, cut_off, repairing, unreachable). 1: somebody has to mend it
-/// (other_version, locked_out, removed, short, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
+/// (other_version, locked_out, removed, short, full, poisoned, wiped, other_log). 3: damaged. 2: all that answer refuse the token.
 /// Of several: 5 if nobody leads, else 3, 1, 5.
 ///
 /// Fields of --json: ok (the status is 0), log_id, leader (node; null: nobody), replicas: each {"node", "state" (as above), "why" (null: ok), "role" (leader, follower, candidate,
-/// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter", "client", "peer", "zone", "directory", "term",
+/// learner, repairing, removed, waiting; unreachable: it does not answer; unknown), "voter" (whether it counts for the majority, as the leader says), "client", "peer", "zone", "directory", "term",
 /// "first", "last", "last_raft", "committed_raft", "lag" (entries of raft, of which one can hold many records, that it lacks as the leader knows; all of them, of a server
 /// that has not answered this leader yet; null: not known, for nobody leads or the leader hears nothing of it),
 /// "bytes_used", "bytes_capacity" (null: the disk), "sync_median_micros", "sync_p99_micros", "scrubbed_bytes",
@@ -48,7 +49,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Status {
-    /// Servers, by the address for clients: one that runs is enough, A,B,C are tried in turn.
+    /// Servers, by the address for clients: one that runs is enough; of A,B,C each is asked, and each has to answer.
     #[arg(value_name = "HOST:PORT", env = "CHIPLOG_SERVERS", value_delimiter = ',', required = true, value_parser = host_port)]
     servers: Vec<String>,
 
@@ -104,7 +105,6 @@ impl Replica {
         Self {
             node: (s.node != 0).then_some(s.node),
             role: role_name(status),
-            voter: me.is_some_and(|m| m.voter),
             client: s.client_address,
             peer: s.peer_address,
             // As the cluster tells everybody; before it is part of one, as it was told itself.
@@ -140,7 +140,6 @@ impl Replica {
         Self {
             node: Some(m.node),
             role: "unknown",
-            voter: m.voter,
             client: m.client_address.clone(),
             peer: m.peer_address.clone(),
             zone: m.zone.clone(),
@@ -150,12 +149,19 @@ impl Replica {
     }
 
     fn new(judged: &Judged<'_>, found: &Found) -> Self {
+        // As it counts for the majority: a replica that was wiped does, whatever it knows itself.
+        let voter = match judged.place {
+            Place::Answer(status) => found.seat_of(status),
+            Place::Silent(silent) => silent.member.as_ref(),
+            Place::Unasked(member) => Some(member),
+        }
+        .is_some_and(|member| member.voter);
         let mut replica = match judged.place {
             Place::Answer(status) => Self::answered(status),
             Place::Silent(silent) => Self::silent(silent),
             Place::Unasked(member) => Self::of_member(member),
         };
-        (replica.state, replica.why) = (judged.state.name(), judged.why.clone());
+        (replica.state, replica.why, replica.voter) = (judged.state.name(), judged.why.clone(), voter);
         let is_the_one = !matches!(judged.state, State::Wiped | State::OtherLog | State::Waiting);
         replica.lag = replica.node.filter(|_| is_the_one).and_then(|node| found.lag(node));
         replica

@@ -122,7 +122,7 @@ impl Rounds<'_> {
         Replica {
             node: known(s.node),
             role: role_name(s),
-            voter: s.members.iter().any(|m| m.node == s.node && m.voter),
+            voter: self.now.seat_of(s).is_some_and(|m| m.voter),
             client: server.to_owned(),
             zone: s.zone.clone(),
             term: Some(s.term),

@@ -4,6 +4,7 @@
 mod servers;
 
 use crate::cluster::Connect;
+use crate::engine;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::human;
@@ -231,8 +232,8 @@ pub(crate) fn run(args: &Verify, ui: &Ui) -> Result<Exit> {
 }
 
 fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
-    let inspector = Inspector::open(dir)?;
-    let bar = ui.progress(Some(inspector.bytes()?), "verifying");
+    let inspector = Inspector::open(dir).map_err(engine::unreadable)?;
+    let bar = ui.progress(Some(inspector.bytes().map_err(engine::unreadable)?), "verifying");
     let started = Instant::now();
     let (mut faults, mut failed, mut log_first) = (Vec::new(), None, Index(0));
     // Bytes of the segments before the one at hand, and with it.
@@ -258,7 +259,8 @@ fn directory(dir: &Path, ui: &Ui) -> Result<Exit> {
             _ => {}
         }
         ControlFlow::Continue(())
-    })?;
+    });
+    let report = report.map_err(engine::unreadable)?;
     bar.finish_and_clear();
     if let Some(failure) = failed {
         return Err(failure);

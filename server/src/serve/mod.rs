@@ -139,7 +139,14 @@ impl Founder {
         let refused = |f: Failure| chiplog::Error::new(ErrorKind::InvalidArgument, f.to_string());
         let options =
             self.config.options(bootstrap, self.transport.clone(), self.address.clone()).map_err(refused)?;
-        let log = Log::open(&self.config.data, options)?;
+        let is_new = !engine::is_log(&self.config.data);
+        let log = Log::open(&self.config.data, options).map_err(|e| match e.kind() {
+            ErrorKind::Full if is_new => chiplog::Error::new(
+                ErrorKind::Full,
+                format!("{e}: `--set log.segment_bytes=1MiB`, say, or another directory"),
+            ),
+            _ => e,
+        })?;
         warn_of_mode(&self.config.data);
         let info = log.info();
         self.transport.identify(info.log_id, info.directory);
@@ -166,6 +173,7 @@ impl Server {
         if let Some(warning) = config.limits.small_share(config.message_bytes_max()? as u64) {
             tracing::warn!("{warning}");
         }
+        check_places(&config)?;
         let tls = &config.tls;
         let (client, client_at) = bind("listen.client", &config.listen.client)?;
         let (peer, peer_at) = bind("listen.peer", &config.listen.peer)?;
@@ -323,12 +331,20 @@ async fn open(founder: &Founder, first: First) -> Result<Option<Log>> {
     match (error.kind(), first) {
         (ErrorKind::NotFound, First::Wait) => Ok(None),
         (ErrorKind::NotFound, First::Init) => {
-            founded(founder, Founding::Init { force: false }).await?.map(Some).map_err(Failure::from)
+            founded(founder, Founding::Init { force: false }).await?.map(Some).map_err(not_made)
         }
         (ErrorKind::NotFound, First::Join(log)) => {
-            founded(founder, Founding::Join(log)).await?.map(Some).map_err(Failure::from)
+            founded(founder, Founding::Join(log)).await?.map(Some).map_err(not_made)
         }
         _ => Err(engine::refused(dir, error)),
+    }
+}
+
+/// Why no log was made. There is nothing in it that could be discarded.
+fn not_made(error: chiplog::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Full => Failure::new(ErrorKind::Full, error.to_string()),
+        _ => error.into(),
     }
 }
 
@@ -478,6 +494,15 @@ pub(crate) fn check(config: &Config) -> Result<()> {
         check_host(&certificate, host).map_err(|e| Failure::usage(format!("tls.certificate: {e}")))?;
     }
     Ok(())
+}
+
+/// As [`standing`], before any port is taken, as far as names can be resolved; what cannot be is told where it is listened at.
+fn check_places(config: &Config) -> Result<()> {
+    let first = |place: &str| place.to_socket_addrs().ok()?.next();
+    match (first(&config.listen.client), first(&config.listen.peer)) {
+        (Some(client_at), Some(peer_at)) => standing(config, client_at, peer_at).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Where others reach a server that listens at these addresses.

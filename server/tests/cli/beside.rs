@@ -188,3 +188,28 @@ fn logging_goes_to_standard_error_and_can_be_turned_up() {
     let wrong = run(&["info", &place.log(), "--log", "loud", "--json"]).fails(2);
     assert_eq!(wrong.error()["error"]["kind"], "invalid_argument");
 }
+
+/// Words of refusals, of mistakes that a newcomer makes.
+#[test]
+fn slips_are_named() {
+    let place = Place::with(3);
+    let log = place.log();
+    let told = |args: &[&str], code: i32, words: &[&str]| {
+        let ran = run(args).fails(code);
+        assert!(words.iter().all(|word| ran.err.contains(word)), "{args:?}: {}", ran.err);
+    };
+    told(&["discard", &log], 2, &["FIRST is missing"]);
+    told(&["discard", &log, "two"], 2, &["give the index of the first record to keep"]);
+    told(&["member", "remove", "three", "--cluster", "a:1"], 2, &["by its number"]);
+    told(&["transfer-leader", "three", "--cluster", "a:1"], 2, &["by its number"]);
+    let none = format!("{log}-none");
+    for command in ["verify", "read"] {
+        told(&[command, &none], 4, &["give the directory of a log", "chiplog append"]);
+    }
+    let shown = run(&["options", &log]).ok();
+    assert!(
+        shown.text().contains("no option is set") && !shown.text().contains("leader"),
+        "{}",
+        shown.text()
+    );
+}

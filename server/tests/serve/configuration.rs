@@ -59,6 +59,38 @@ fn the_file_goes_by_itself_or_behind_its_flag() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("node = 3"), "the command line wins");
 }
 
+/// A file without `node` was found in order, and `serve` refused it.
+#[test]
+fn file_without_node_is_in_order_but_for_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chiplog.toml");
+    fs::write(&file, "zone = \"west\"\n").unwrap();
+    let path = file.to_str().unwrap();
+    let ran = run(&["config", "check", path]);
+    assert!(ran.code == 2 && ran.err.contains("in order, but for `node`"), "{} {}", ran.code, ran.err);
+    run(&["config", "check", path, "--node", "3"]).ok();
+    for name in ["CHIPLOG_NODE", "CHIPLOG__NODE"] {
+        let output = chiplog().args(["config", "check", path]).env(name, "3").output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let ran = run(&["config", "check", path, "--node", "three"]);
+    assert!(ran.code == 2 && ran.err.contains("--node"), "{}", ran.err);
+}
+
+/// The port was taken first: with one that was in use the other reason was told.
+#[test]
+fn open_door_is_refused_before_ports_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for flag in ["--listen-client", "--listen-peer"] {
+        let at = format!("0.0.0.0:{port}");
+        let output = Server::new(1, dir.path()).command().args([flag, &at]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("--insecure"), "{said}");
+    }
+}
+
 /// The file, then variables, then flags: the later win. What is wrong in the environment is said to be there.
 #[test]
 fn every_key_has_a_variable() {

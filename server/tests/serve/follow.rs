@@ -175,6 +175,11 @@ fn mistakes_are_named() {
     copy.event("connected");
     let locked = run(&["follow", path, "--cluster", &one.client]);
     assert_eq!(locked.code, 5, "{}", locked.err);
+    assert!(
+        locked.err.contains("by process") && locked.err.contains("use `read` and `info`"),
+        "{}",
+        locked.err
+    );
     assert_eq!(copy.stop(), Some(0));
 
     let wrong = run(&["follow", path, "--cluster", &other.client]);

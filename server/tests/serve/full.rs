@@ -136,3 +136,16 @@ fn a_server_opens_its_log_on_a_full_disk() {
     drop(servers);
     drop(disks);
 }
+
+/// The first segment takes 64 MiB: what to do about it was left to guess.
+#[test]
+fn disk_without_room_for_the_first_segment_is_told_with_the_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::new(1, dir.path());
+    let Some(disk) = Tmpfs::mount(&server.data, DISK) else { return };
+    let output = server.command().args(["--init", "--set", "log.segment_bytes=64MiB"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("--set log.segment_bytes=") && !said.contains("chiplog discard"), "{said}");
+    drop(disk);
+}

@@ -30,3 +30,4 @@ mod three;
 mod tls;
 #[path = "../support/tmpfs.rs"]
 mod tmpfs;
+mod wrong_port;

@@ -53,6 +53,8 @@ fn member_that_lost_its_disk_is_named_and_nobody_takes_it_for_the_cluster() {
     let (name, why) = state(&shown, 3);
     assert!(name == "wiped" && why.contains("empty directory") && why.contains("new number"), "{shown}");
     assert_eq!(shown["replicas"][2]["lag"], Value::Null);
+    // It counts for the majority, whatever it knows itself.
+    assert_eq!(shown["replicas"][2]["voter"], true, "{shown}");
     let words = run(&["status", &first]);
     assert!(words.code == 1 && words.out.contains("STATE"), "{}", words.out);
     assert!(words.out.contains("node 3: it came back with an empty directory"), "{}", words.out);
@@ -148,4 +150,25 @@ fn wrong_authority_is_told_at_once() {
         refused(&ran, 5, &["speaks no TLS", "leave out --tls-authority"]);
         assert!(!ran.err.contains("waits up to") && !ran.err.contains("corrupt message"), "{}", ran.err);
     }
+}
+
+/// It ran on at an address at which nobody looked for it, and nothing said so.
+#[test]
+fn server_that_has_moved_is_told_what_tells_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = three(dir.path());
+    let first = servers[0].client.clone();
+    run(&["transfer-leader", "1", "--cluster", &first]).ok();
+    wait_for_health(&first);
+    let server = &mut servers[2];
+    let before = server.client.clone();
+    assert_eq!(server.stop(), Some(0));
+    assert!(!server.said().contains("set-address"), "{}", server.said());
+    server.client = Server::new(3, dir.path()).client.clone();
+    server.start(&[]);
+    let command = format!("chiplog member set-address 3 --client {} --peer {}", server.client, server.peer);
+    wait("it warns", || server.said().contains(&command).then_some(()));
+    assert!(server.said().contains(&format!("has it at {before}")), "{}", server.said());
+    run(&["member", "set-address", "3", "--client", &server.client, "--cluster", &first]).ok();
+    wait_for_health(&first);
 }

@@ -85,7 +85,12 @@ fn server_whose_file_differs_warns_and_obeys_the_log() {
     for server in &servers {
         assert_eq!(set_of(&server.client, &[]), shown);
     }
-    let shown = set_of(&cluster, &["--set", "retention_bytes=3MiB"]);
+    // What would be discarded at once is said first.
+    let refused = run(&["options", &cluster, "--set", "retention_bytes=3MiB"]);
+    assert!(refused.code == 2 && refused.err.contains("--yes"), "{} {}", refused.code, refused.err);
+    assert!(refused.err.contains("700 records") && refused.err.contains("at once"), "{}", refused.err);
+    assert_eq!(set_of(&cluster, &[]), shown);
+    let shown = set_of(&cluster, &["--set", "retention_bytes=3MiB", "--yes"]);
     assert_eq!(shown, json!({ "retention_bytes": 3 << 20 }));
     wait("retention of the log discards", || {
         let info = run(&["info", &cluster, "--json"]).ok().json();

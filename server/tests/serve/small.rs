@@ -1,4 +1,4 @@
-//! A replica whose segments are too small for what the log holds.
+//! Replicas without room: segments that are too small for what the log holds, a log at its capacity.
 
 use crate::harness::{Server, fed, run, wait};
 
@@ -55,4 +55,27 @@ fn replica_that_does_not_fit_the_log_s_options_says_so() {
     run(&["options", &first, "--set", "record_bytes_max=20KiB"]).ok();
     wait("it fits", || (servers[1].page("/readyz").0 == 200).then_some(()));
     run(&["status", &first]).ok();
+}
+
+/// `status` said that all was well while no append was possible.
+#[test]
+fn leader_of_a_full_log_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::new(1, dir.path());
+    server.start(&["--init", "--set", "log.capacity_bytes=4MiB"]);
+    let at = server.client.clone();
+    run(&["status", &at]).ok();
+    // The whole capacity is never taken by records of this size: only the refusal tells.
+    let records = format!("{}\n", "x".repeat(100_000)).repeat(60);
+    let refused = fed(&["append", &at, "--batch", "1"], &records);
+    assert!(refused.code == 5 && refused.err.contains("full"), "{} {}", refused.code, refused.err);
+    let status = run(&["status", &at, "--json"]);
+    let shown = status.json();
+    assert_eq!((status.code, &shown["replicas"][0]["state"]), (1, &"full".into()), "{shown}");
+    assert!(shown["replicas"][0]["why"].as_str().unwrap().contains("chiplog discard"), "{shown}");
+    assert!(run(&["status", &at]).out.contains(" full "));
+    assert_eq!(server.page("/readyz").0, 200, "it can be read");
+    run(&["discard", &at, "30"]).ok();
+    run(&["status", &at]).ok();
+    fed(&["append", &at], "there is room\n").ok();
 }

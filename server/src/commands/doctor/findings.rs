@@ -122,7 +122,7 @@ fn options(e: &Examination) -> Vec<Finding> {
     let spins = e.device.as_ref().is_some_and(|d| d.rotational == Some(true));
     // Virtual disks often say so without a platter; a quick sync tells.
     if spins && e.sync.as_ref().is_none_or(|s| s.p50_micros > 2_000.0) {
-        all.push(warning("the device says that it spins: each sync costs a turn of the platter (about 8 ms); append in batches or from many threads"));
+        all.push(warning("the device says that it spins (or is a virtual disk): each sync costs a turn of the platter (about 8 ms); append in batches or from many threads"));
     }
     all
 }

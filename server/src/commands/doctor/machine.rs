@@ -126,7 +126,11 @@ impl Device {
         let mut words = vec![self.name.clone()];
         words.extend(self.model.clone());
         if let Some(rotational) = self.rotational {
-            words.push(if rotational { "spinning".into() } else { "solid state or virtual".into() });
+            words.push(if rotational {
+                "spinning (or a virtual disk)".into()
+            } else {
+                "solid state or virtual".into()
+            });
         }
         words.extend(self.write_cache.as_ref().map(|cache| format!("write cache: {cache}")));
         words.join(", ")
