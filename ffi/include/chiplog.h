@@ -1445,7 +1445,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_read(const chiplog_log_t *log,
  * Ownership: borrowed. Any thread. Blocks for the disk, not for the repair. Errors: DISCARDED, OUT_OF_RANGE, UNAVAILABLE,
  * CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_report_damage(const chiplog_log_t *log,
                                            uint64_t index,
                                            chiplog_error_t **error);
 
@@ -1544,7 +1544,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_poison_cause(const chiplog_log_t *
  * Ownership: `log` borrowed; `*cause`: the caller's, to be closed. Any thread. Never blocks.
  * Errors: INVALID_ARGUMENT, CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_shortage_cause(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_shortage_cause(const chiplog_log_t *log,
                                             chiplog_error_t **cause,
                                             chiplog_error_t **error);
 
@@ -1580,7 +1580,7 @@ CHIPLOG_MUST_USE chiplog_status_t chiplog_log_resume_session(chiplog_log_t *log,
  * set, and the leader's own holds; the value is 0 then. `name`: as in chiplog_log_option_t. Either place may be NULL.
  * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: the name; CLOSED, FORKED.
  */
-chiplog_status_t chiplog_log_log_option(const chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_log_option(const chiplog_log_t *log,
                                         const char *name,
                                         uint64_t *value,
                                         uint8_t *is_set,
@@ -1594,7 +1594,7 @@ chiplog_status_t chiplog_log_log_option(const chiplog_log_t *log,
  * UNSUPPORTED: a member of an earlier version; NOT_LEADER, REMOVED, FULL, BUSY: nothing was changed; UNAVAILABLE: it may or may
  * not come about; POISONED, CLOSED, FORKED. To ask again does no harm.
  */
-chiplog_status_t chiplog_log_set_log_options(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_set_log_options(chiplog_log_t *log,
                                              const chiplog_log_option_t *changes,
                                              size_t count,
                                              uint64_t timeout_ms,
@@ -1604,7 +1604,7 @@ chiplog_status_t chiplog_log_set_log_options(chiplog_log_t *log,
  * As chiplog_log_set_log_options, and returns at once with a ticket; its answer means nothing more.
  * Ownership: borrowed; `*ticket`: the caller's, to be closed. Any thread. Never blocks for long. Errors: as there.
  */
-chiplog_status_t chiplog_log_submit_set_log_options(chiplog_log_t *log,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_log_submit_set_log_options(chiplog_log_t *log,
                                                     const chiplog_log_option_t *changes,
                                                     size_t count,
                                                     uint64_t timeout_ms,
@@ -1628,7 +1628,7 @@ uint16_t chiplog_log_session_window(const chiplog_log_t *log);
  * As chiplog_log_log_option, of a log that is looked at from outside.
  * Ownership: all borrowed for the call. Any thread. Never blocks. Errors: INVALID_ARGUMENT: the name; CLOSED, FORKED.
  */
-chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
+CHIPLOG_MUST_USE chiplog_status_t chiplog_viewer_log_option(const chiplog_viewer_t *viewer,
                                            const char *name,
                                            uint64_t *value,
                                            uint8_t *is_set,

@@ -62,6 +62,10 @@ const MESSAGES: &[(&str, Look)] = messages![
     logspec::ReadReply,
     logspec::InfoRequest,
     logspec::InfoReply,
+    v1::LogOptionsRequest,
+    v1::LogOptionsResponse,
+    v1::SetLogOptionsRequest,
+    v1::SetLogOptionsResponse,
 ];
 
 fn look<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

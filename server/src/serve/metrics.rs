@@ -164,6 +164,7 @@ fn of_log(page: &mut Page<'_>, log: &Log) -> fmt::Result {
     page.counter("scrubbed_bytes", "bytes of blocks read and checked by the scrub", stats.scrubbed_bytes)?;
     page.counter("damaged", "places found where blocks are damaged", stats.damaged)?;
     page.counter("repaired", "of those, repaired from other replicas", stats.repaired)?;
+    page.gauge("damaged_places", "places that are damaged now", log.damaged_places())?;
     page.counter(
         "truncated_records",
         "records cut off because another leader has others in their place",
