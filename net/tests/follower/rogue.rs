@@ -225,7 +225,7 @@ fn servers_of_a_later_version_feed_copies_or_are_refused_as_such() {
     copy.wait_for(last, LONG).unwrap();
     same(copy.log(), &one.log, last);
 
-    let too_late = serve(|r| r.head = changed(&r.head, |head| head[5] = 1));
+    let too_late = serve(|r| r.head = changed(&r.head, |head| head[5] = 2));
     let dir = tempfile::tempdir().unwrap();
     let refused =
         Follower::open(dir.path(), [too_late.clone()], Start::First, quick()).map(drop).unwrap_err();

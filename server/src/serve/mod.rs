@@ -498,7 +498,11 @@ pub(crate) fn check(config: &Config) -> Result<()> {
 
 /// As [`standing`], before any port is taken, as far as names can be resolved; what cannot be is told where it is listened at.
 fn check_places(config: &Config) -> Result<()> {
-    let first = |place: &str| place.to_socket_addrs().ok()?.next();
+    let first = |place: &str| {
+        let mut at = place.to_socket_addrs().ok()?.next()?;
+        at.set_port(at.port().max(1)); // 0: any that is free
+        Some(at)
+    };
     match (first(&config.listen.client), first(&config.listen.peer)) {
         (Some(client_at), Some(peer_at)) => standing(config, client_at, peer_at).map(drop),
         _ => Ok(()),
