@@ -32,9 +32,9 @@ impl Untold {
         if self.closed { 0 } else { self.failed + self.left }
     }
 
-    /// A flush told of all that failed by now.
+    /// A flush told of all that failed by now, and of why the pump ended.
     pub(super) fn flushed(&mut self) {
-        self.failed = 0;
+        (self.failed, self.left) = (0, 0);
     }
 
     /// A close tells of all. How many failed before it, and nobody was told; the same however often it is asked.
@@ -82,6 +82,12 @@ mod tests {
         assert_eq!((untold.so_far(), untold.take()), (7, 0), "somebody can still ask");
         untold.dropped();
         assert_eq!((untold.take(), untold.take()), (7, 0));
+
+        let mut flushed = Untold::default();
+        flushed.left(2);
+        flushed.flushed();
+        flushed.dropped();
+        assert_eq!(flushed.take(), 0);
 
         let mut closed = Untold::default();
         closed.failed(4);

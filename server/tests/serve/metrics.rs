@@ -78,6 +78,7 @@ fn the_page_and_a_server_tell_of_the_same() {
             "segments",
             "sessions",
             "poisoned",
+            "damaged_places",
             "queue_appends",
             "copies",
             "answers_waiting",

@@ -121,6 +121,7 @@ impl Reader {
     /// # Errors
     /// As there.
     pub fn next_record(&mut self) -> Result<Option<OwnedRecord>> {
+        self.here()?; // first: in a forked child nothing else may be looked at
         self.canceller.check()?;
         // Not with something told: behind what is received there is nothing to be told yet.
         if let Some(record) = self.here()?.buffered_record() {
