@@ -174,3 +174,39 @@ fn log_of_one_replica_says_that_nobody_can_repair_it() {
         log.append(b"goes on").unwrap();
     }
 }
+
+/// What the others lost stands before it, and they could not reach it: they said that they have it damaged.
+#[test]
+fn entry_behind_damage_of_others_is_not_said_to_be_lost() {
+    let mut trio = Trio::new();
+    trio.append(120, 4000);
+    let name = trio.segments(1)[0].clone();
+    let [before, entry] = [2, 4].map(|n| trio.entry_of(1, &name, |blocks| nth(blocks, DATA, n).0));
+    let mut places = vec![(1, trio.find_entry(1, entry), 150)];
+    places.extend((2..=NODES).map(|node| (node, trio.find_entry(node, before), 3)));
+    (1..=NODES).for_each(|node| trio.stop(node));
+    for (node, (name, at), offset) in &places {
+        assert!(trio.disk(*node).damage(name, &flip(at + offset)));
+    }
+    (1..=NODES).for_each(|node| trio.start(node, NO_SCRUB));
+    trio.leader();
+    wait("the repair", || {
+        let error = met(trio.log(1));
+        assert!(!error.as_ref().is_some_and(|(_, error)| error.is_lasting()), "{error:?}");
+        error.is_none()
+    });
+}
+
+/// Each of them ended it, and took another file.
+#[test]
+fn reports_of_the_growing_segment_do_not_end_it() {
+    let mut trio = Trio::new();
+    trio.append(10, 100);
+    let leader = trio.leader();
+    let before = trio.log(leader).stats().rolls;
+    for _ in 0..20 {
+        trio.append(1, 100);
+        trio.log(leader).report_damage(trio.last()).unwrap();
+    }
+    assert!(trio.log(leader).stats().rolls <= before + 1);
+}
