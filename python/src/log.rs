@@ -13,7 +13,7 @@ use crate::wait::{self, Limit};
 use crate::{notices, options, values};
 use chiplog::{BatchBuilder, Error, ErrorKind, Index, RecordBatch, Result, Sequence, SessionId, Start};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyMapping};
 use std::future::poll_fn;
 use std::path::PathBuf;
 
@@ -435,7 +435,7 @@ impl Log {
 
     /// Sets options of the log, on the leader, and waits until that is committed. Returns None.
     ///
-    /// `changes`: a dict of names and values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
+    /// `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
     /// `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None: it is set no more, and the leader's
     /// own holds. 2**64 - 1: no limit, of retention and capacity. What is not named stays as it is. `timeout`: seconds, from 0: for
     /// so long members are waited for that have to say that they know options of the log. Blocks, without the GIL; Ctrl-C ends
@@ -445,7 +445,7 @@ impl Log {
     /// `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed; `UnavailableError`: it may or may not come
     /// about; `PoisonedError`, `ClosedError`. To ask again does no harm.
     #[pyo3(signature = (changes, timeout=10.0))]
-    fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyDict>, timeout: f64) -> PyResult<()> {
+    fn set_log_options(&self, py: Python<'_>, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<()> {
         let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
         let answer = self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?;
         wait::to_the_end(py, None, answer)?.map(drop).map_err(raise)
@@ -456,7 +456,7 @@ impl Log {
     /// `changes`: as there. `timeout`: seconds, from 0: for so long members are waited for. The ticket's index has no meaning. Does
     /// not block. Raises what `set_log_options` does.
     #[pyo3(signature = (changes, timeout=10.0))]
-    fn submit_set_log_options(&self, changes: &Bound<'_, PyDict>, timeout: f64) -> PyResult<Ticket> {
+    fn submit_set_log_options(&self, changes: &Bound<'_, PyMapping>, timeout: f64) -> PyResult<Ticket> {
         let (changes, timeout) = (options::log_options(changes)?, wait::timeout(timeout)?);
         Ticket::answer(self.log()?.submit_set_log_options(&changes, timeout).map_err(raise)?)
     }

@@ -12,7 +12,7 @@ use chiplog_net::client::{ClientOptions, ClientTls, ProducerOptions, ReadFrom, R
 use chiplog_net::follower::FollowerOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::PyMapping;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -77,11 +77,12 @@ fn invalid(what: String) -> PyErr {
 ///
 /// # Errors
 /// `InvalidArgument`: there is none of that name, a value is no number that fits, or nothing is named. `TypeError`.
-pub(crate) fn log_options(changes: &Bound<'_, PyDict>) -> PyResult<Vec<(LogOption, Option<u64>)>> {
-    if changes.is_empty() {
+pub(crate) fn log_options(changes: &Bound<'_, PyMapping>) -> PyResult<Vec<(LogOption, Option<u64>)>> {
+    if changes.is_empty()? {
         return Err(invalid("changes names no option of the log".into()));
     }
-    let named = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+    let named = |item: Bound<'_, PyAny>| {
+        let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
         let given: String = name.extract().map_err(|_: PyErr| {
             PyTypeError::new_err(format!(
                 "an option of the log is named by a str, not {}",
@@ -99,7 +100,7 @@ pub(crate) fn log_options(changes: &Bound<'_, PyDict>) -> PyResult<Vec<(LogOptio
         };
         Ok((option, value))
     };
-    changes.iter().map(named).collect()
+    changes.items()?.iter().map(named).collect()
 }
 
 /// A time in seconds.

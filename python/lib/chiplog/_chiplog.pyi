@@ -1,4 +1,4 @@
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -448,10 +448,10 @@ class Log:
 
         As far as this replica knows them committed. The same on every replica; they take the place of those that a leader was opened with. Names and units: see
         `set_log_options`. Does not block. Raises `ClosedError`."""
-    def set_log_options(self, changes: dict[str, int] | dict[str, int | None], timeout: float = 10.0) -> None:
+    def set_log_options(self, changes: Mapping[str, int | None], timeout: float = 10.0) -> None:
         """Sets options of the log, on the leader, and waits until that is committed. Returns None.
 
-        `changes`: a dict of names and values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
+        `changes`: a mapping of names to values: `retention_bytes`, `capacity_bytes`, `record_bytes_max`, in bytes; `retention_age`,
         `session_idle_max`, in milliseconds; `sessions_max`, `session_window`. A value of None: it is set no more, and the leader's
         own holds. 2**64 - 1: no limit, of retention and capacity. What is not named stays as it is. `timeout`: seconds, from 0: for
         so long members are waited for that have to say that they know options of the log. Blocks, without the GIL; Ctrl-C ends
@@ -460,7 +460,7 @@ class Log:
         Raises `InvalidArgumentError`, `TypeError`: an option or its value; `UnsupportedError`: a member of an earlier version;
         `NotLeaderError`, `RemovedError`, `FullError`, `BusyError`: nothing was changed; `UnavailableError`: it may or may not come
         about; `PoisonedError`, `ClosedError`. To ask again does no harm."""
-    def submit_set_log_options(self, changes: dict[str, int] | dict[str, int | None], timeout: float = 10.0) -> Ticket:
+    def submit_set_log_options(self, changes: Mapping[str, int | None], timeout: float = 10.0) -> Ticket:
         """Begins to set options of the log, as `set_log_options` does. Returns a `Ticket`, done once that is committed.
 
         `changes`: as there. `timeout`: seconds, from 0: for so long members are waited for. The ticket's index has no meaning. Does
