@@ -42,7 +42,7 @@ use still::Still;
 pub(crate) const MANIFEST_FILE: &str = "chiplog.backup";
 /// It stands here while the backup is being made.
 const UNFINISHED_FILE: &str = "chiplog.backup.tmp";
-/// What it says until then. Shorter than any manifest, which is written over it.
+/// The text of the unfinished file. It is shorter than any manifest, which is written over it.
 const UNFINISHED: &[u8] = b"this backup is not finished\n";
 /// No manifest is so long: a hundred thousand segments have 6 MB.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
@@ -269,7 +269,7 @@ impl Backup {
         Ok(backup)
     }
 
-    /// What it holds.
+    /// The positions, times and sizes of the backup, as its manifest says.
     pub fn info(&self) -> BackupInfo {
         self.manifest.info
     }
@@ -308,7 +308,7 @@ impl Backup {
         Ok(())
     }
 
-    /// The log in it. What the files say has to be what the manifest says.
+    /// The log in the backup. Its files have to agree with the manifest.
     pub(crate) fn still(&self) -> Result<Still> {
         let still = Still::look(&self.disk)?;
         let BackupInfo { log_id, first, last, last_entry, .. } = self.manifest.info;
@@ -425,7 +425,7 @@ fn sum(disk: &dyn Disk, name: &str, sync: bool, read: &mut dyn FnMut(u64)) -> Re
     sum().map_err(|e| Error::io("read", &path, e))
 }
 
-/// What the feed gives next. Files that the writer reuses meanwhile look damaged for a moment.
+/// The next part of the feed. Files that the writer reuses meanwhile look damaged for a moment.
 fn next(viewer: &Viewer, feed: &mut Feed) -> Result<Option<Fed>> {
     let mut looks = 0;
     loop {

@@ -31,7 +31,7 @@ use std::str::{FromStr, Lines};
 pub(crate) const MANIFEST_FORMAT: u32 = 1;
 const TITLE: &str = "chiplog backup";
 
-/// What a backup holds. Positions are those of the log when it was backed up.
+/// The contents of a backup. Positions are those of the log when it was backed up.
 ///
 /// ```
 /// # fn show(info: &chiplog::BackupInfo) {
@@ -68,7 +68,7 @@ pub(crate) struct ManifestFile {
     pub(crate) crc: u32,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     pub(crate) info: BackupInfo,
@@ -126,7 +126,7 @@ impl Manifest {
         Ok(parsed)
     }
 
-    /// What stands behind the format.
+    /// The lines after the format.
     fn parse_lines(lines: &mut Lines<'_>) -> Option<Self> {
         let log = lines.next()?.strip_prefix("log ")?;
         let mut info = BackupInfo {
