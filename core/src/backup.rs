@@ -44,6 +44,8 @@ pub(crate) const MANIFEST_FILE: &str = "chiplog.backup";
 const UNFINISHED_FILE: &str = "chiplog.backup.tmp";
 /// The text of the unfinished file. It is shorter than any manifest, which is written over it.
 const UNFINISHED: &[u8] = b"this backup is not finished\n";
+/// The same in a directory that was made for the backup, and goes with it.
+const UNFINISHED_IN_NEW: &[u8] = b"this backup is not finished\nits directory is new\n";
 /// No manifest is so long: a hundred thousand segments have 6 MB.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Read, and fed, at a time.
@@ -134,6 +136,7 @@ impl Backup {
     /// # Errors
     /// `InvalidArgument`: something is there already. `Io`.
     pub fn begin(dest: impl AsRef<Path>) -> Result<()> {
+        let text = if dest.as_ref().exists() { UNFINISHED } else { UNFINISHED_IN_NEW };
         let disk = disk_at(dest.as_ref(), true)?;
         let names = list(&*disk)?;
         if let Some(name) = names.iter().min() {
@@ -148,7 +151,7 @@ impl Backup {
         }
         let mark = || {
             let file = disk.create(UNFINISHED_FILE)?;
-            file.write_at(0, &[IoSlice::new(UNFINISHED)])?;
+            file.write_at(0, &[IoSlice::new(text)])?;
             file.sync()?;
             disk.sync_dir()?;
             disk.sync_ancestors()
@@ -156,7 +159,7 @@ impl Backup {
         mark().map_err(|e| Error::io("begin a backup in", disk.path(), e))
     }
 
-    /// Removes what stands in `dest` of a backup that was begun and not sealed, and the directory.
+    /// Removes what stands in `dest` of a backup that was begun and not sealed; the directory as well, if [`Self::begin`] made it.
     ///
     /// # Errors
     /// `InvalidArgument`: no unfinished backup is there. `Locked`: the copy is open. `Io`.
@@ -167,8 +170,14 @@ impl Backup {
             let what = format!("there is no unfinished backup in {}", disk.path().display());
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
+        let bytes = disk.open(UNFINISHED_FILE, false).and_then(|file| file.len());
+        let path = disk.path().join(UNFINISHED_FILE);
+        let is_new = bytes.map_err(|e| Error::io("open", &path, e))? == UNFINISHED_IN_NEW.len() as u64;
         remove_log(&*disk)?;
         remove(&*disk, UNFINISHED_FILE)?;
+        if !is_new {
+            return Ok(());
+        }
         remove_directory(disk.path()).map_err(|e| Error::io("remove", disk.path(), e))
     }
 

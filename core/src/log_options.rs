@@ -17,6 +17,7 @@
 use crate::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at};
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::NodeId;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -215,6 +216,25 @@ impl LogOptions {
             }
         }
         self.over(own).check()
+    }
+
+    /// Whether a member with segments of this size can write what these allow, and keep the bounds that they set. `leader`: the
+    /// options that hold where none is set.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the member.
+    pub(crate) fn check_room_of(&self, node: NodeId, segment_bytes: u32, leader: &Options) -> Result<()> {
+        let mut member = Options::with_segment_bytes(segment_bytes);
+        if self.get(LogOption::SessionsMax).or(self.get(LogOption::SessionWindow)).is_some() {
+            (member.sessions_max, member.session_window) = (leader.sessions_max, leader.session_window);
+        }
+        self.check(&member).map_err(|e| {
+            let what = format!(
+                "node {node} has segments of {segment_bytes} bytes, which are too small: {e}. Nothing was changed: set less, or \
+                 open node {node} with a larger segment_bytes"
+            );
+            Error::new(ErrorKind::InvalidArgument, what)
+        })
     }
 
     /// Where a server's own options say something else than these, in words. What it was never told is left out.

@@ -32,7 +32,7 @@ use crate::open::Opened;
 use crate::plan::Room;
 use crate::positions::{Positions, closed};
 use crate::promise::Promise;
-use crate::replica::{Replica, body_bytes_of, purpose_of};
+use crate::replica::{Replica, body_bytes_of};
 use crate::stats::Counters;
 use crate::store::block_bytes;
 use crate::store::identity::Identity;
@@ -402,7 +402,7 @@ impl Node {
         let (body, purpose) = match self.items.front() {
             _ if !self.replica.is_leader() => return false, // it is refused
             Some(Item::Data(gathered)) => (gathered.bytes, Purpose::Data),
-            Some(Item::Command(command, _)) => (body_bytes_of(command), purpose_of(command)),
+            Some(Item::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
             None => return false,
         };
         self.writing.plan.awaits_file(body, purpose)

@@ -28,9 +28,11 @@
 
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
+use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::membership::{Change, Membership};
 use crate::store::NewBlock;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_pieces};
+use crate::store::layout::FORMAT_VERSION;
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use bytes::{Buf, Bytes, BytesMut};
 use protobuf::Message as _;
@@ -68,7 +70,7 @@ pub(crate) enum HeadKind {
     Committed = 11,
     /// Asks which version of the format the receiver reads. Older versions drop it.
     Version = 12,
-    /// The version of the format that the sender reads.
+    /// The version of the format that the sender reads, and how large its segments are.
     ReadsVersion = 13,
     /// The first of the entries that were asked for is damaged here as well. Older versions drop it.
     Damaged = 14,
@@ -120,6 +122,29 @@ pub(crate) fn parse_head(head: &Bytes) -> Result<(HeadKind, Bytes), Malformed> {
         return Err("message has fields of a newer version");
     }
     Ok((kind, head.slice(HEAD_BYTES..)))
+}
+
+/// Bytes of the answer to a question for the version: the version, the sender's segment bytes.
+const READS_VERSION_BYTES: usize = 8;
+
+/// The answer of a replica with segments of this size to the question for its version.
+pub(crate) fn reads_version(segment_bytes: u32) -> Bytes {
+    let mut body = [0; READS_VERSION_BYTES];
+    body[..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    body[4..].copy_from_slice(&segment_bytes.to_le_bytes());
+    head(HeadKind::ReadsVersion, &body)
+}
+
+/// What such an answer's body says: the version, and the sender's segment bytes.
+pub(crate) fn parse_reads_version(body: &[u8]) -> Result<(u32, u32), Malformed> {
+    if body.len() != READS_VERSION_BYTES {
+        return Err("version has another length");
+    }
+    let segment_bytes = u32_at(body, 4);
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+        return Err("segments of a size that no log has");
+    }
+    Ok((u32_at(body, 0), segment_bytes))
 }
 
 /// The header of a new block as it travels: what depends on a file is left out.

@@ -32,7 +32,7 @@ use crate::moment::Moment;
 use crate::open::{Damaged, Opened};
 use crate::raft_codec::{self, HeadKind};
 use crate::replica::Extent;
-use crate::store::layout::{FORMAT_VERSION, HardState};
+use crate::store::layout::HardState;
 use crate::transport::Envelope;
 use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
 use bytes::Bytes;
@@ -428,7 +428,7 @@ impl Repairing {
             }
             HeadKind::Removed => self.told_removed(from, &body)?,
             HeadKind::Version if body.is_empty() => {
-                self.post(from, raft_codec::head(HeadKind::ReadsVersion, &FORMAT_VERSION.to_le_bytes()));
+                self.post(from, raft_codec::reads_version(self.damaged.options.segment_bytes));
             }
             HeadKind::Raft => {
                 let (message, _) = raft_codec::decode_message(&body, bodies)?;

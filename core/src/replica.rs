@@ -61,7 +61,7 @@ pub(crate) use introduction::Extent;
 use introduction::Introduction;
 use options::{Newcomers, OptionChanges};
 use ordering::Waiting;
-pub(crate) use ordering::{body_bytes_of, purpose_of};
+pub(crate) use ordering::body_bytes_of;
 use peers::Peers;
 use raft::eraftpb::Entry;
 use raft::{RawNode, StateRole};

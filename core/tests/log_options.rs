@@ -417,3 +417,39 @@ fn member_of_an_earlier_version_is_named_and_nothing_is_changed() {
         cast.log(follower).set_log_options(&[(LogOption::SessionsMax, None)], PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotLeader);
 }
+
+/// Each replica writes what the leader orders: one whose segments hold no such record would stop all commits.
+#[test]
+fn options_that_a_smaller_member_cannot_hold_are_refused() {
+    let large = Options::with_segment_bytes(1 << 20);
+    let mut cast = Cast::new(&[large.clone(), small(), large]);
+    cast.lead(1);
+    for (option, value) in [(LogOption::RecordBytesMax, 200_000), (LogOption::SessionsMax, 2000)] {
+        let set = [(option, Some(value))];
+        let refused = cast.log(1).set_log_options(&set, PATIENCE).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{option}: {refused}");
+        assert!(refused.to_string().contains(option.name()), "{refused}");
+    }
+    let refused = cast.log(1).set_log_options(&[(LogOption::RecordBytesMax, Some(200_000))], PATIENCE);
+    assert!(refused.unwrap_err().to_string().contains("node 2 has segments of 65536 bytes"));
+    assert!(cast.log(1).log_options().is_empty());
+    set(cast.log(1), LogOption::RecordBytesMax, 20_000);
+    cast.log(1).append(&[1; 20_000]).unwrap();
+
+    // A member that joins with too little room is not promoted until it has more.
+    cast.lead(1);
+    cast.log(1).change_members(&[Change::Remove(NodeId(2))], PATIENCE).unwrap();
+    cast.logs[1].take().unwrap().close().unwrap();
+    set(cast.log(1), LogOption::RecordBytesMax, 200_000);
+    let new = cast.join(small(), cast.network.transport(), false);
+    let promote = [Change::Promote(NodeId(new))];
+    let end = Instant::now() + PATIENCE;
+    let refused = loop {
+        let refused = cast.log(cast.leader()).change_members(&promote, Duration::from_secs(1)).unwrap_err();
+        if refused.kind() == ErrorKind::InvalidArgument {
+            break refused; // Unsupported, as long as it has not answered
+        }
+        assert!(Instant::now() < end, "{refused}");
+    };
+    assert!(refused.to_string().contains(&format!("node {new} has segments of 65536 bytes")), "{refused}");
+}

@@ -359,6 +359,17 @@ fn unfinished_backups_and_places_that_are_taken_are_refused() {
     );
     assert_eq!(kind(Backup::seal(place.path("unfinished"))), ErrorKind::NotFound, "nothing was copied");
 
+    // A directory that was there before stays: its owner and its place were chosen.
+    fs::create_dir(place.path("made")).unwrap();
+    for (name, stays) in [("unfinished", false), ("made", true)] {
+        if stays {
+            Backup::begin(place.path(name)).unwrap();
+        }
+        Backup::abandon(place.path(name)).unwrap();
+        assert_eq!(place.path(name).exists(), stays, "{name}");
+    }
+    assert_eq!(fs::read_dir(place.path("made")).unwrap().count(), 0);
+
     make("backup").unwrap();
     let taken = make("backup").unwrap_err();
     assert!(taken.to_string().contains("holds a backup already"), "{taken}");

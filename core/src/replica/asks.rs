@@ -341,7 +341,7 @@ impl Replica {
         while n < self.asks.changes.len() {
             if self.asks.changes[n].until <= now {
                 let pending = self.asks.changes.swap_remove(n);
-                if let (None, Some(refusal)) = (pending.at, self.does_not_know(&pending.changes)) {
+                if let (None, Some(refusal)) = (pending.at, self.cannot_vote_yet(&pending.changes)) {
                     pending.promise.answer(Outcome::Failed(refusal));
                     continue;
                 }
@@ -394,7 +394,7 @@ impl Replica {
         let mut n = 0;
         loop {
             let pending = self.asks.changes.get(n)?;
-            if self.lagging(&pending.changes).is_some() || self.does_not_know(&pending.changes).is_some() {
+            if self.lagging(&pending.changes).is_some() || self.cannot_vote_yet(&pending.changes).is_some() {
                 n += 1;
                 continue;
             }
@@ -430,18 +430,12 @@ impl Replica {
         Err(Error::new(ErrorKind::Membership, what))
     }
 
-    /// Why a change would make a voter of a node that may not know what the log has.
-    fn does_not_know(&self, changes: &[Change]) -> Option<Error> {
-        let promoted = changes.iter().filter_map(|change| match change {
-            Change::Promote(node) => Some(*node),
+    /// Why a change would make a voter of a node that cannot take the log's options.
+    fn cannot_vote_yet(&self, changes: &[Change]) -> Option<Error> {
+        changes.iter().find_map(|change| match change {
+            Change::Promote(node) => self.cannot_take_options(*node),
             _ => None,
-        });
-        let node = self.first_that_may_not_know(promoted)?;
-        let what = format!(
-            "node {node} does not say that it knows options of the log, which this log has: it runs an older version, or is \
-             away. Nothing was changed: bring it to this version, and promote it then"
-        );
-        Some(Error::new(ErrorKind::Unsupported, what))
+        })
     }
 
     /// The first node that a change promotes and that has not caught up, and what it lacks.

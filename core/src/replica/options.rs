@@ -4,17 +4,18 @@
 //! leader                                      members
 //! ------                                      -------
 //! options are to be changed
-//! Version ----------------------------------> which version of the format do you read?
-//!                                 <---------- ReadsVersion(2). An older version: no answer
-//! all know them: the command is ordered
+//! Version ----------------------------------> which version of the format do you read, how large are your segments?
+//!                                 <---------- ReadsVersion(2, 64 MiB). An older version: no answer
+//! all know them and have room: the command is ordered
 //! ```
 //!
-//! A replica of an older version would not understand the command: it would have to stop where it stands. So each change
-//! asks again: what a node said before its program was replaced by an older one says nothing.
+//! A replica of an older version would not understand the command: it would have to stop where it stands. A replica whose
+//! segments are too small for the records that an option allows could not write them, and commits would stop. So each
+//! change asks again: what a node said before its program or its options were replaced says nothing.
 //!
-//! A member that comes later is asked as well, once it is one: before that nobody knows where it is reached. It begins as a
-//! learner, which counts for no majority; as long as it has not said that it knows the options that the log has, it is not
-//! promoted, and is named in the program's log.
+//! A member that joins later is asked as well, once it is a member: before that its address is not known. It begins as a
+//! learner, which counts for no majority. Until it has said that it knows the options that the log has, and has room for
+//! them, it is not promoted, and the program's log names it.
 //!
 //! Invariants:
 //! - the command holds all options, those that are not changed as well, as of the entry before it;
@@ -25,27 +26,32 @@ use crate::batch::Malformed;
 use crate::completion::Outcome;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gather::Command;
-use crate::log_options::LogOption;
+use crate::log_options::{LogOption, LogOptions};
 use crate::moment::Moment;
 use crate::promise::Promise;
 use crate::raft_codec::{self, HeadKind};
-use crate::replica::ordering::{body_bytes_of, purpose_of};
-use crate::store::layout::FORMAT_VERSION;
+use crate::replica::ordering::body_bytes_of;
 use crate::types::NodeId;
 use crate::writing::Writing;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the format that holds options of the log.
 const OPTIONS_VERSION: u32 = 2;
-/// So many changes may wait: whoever asked for one can be gone.
+/// The number of changes that may wait: their callers can be gone.
 const CHANGES_MAX: usize = 1024;
+
+/// Why a change ran out of time.
+const NO_FILE: &str = "no file was ready in time; nothing was changed";
+
+/// A member's own [`Options::segment_bytes`].
+type SegmentBytes = u32;
 
 /// Changes of the log's options that wait for the members' word.
 #[derive(Debug, Default)]
 pub(super) struct OptionChanges {
     pending: Vec<Pending>,
-    /// The members that know the log's options.
-    know: BTreeSet<NodeId>,
+    /// What members that know the log's options have said.
+    know: BTreeMap<NodeId, SegmentBytes>,
     /// When the members were asked first, and last.
     asked: Option<(Moment, Moment)>,
 }
@@ -53,8 +59,8 @@ pub(super) struct OptionChanges {
 /// What learners have said of the versions that they read, since this replica leads.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// Those that know the log's options.
-    know: BTreeSet<NodeId>,
+    /// What those that know the log's options have said.
+    know: BTreeMap<NodeId, SegmentBytes>,
     /// When each of the others was asked first, and whether it was named since.
     asked: BTreeMap<NodeId, (Moment, bool)>,
     again: Moment,
@@ -92,7 +98,12 @@ impl Replica {
             return Ok(());
         }
         if let Some(refusal) = self.refusal() {
-            self.refuse_options(&refusal);
+            if self.is_leader() && matches!(self.is_held(), Some(None)) {
+                // The file that raft's ready waits for is being made.
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
+            } else {
+                self.refuse_options(&refusal);
+            }
             return Ok(());
         }
         self.ask_versions(now);
@@ -138,23 +149,26 @@ impl Replica {
             let Some(pending) = self.option_changes.pending.first() else { break };
             let set = self.sequencer.options_at_end().with(&pending.changes);
             let command = Command::SetOptions(set);
-            if writing.plan.awaits_file(body_bytes_of(&command), purpose_of(&command)) {
+            if writing.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
                 // The helper tells when it is there.
-                self.give_up_options(
-                    now,
-                    ErrorKind::Timeout,
-                    "no file was ready in time; nothing was changed",
-                );
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
                 return Ok(());
             }
             let Pending { promise, .. } = self.option_changes.pending.remove(0);
-            match set.check(&self.options) {
+            let checked = set.check(&self.options).and_then(|()| self.check_room_of_members(&set));
+            match checked {
                 Ok(()) => self.command(command, Some(promise), now, writing)?,
                 Err(refusal) => promise.answer(Outcome::Failed(refusal)),
             }
         }
         self.rest_when_done();
         Ok(())
+    }
+
+    /// Whether every other member's segments have room for what these options allow.
+    fn check_room_of_members(&self, set: &LogOptions) -> Result<()> {
+        let members = self.option_changes.know.iter();
+        members.map(|(node, bytes)| set.check_room_of(*node, *bytes, &self.options)).collect()
     }
 
     /// Asks those that have not answered, with every heartbeat.
@@ -183,9 +197,9 @@ impl Replica {
         let learners: BTreeSet<NodeId> =
             self.all_members().into_iter().filter(|m| m.is_learner()).map(|m| m.node).collect();
         self.newcomers.asked.retain(|node, _| learners.contains(node));
-        self.newcomers.know.retain(|node| learners.contains(node));
+        self.newcomers.know.retain(|node, _| learners.contains(node));
         for node in
-            learners.into_iter().filter(|node| !self.newcomers.know.contains(node)).collect::<Vec<_>>()
+            learners.into_iter().filter(|node| !self.newcomers.know.contains_key(node)).collect::<Vec<_>>()
         {
             self.post(node, raft_codec::head(HeadKind::Version, &[]));
             let heard = self.is_heard(node, now);
@@ -194,26 +208,34 @@ impl Replica {
                 *named = true;
                 tracing::warn!(
                     %node,
-                    "the learner does not say that it knows the log's options: it runs an older version, cannot follow this log,                      and is not promoted; bring it to this version, with an empty directory and a new number if it has stopped"
+                    "the learner does not say that it knows the log's options: it runs an older version, cannot follow this \
+                     log, and is not promoted; bring it to this version, with an empty directory and a new number if \
+                     it has stopped"
                 );
             }
         }
     }
 
-    /// The first of these nodes, to be promoted, that has not said that it knows the options that the log has.
-    pub(super) fn first_that_may_not_know(&self, promoted: impl Iterator<Item = NodeId>) -> Option<NodeId> {
-        if self.sequencer.options_at_end().is_empty() {
+    /// Why this learner cannot vote in a log with these options: it has not said that it knows them, or lacks room.
+    pub(super) fn cannot_take_options(&self, node: NodeId) -> Option<Error> {
+        let options = self.sequencer.options_at_end();
+        if options.is_empty() || !self.member(node).is_some_and(|m| m.is_learner()) {
             return None;
         }
-        let mut promoted = promoted;
-        let learner = |node: &NodeId| self.member(*node).is_some_and(|m| m.is_learner());
-        promoted.find(|node| learner(node) && !self.newcomers.know.contains(node))
+        let Some(segment_bytes) = self.newcomers.know.get(&node) else {
+            let what = format!(
+                "node {node} does not say that it knows options of the log, which this log has: it runs an older version, \
+                 or is away. Nothing was changed: bring it to this version, and promote it then"
+            );
+            return Some(Error::new(ErrorKind::Unsupported, what));
+        };
+        options.check_room_of(node, *segment_bytes, &self.options).err()
     }
 
     /// The other members, those of changes that are not in force included, that have not said that they know the options.
     fn those_who_may_not_know(&self) -> Vec<NodeId> {
         let others = self.all_members().into_iter().map(|m| m.node).filter(|node| *node != self.node());
-        others.filter(|node| !self.option_changes.know.contains(node)).collect()
+        others.filter(|node| !self.option_changes.know.contains_key(node)).collect()
     }
 
     /// Another replica asks which version of the format this one reads.
@@ -221,23 +243,23 @@ impl Replica {
         if !body.is_empty() {
             return Err("question for a version has another length");
         }
-        self.post(from, raft_codec::head(HeadKind::ReadsVersion, &FORMAT_VERSION.to_le_bytes()));
+        self.post(from, raft_codec::reads_version(self.options.segment_bytes));
         Ok(())
     }
 
-    /// A member tells which version of the format it reads. The next step orders what waits for it.
+    /// A member says which version of the format it reads. The next step orders what waits for it.
     pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
-        let version: &[u8; 4] = body.try_into().map_err(|_| "version has another length")?;
+        let (version, segment_bytes) = raft_codec::parse_reads_version(body)?;
         let is_newcomer = self.newcomers.asked.contains_key(&from);
         if self.option_changes.pending.is_empty() && !is_newcomer {
             return Err("a version that nobody asked for");
         }
-        if u32::from_le_bytes(*version) >= OPTIONS_VERSION {
+        if version >= OPTIONS_VERSION {
             if !self.option_changes.pending.is_empty() {
-                self.option_changes.know.insert(from);
+                self.option_changes.know.insert(from, segment_bytes);
             }
             if is_newcomer {
-                self.newcomers.know.insert(from);
+                self.newcomers.know.insert(from, segment_bytes);
             }
         }
         Ok(())

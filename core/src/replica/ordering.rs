@@ -25,14 +25,6 @@ const COMMAND_BODY_BYTES: usize = 64;
 /// As much for the options of the log, all of them.
 const OPTIONS_BODY_BYTES: usize = SET_OPTIONS_BYTES + LogOption::ALL.len() * LOG_OPTION_BYTES;
 
-/// What the room for a command is for: the reserve is for what makes room.
-pub(crate) fn purpose_of(command: &Command) -> Purpose {
-    match command {
-        Command::Discard { .. } | Command::SetOptions(_) => Purpose::Metadata,
-        Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
-    }
-}
-
 /// Bytes that must fit before a command is ordered: its block; for a session's also that of the one that may have to go; for a
 /// discard also the word that it is committed, without which its files stay.
 pub(crate) fn body_bytes_of(command: &Command) -> usize {
@@ -75,6 +67,22 @@ impl Replica {
         Ok(true)
     }
 
+    /// The purpose of the room for a command: the reserve is for commands that can make room. Other options leave it alone,
+    /// for without it nothing could be discarded from a full log.
+    pub(crate) fn purpose_of(&self, command: &Command) -> Purpose {
+        use LogOption::{CapacityBytes, RetentionAge, RetentionBytes};
+        match command {
+            Command::Discard { .. } => Purpose::Metadata,
+            Command::SetOptions(set) => {
+                let before = self.sequencer.options_at_end();
+                let differs = |option: &LogOption| set.get(*option) != before.get(*option);
+                let makes_room = [RetentionBytes, RetentionAge, CapacityBytes].iter().any(differs);
+                if makes_room { Purpose::Metadata } else { Purpose::Data }
+            }
+            Command::OpenSession { .. } | Command::CloseSession { .. } => Purpose::Data,
+        }
+    }
+
     /// Orders a command, or answers it. When a session is to be opened and there is no room, one that never appended goes:
     /// whoever opens sessions and does nothing with them keeps nobody out. That is a command in the log as any other, so
     /// that every replica, whatever its options, has the same sessions.
@@ -91,7 +99,7 @@ impl Replica {
             && self.refusal().is_none()
             && let Some(id) = self.sequencer.session_to_go(time)
             // Room for both, or none goes for nothing.
-            && writing.plan.make_room(body_bytes_of(&command), purpose_of(&command), &mut self.sequencer).is_ok()
+            && writing.plan.make_room(body_bytes_of(&command), self.purpose_of(&command), &mut self.sequencer).is_ok()
         {
             self.command(Command::CloseSession { id }, None, now, writing)?;
             self.lockstep(now, writing)?;
@@ -102,7 +110,7 @@ impl Replica {
         };
         let room = match self.refusal() {
             Some(refusal) => Err(refusal),
-            None => writing.plan.make_room(room, purpose_of(&command), &mut self.sequencer),
+            None => writing.plan.make_room(room, self.purpose_of(&command), &mut self.sequencer),
         };
         let decision = match room {
             Ok(_) => self.sequencer.command(command, time),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Error;
+use crate::log_options::LogOption;
 use crate::raft_codec::Arrived;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::block_bytes;
@@ -61,6 +62,49 @@ fn held_sole_voter_keeps_no_messages() {
         node.replica.ask_again(Moment::START.plus(Duration::from_millis(100 * n)));
     }
     assert_eq!(waits(&node), before);
+}
+
+/// Asks for an option of the log, does what follows, and returns the answer.
+fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::SetOptions(vec![(option, Some(value))]);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    for _ in 0..3 {
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+    }
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+/// Changes of options that free nothing took the room of the discard that would have.
+#[test]
+fn options_that_free_nothing_leave_the_reserve_alone() {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Init);
+    disk.limit_space(Some(0));
+    let mut answers = (0..2000).map(|n| set_option(&mut node, LogOption::SessionsMax, 1 + n % 2));
+    assert_eq!(answers.find(|answer| *answer != Some(Ok(()))), Some(Some(Err(ErrorKind::Full))));
+    drop(answers);
+    assert_eq!(set_option(&mut node, LogOption::RetentionBytes, 1 << 30), Some(Ok(())));
+}
+
+/// It was refused as `Full` although its file was only being made.
+#[test]
+fn change_of_options_waits_for_the_file_that_raft_waits_for() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
+    node.replica.short = Some(None);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    node.replica.short = None;
+    for _ in 0..3 {
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(&mut node);
+    }
+    assert!(ticket.poll().unwrap().is_ok());
 }
 
 /// Node 2 in term 1 with one entry, on a disk that has no more room for files.
