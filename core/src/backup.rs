@@ -25,7 +25,7 @@ use crate::fed::{Fed, FeedFrom};
 use crate::feed::Feed;
 use crate::followed::Followed;
 use crate::log::disk_at;
-use crate::session::REMEMBERED_MAX;
+use crate::store::geometry::REMEMBERED_MAX;
 use crate::store::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
 use crate::types::RaftIndex;

@@ -3,30 +3,14 @@
 use crate::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::cluster::Cluster;
 use crate::error::{Error, ErrorKind, Result};
-use crate::session::encoded_bytes_max;
-use crate::store::block::BLOCK_HEADER_BYTES;
-use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
+use crate::store::geometry::{
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, opening_room, session_table_bytes_max,
+};
+use crate::store::segment::ReadMode;
 use crate::types::Timestamp;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// How readers get at the bytes of a segment.
-///
-/// ```
-/// let options = chiplog::Options { read_mode: chiplog::ReadMode::Read, ..Default::default() };
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReadMode {
-    /// Slices of a mapping: no copy. If the device cannot read a page, or another program shortens the file,
-    /// the process gets SIGBUS.
-    #[default]
-    Map,
-    /// `pread` into buffers: one copy; a failing device is an [`ErrorKind::Io`] error, a shortened file
-    /// [`ErrorKind::Corrupt`]. Nothing is mapped.
-    Read,
-}
 
 /// Where timestamps come from. The log makes them monotone itself. Tests replace it. For what a wrong clock does
 /// see [`Options::clock`].
@@ -116,11 +100,6 @@ pub struct Options {
     pub cluster: Option<Cluster>,
 }
 
-/// The smallest segment that still has room for its fixed parts and some blocks.
-pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
-/// The largest segment.
-pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
-
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -153,9 +132,13 @@ impl Options {
         let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
         let d = Self::default();
         let table = opening_room(segment_bytes.max(SEGMENT_BYTES_MIN));
-        let session_window =
-            if encoded_bytes_max(d.sessions_max, d.session_window) <= table { d.session_window } else { 16 };
-        let sessions = (1..=d.sessions_max).rev().find(|n| encoded_bytes_max(*n, session_window) <= table);
+        let session_window = if session_table_bytes_max(d.sessions_max, d.session_window) <= table {
+            d.session_window
+        } else {
+            16
+        };
+        let sessions =
+            (1..=d.sessions_max).rev().find(|n| session_table_bytes_max(*n, session_window) <= table);
         Self {
             sessions_max: sessions.unwrap_or(1),
             session_window,
@@ -194,7 +177,7 @@ impl Options {
         within("prefetch_bytes", self.prefetch_bytes.into(), 0, 1 << 30)?;
         within("sessions_max", self.sessions_max.into(), 1, 1 << 20)?;
         within("session_window", self.session_window.into(), 1, 1024)?;
-        let table = encoded_bytes_max(self.sessions_max, self.session_window);
+        let table = session_table_bytes_max(self.sessions_max, self.session_window);
         let room = opening_room(self.segment_bytes);
         if table > room {
             let what = format!(
@@ -238,18 +221,6 @@ impl Options {
 
 /// What a record costs besides its own bytes when it is appended alone.
 const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;
-
-/// The largest batch that a fresh segment surely holds. An eighth is left to the opening block, and some to
-/// commands.
-fn batch_room(segment_bytes: u32) -> u32 {
-    let blocks = data_limit(segment_bytes as usize) - SEGMENT_HEADER_BYTES;
-    (blocks - blocks / 8 - 16 * BLOCK_HEADER_BYTES) as u32
-}
-
-/// Room for the session table in an opening block.
-fn opening_room(segment_bytes: u32) -> usize {
-    (data_limit(segment_bytes as usize) - SEGMENT_HEADER_BYTES) / 8 - 4 * BLOCK_HEADER_BYTES
-}
 
 fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
     if (min..=max).contains(&value) {

@@ -6,7 +6,6 @@
 //!
 //! Must not know: other replicas, time.
 
-use crate::config::SEGMENT_BYTES_MAX;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
 use crate::open::{Damaged, Opened};
@@ -14,7 +13,9 @@ use crate::raft_codec::{self, header_of};
 use crate::sequence::{Me, Replayed, Sequencer};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::files::{self, Files};
-use crate::store::layout::{HardState, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::store::geometry::SEGMENT_BYTES_MAX;
+use crate::store::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::layout::{HardState, Opening, SegmentHeader};
 use crate::store::recovery::Past;
 use crate::store::restore::{make_whole, mend_header, set_aside};
 use crate::store::scan::{Found, Scanner};

@@ -17,13 +17,14 @@
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
+use crate::fed::{Fed, FedEntries, FedEntry, FeedFrom};
 use crate::fetch::BLOCKS_MAX;
 use crate::membership::Membership;
 use crate::positions::{HookOwner, or_wake};
 use crate::raft_codec::{body_bytes, header_of};
 use crate::reader::{Shelf, Start};
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::snapshot::FedState;
 use crate::store::archive::Archive;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::blocks::Located;

@@ -6,16 +6,17 @@
 
 use crate::batch::{self, BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
 use crate::checksum;
-use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::disk::SECTOR_BYTES;
 use crate::fed::HEAD_BYTES as FED_HEAD_BYTES;
 use crate::log_options::LOG_OPTION_BYTES;
 use crate::raft_codec::{self, HeadKind};
 use crate::sequence::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
-use crate::session::{self, Sessions};
+use crate::session::Sessions;
 use crate::store::block::{self, BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
 use crate::store::decision::{DECISIONS, Verdict};
-use crate::store::layout::{self, FOOTER_BYTES, Footer, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::store::geometry::{self, FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::store::layout::{self, Footer, Opening, SegmentHeader};
 use crate::types::SegmentId;
 use bytes::Bytes;
 
@@ -165,8 +166,8 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("BATCH_HEADER_BYTES", BATCH_HEADER_BYTES as u64),
         ("BATCH_RECORDS_MAX", batch::BATCH_RECORDS_MAX.into()),
         ("BATCH_BYTES_MAX", batch::BATCH_BYTES_MAX as u64),
-        ("INDEX_ENTRY_BYTES", layout::INDEX_ENTRY_BYTES as u64),
-        ("INDEX_STRIDE_BYTES", layout::INDEX_STRIDE_BYTES as u64),
+        ("INDEX_ENTRY_BYTES", geometry::INDEX_ENTRY_BYTES as u64),
+        ("INDEX_STRIDE_BYTES", geometry::INDEX_STRIDE_BYTES as u64),
         ("FOOTER_BYTES", FOOTER_BYTES as u64),
         ("HARD_STATE_BYTES", layout::HARD_STATE_BYTES as u64),
         ("COMMAND_BYTES", COMMAND_BYTES as u64),
@@ -174,16 +175,16 @@ pub fn constants() -> Vec<(&'static str, u64)> {
         ("LOG_OPTION_BYTES", LOG_OPTION_BYTES as u64),
         ("MEMBERSHIP_BYTES", crate::membership::MEMBERSHIP_BYTES as u64),
         ("MEMBER_BYTES", crate::membership::MEMBER_BYTES as u64),
-        ("TABLE_HEADER_BYTES", session::TABLE_HEADER_BYTES as u64),
-        ("SESSION_BYTES", session::SESSION_BYTES as u64),
-        ("REMEMBERED_BYTES", session::REMEMBERED_BYTES as u64),
-        ("REMEMBERED_MAX", session::REMEMBERED_MAX.into()),
+        ("TABLE_HEADER_BYTES", geometry::TABLE_HEADER_BYTES as u64),
+        ("SESSION_BYTES", geometry::SESSION_BYTES as u64),
+        ("REMEMBERED_BYTES", geometry::REMEMBERED_BYTES as u64),
+        ("REMEMBERED_MAX", geometry::REMEMBERED_MAX.into()),
     ]
 }
 
 /// Where blocks have to end in a segment file of so many bytes.
 pub fn data_limit(segment_bytes: usize) -> usize {
-    layout::data_limit(segment_bytes)
+    geometry::data_limit(segment_bytes)
 }
 
 /// Every kind of block: its number, its name, and whether it is a raft entry.

@@ -74,6 +74,7 @@ mod session;
 mod signal;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+mod snapshot;
 mod stats;
 mod store;
 mod tend;
@@ -90,11 +91,11 @@ pub use canceller::Canceller;
 pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
 pub use codec::Codec;
 pub use completion::{Answer, Appended, Ticket};
-pub use config::{Clock, Options, ReadMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use config::{Clock, Options};
 pub use disk::map::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
 pub use exactly_once::Session;
-pub use fed::{Fed, FedEntries, FedEntry, FedState, FeedFrom};
+pub use fed::{Fed, FedEntries, FedEntry, FeedFrom};
 pub use feed::Feed;
 pub use followed::Followed;
 pub use following::Jumped;
@@ -105,7 +106,10 @@ pub use reader::{Reader, Start};
 pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
 pub use restore::{RestoreOptions, RestoreTo, Restored};
 pub use signal::Signal;
+pub use snapshot::FedState;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
+pub use store::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use store::segment::ReadMode;
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };

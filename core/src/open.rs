@@ -7,15 +7,15 @@
 //! A crash before 4 leaves no log: what is there then is removed by the next opening.
 
 use crate::cluster::{Bootstrap, Cluster};
-use crate::config::{Options, SEGMENT_BYTES_MIN};
+use crate::config::Options;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fed::FedState;
 use crate::membership::{ALONE, Member, Membership};
 use crate::sequence::{Me, Replayed, Sequencer};
+use crate::snapshot::FedState;
 use crate::store::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::geometry::{SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, room_of};
 use crate::store::identity::{IDENTITY_FILE, Identity};
-use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::store::prepared::{AHEAD, Preparer};
 use crate::store::recovery::{Survey, repair, survey};
 use crate::store::restore::is_aside;
@@ -235,7 +235,7 @@ fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
 /// Whether a segment has room for such an opening.
 fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
     let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
-    let room = data_limit(options.segment_bytes as usize) - SEGMENT_HEADER_BYTES;
+    let room = room_of(options.segment_bytes as usize);
     if needed <= room {
         return Ok(());
     }

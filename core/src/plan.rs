@@ -17,7 +17,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sequence::Sequencer;
-use crate::store::layout::{SEGMENT_HEADER_BYTES, data_limit};
+use crate::store::geometry::{SEGMENT_HEADER_BYTES, data_limit, room_of};
 use crate::store::prepared::{Prepared, Preparer, Purpose};
 use crate::store::{NewBlock, PROOF_BYTES_MAX, Store, block_bytes};
 use crate::types::RaftIndex;
@@ -159,7 +159,7 @@ impl Plan {
     /// Whether a new segment has room for such a block behind its opening.
     fn check_size(&self, opening_bytes: usize, body: usize) -> Result<()> {
         let needed = opening_bytes + block_bytes(body) + PROOF_BYTES_MAX;
-        let room = data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES;
+        let room = room_of(self.preparer.segment_bytes() as usize);
         if needed <= room {
             return Ok(());
         }

@@ -28,10 +28,10 @@
 
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::crc32c;
-use crate::config::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::membership::{Change, Membership};
 use crate::store::NewBlock;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_pieces};
+use crate::store::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::store::layout::FORMAT_VERSION;
 use crate::types::{Index, RaftIndex, Term, Timestamp};
 use bytes::{Buf, Bytes, BytesMut};

@@ -21,14 +21,9 @@ mod encoding;
 use crate::batch::{BATCH_RECORDS_MAX, Stamp};
 use crate::completion::Appended;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::geometry::REMEMBERED_MAX;
 use crate::types::{Index, Sequence, SessionId, Timestamp};
 use std::collections::{HashMap, VecDeque};
-
-#[cfg(any(test, feature = "sim"))]
-pub(crate) use encoding::TABLE_HEADER_BYTES;
-#[cfg(feature = "sim")]
-pub(crate) use encoding::{REMEMBERED_BYTES, SESSION_BYTES};
-pub(crate) use encoding::{REMEMBERED_MAX, encoded_bytes_max};
 
 /// One client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //!
 //! A thread of its own sleeps until inotify tells it that a file in the directory changed.
 
-use crate::config::{Options, ReadMode};
+use crate::config::Options;
 use crate::disk::Disk;
 use crate::disk::real::RealDisk;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,10 +20,11 @@ use crate::positions::{Positions, closed};
 use crate::reader::{Reader, Shelf, Start};
 use crate::records::OwnedRecord;
 use crate::sequence::{Me, Replayed, Sequencer};
-use crate::session::REMEMBERED_MAX;
 use crate::store::follow::Follow;
+use crate::store::geometry::REMEMBERED_MAX;
 use crate::store::identity::Identity;
 use crate::store::recovery::{Survey, survey};
+use crate::store::segment::ReadMode;
 use crate::store::segment::Segments;
 use crate::store::walk::Proven;
 use crate::threads::spawn;

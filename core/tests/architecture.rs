@@ -35,6 +35,7 @@ const ORDER: &[&str] = &[
     "session::encoding",
     "session",
     "store::block",
+    "store::geometry",
     "store::layout",
     // The cluster, as values.
     "membership",
@@ -82,6 +83,7 @@ const ORDER: &[&str] = &[
     "fetch",
     "mender",
     "sequence",
+    "snapshot",
     "fed",
     "plan",
     "writing",

@@ -3,7 +3,7 @@
 //!
 //! Must not know: manifests.
 
-use crate::config::{Options, ReadMode};
+use crate::config::Options;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fed::FeedFrom;
@@ -13,9 +13,10 @@ use crate::open::no_log;
 use crate::positions::Positions;
 use crate::reader::Shelf;
 use crate::sequence::{Me, Replayed, Sequencer};
-use crate::session::REMEMBERED_MAX;
+use crate::store::geometry::REMEMBERED_MAX;
 use crate::store::identity::Identity;
 use crate::store::recovery::survey;
+use crate::store::segment::ReadMode;
 use crate::store::segment::{Segments, file_name};
 use crate::types::{Index, RaftIndex, Timestamp};
 use std::sync::Arc;

@@ -18,10 +18,10 @@ use crate::log_options::LogOptions;
 use crate::sequence::parse_command;
 use crate::session::Sessions;
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
+use crate::store::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
 use crate::store::identity::newer;
 use crate::store::layout::{
-    FOOTER_BYTES, FORMAT_VERSION, Footer, HardState, HeaderFault, INDEX_ENTRY_BYTES, IndexEntry, Opening,
-    SEGMENT_HEADER_BYTES, SegmentHeader, data_limit,
+    FORMAT_VERSION, Footer, HardState, HeaderFault, IndexEntry, Opening, SegmentHeader,
 };
 use crate::store::segment::file_name;
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};

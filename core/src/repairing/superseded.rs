@@ -19,7 +19,6 @@
 
 use crate::batch::Malformed;
 use crate::cluster::Cluster;
-use crate::config::SEGMENT_BYTES_MAX;
 use crate::diagnosis::{numbers, state_before};
 use crate::error::{Error, Result};
 use crate::mender::Mender;
@@ -28,7 +27,9 @@ use crate::raft_codec::header_of;
 use crate::repairing::terms::with_state;
 use crate::store::PROOF_BYTES_MAX;
 use crate::store::block::BlockHeader;
-use crate::store::layout::{HardState, SEGMENT_HEADER_BYTES, data_limit};
+use crate::store::geometry::SEGMENT_BYTES_MAX;
+use crate::store::geometry::{SEGMENT_HEADER_BYTES, data_limit};
+use crate::store::layout::HardState;
 use crate::store::restore::begin_segment;
 use crate::store::wound::{Spare, Wound};
 

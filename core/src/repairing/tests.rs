@@ -15,7 +15,8 @@ use crate::replica::tests::{
     LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, turn,
 };
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use crate::store::layout::{SEGMENT_HEADER_BYTES, SegmentHeader, digest_of_bytes};
+use crate::store::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::layout::{SegmentHeader, digest_of_bytes};
 use crate::store::segment::file_name;
 use crate::store::wound::{Spare, Wound};
 use crate::transport::MemoryNetwork;

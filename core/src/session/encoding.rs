@@ -33,19 +33,9 @@
 use super::{Session, Sessions, end_of};
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::completion::Appended;
+use crate::store::geometry::{REMEMBERED_BYTES, REMEMBERED_MAX, SESSION_BYTES, TABLE_HEADER_BYTES};
 use crate::types::{Index, Sequence, SessionId, Timestamp};
 use std::collections::VecDeque;
-
-pub(crate) const TABLE_HEADER_BYTES: usize = 8;
-pub(crate) const SESSION_BYTES: usize = 40;
-pub(crate) const REMEMBERED_BYTES: usize = 12;
-/// The format's bound on the batches remembered of one session; options set lower ones.
-pub(crate) const REMEMBERED_MAX: u16 = 1024;
-
-/// The most bytes that a table of so many sessions takes, each remembering so many batches.
-pub(crate) const fn encoded_bytes_max(sessions_max: u32, window: u16) -> usize {
-    TABLE_HEADER_BYTES + sessions_max as usize * (SESSION_BYTES + window as usize * REMEMBERED_BYTES)
-}
 
 impl Sessions {
     /// How long `encode`'s answer is, without making it.

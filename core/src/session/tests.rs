@@ -161,8 +161,8 @@ fn a_full_table_takes_exactly_its_bound() {
             next += 1;
         }
     }
-    assert_eq!(table.encode().len(), encoded_bytes_max(sessions, window));
-    assert_eq!(table.encoded_bytes(), encoded_bytes_max(sessions, window));
+    assert_eq!(table.encode().len(), session_table_bytes_max(sessions, window));
+    assert_eq!(table.encoded_bytes(), session_table_bytes_max(sessions, window));
     let again = Sessions::decode(&table.encode(), sessions, window).unwrap();
     assert_eq!(again.encode(), table.encode());
 }
@@ -314,7 +314,7 @@ proptest! {
                 Op::Expire => table.expire(Timestamp(now)),
                 Op::Restart => {
                     prop_assert_eq!(table.encoded_bytes(), table.encode().len());
-                    prop_assert!(table.encoded_bytes() <= encoded_bytes_max(sessions_max, window));
+                    prop_assert!(table.encoded_bytes() <= session_table_bytes_max(sessions_max, window));
                     table = Sessions::decode(&table.encode(), sessions_max, window).unwrap();
                 }
                 Op::Open { idle } => {

@@ -11,7 +11,8 @@
 use super::fault::Fault;
 use crate::disk::sim::{Image, Rng};
 use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
-use crate::store::layout::{FOOTER_BYTES, HardState, Opening, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::store::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::layout::{HardState, Opening, SegmentHeader};
 use crate::types::{RaftIndex, Term};
 
 /// Entries of the newest segment that can be damaged, from its end.

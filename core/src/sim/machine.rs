@@ -170,7 +170,7 @@ pub(super) struct Machine {
 }
 
 /// The least that a segment can be, so that runs go through many.
-pub(super) const SEGMENT_BYTES: u32 = crate::config::SEGMENT_BYTES_MIN;
+pub(super) const SEGMENT_BYTES: u32 = crate::store::geometry::SEGMENT_BYTES_MIN;
 
 impl Machine {
     /// Opens what is on the disk, as `Log::open` does without its threads. Damage is an error.

@@ -9,7 +9,7 @@
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use super::blocks::{Blocks, Located};
-use super::layout::SEGMENT_HEADER_BYTES;
+use super::geometry::SEGMENT_HEADER_BYTES;
 use super::segment::{Base, Extent, Segment, Segments};
 use super::walk::Learn;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,14 +1,15 @@
 //! The segment files of a directory, as recovery meets them: named, opened, their fixed parts checked.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
 use super::identity::{Identity, newer};
-use super::layout::{FOOTER_BYTES, Footer, HeaderFault, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::layout::{Footer, HeaderFault, SegmentHeader};
 use super::scan::{Found, Scanner};
 use super::segment::file_name;
 use crate::batch::Malformed;
-use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
+use crate::store::geometry::SEGMENT_BYTES_MIN;
 use crate::types::RaftIndex;
 use std::collections::BTreeMap;
 use std::io;

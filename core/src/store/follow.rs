@@ -2,8 +2,8 @@
 
 use super::block::Kind;
 use super::files::{Files, Opened};
+use super::geometry::SEGMENT_HEADER_BYTES;
 use super::identity::Identity;
-use super::layout::SEGMENT_HEADER_BYTES;
 use super::scan::{Found, Scanner};
 use super::segment::{Segment, file_number};
 use super::walk::{Learn, Proven, Walk};

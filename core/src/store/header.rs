@@ -8,7 +8,8 @@
 //! Invariant: nothing of a header changes but the versions and the checksum, which share one sector: a crash leaves the
 //! one header or the other.
 
-use super::layout::{HeaderFault, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::geometry::SEGMENT_HEADER_BYTES;
+use super::layout::{HeaderFault, SegmentHeader};
 use crate::disk::{DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use std::io::IoSlice;

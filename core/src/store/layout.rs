@@ -15,12 +15,11 @@
 //! Must not know: threads, disks.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
 use crate::batch::{Malformed, u32_at, u64_at};
 use crate::checksum::{Crc, crc32c};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 
-/// Where blocks begin.
-pub(crate) const SEGMENT_HEADER_BYTES: usize = 4096;
 /// The newest version of the format that is read. It is written only where it is needed: see [`version_of`].
 pub(crate) const FORMAT_VERSION: u32 = 2;
 /// The version of all that holds no options of the log, so that earlier readers understand it.
@@ -29,20 +28,6 @@ pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
 const HEADER_USED: usize = 56;
 const HEADER_MAGIC: [u8; 8] = *b"chiplogS";
 const FOOTER_MAGIC: [u8; 8] = *b"chiplogF";
-pub(crate) const FOOTER_BYTES: usize = 128;
-pub(crate) const INDEX_ENTRY_BYTES: usize = 32;
-/// At least this many bytes of blocks lie between two index entries.
-pub(crate) const INDEX_STRIDE_BYTES: usize = 32 << 10;
-
-/// Bytes kept free at a segment's end for its index and footer.
-pub(crate) const fn tail_reserve(segment_bytes: usize) -> usize {
-    (segment_bytes / INDEX_STRIDE_BYTES + 1) * INDEX_ENTRY_BYTES + FOOTER_BYTES
-}
-
-/// Where blocks must end in a segment file of this size.
-pub(crate) const fn data_limit(segment_bytes: usize) -> usize {
-    (segment_bytes - tail_reserve(segment_bytes)) & !(BLOCK_HEADER_BYTES - 1)
-}
 
 /// What a segment file is, fixed when it is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -468,7 +453,7 @@ mod tests {
     #[test]
     fn the_index_always_fits_its_reserve() {
         for bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 30] {
-            let entries = (data_limit(bytes) - SEGMENT_HEADER_BYTES) / INDEX_STRIDE_BYTES + 1;
+            let entries = (room_of(bytes)) / INDEX_STRIDE_BYTES + 1;
             assert!(data_limit(bytes) + entries * INDEX_ENTRY_BYTES + FOOTER_BYTES <= bytes);
         }
     }

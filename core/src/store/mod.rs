@@ -28,6 +28,7 @@ pub(crate) mod damage;
 pub(crate) mod decision;
 pub(crate) mod files;
 pub(crate) mod follow;
+pub(crate) mod geometry;
 pub(crate) mod header;
 pub(crate) mod identity;
 pub(crate) mod layout;
@@ -47,8 +48,9 @@ use crate::types::{Index, RaftIndex, Term, Timestamp};
 use archive::Archive;
 use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
 use bytes::Bytes;
+use geometry::{SEGMENT_HEADER_BYTES, data_limit};
 use header::raise_version;
-use layout::{FORMAT_VERSION_FIRST, IndexEntry, SEGMENT_HEADER_BYTES, data_limit, version_of};
+use layout::{FORMAT_VERSION_FIRST, IndexEntry, version_of};
 use prepared::{Prepared, Preparer, Purpose};
 use segment::{Base, Extent, Segment, Segments, file_name};
 use std::collections::VecDeque;
@@ -325,7 +327,7 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        assert!(needed <= data_limit(self.preparer.segment_bytes() as usize) - SEGMENT_HEADER_BYTES);
+        assert!(needed <= room_of(self.preparer.segment_bytes() as usize));
         let next = self.preparer.take(purpose)?;
         self.roll_into(next, opening)
     }

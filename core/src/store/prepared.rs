@@ -13,10 +13,8 @@
 //! - [`AHEAD`] files are kept ready once the log fills up; an append of data never takes the last one, so that commands (discard
 //!   above all) find a place when the disk is full.
 
-use super::layout::{
-    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader,
-    data_limit, encode_index, tail_reserve,
-};
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit, tail_reserve};
+use super::layout::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, encode_index};
 use super::segment::{Segment, file_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};

@@ -7,18 +7,16 @@
 //! Must not know: what is missing in a file.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use super::layout::{
-    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, SEGMENT_HEADER_BYTES, SegmentHeader, version_of,
-    version_of_blocks,
-};
+use super::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use super::layout::{FORMAT_VERSION_FIRST, Footer, SegmentHeader, version_of, version_of_blocks};
 use super::prepared::random_id;
 use super::scan::{Found, Scanner};
 use super::segment::file_name;
 use super::wound::{Spare, write_differing};
 use crate::batch::{u32_at, u64_at};
-use crate::config::SEGMENT_BYTES_MIN;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
+use crate::store::geometry::SEGMENT_BYTES_MIN;
 use crate::types::{LogId, SegmentId};
 use std::io::{self, ErrorKind, IoSlice};
 

@@ -3,7 +3,7 @@
 //! and not a signal.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body};
-use super::layout::{SEGMENT_HEADER_BYTES, data_limit};
+use super::geometry::{SEGMENT_HEADER_BYTES, data_limit};
 use crate::batch::Malformed;
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};

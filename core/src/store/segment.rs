@@ -12,10 +12,10 @@
 
 use super::block::BLOCK_HEADER_BYTES;
 use super::damage::Damage;
-use super::layout::{Footer, INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, IndexEntry, SEGMENT_HEADER_BYTES};
+use super::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
+use super::layout::{Footer, IndexEntry};
 use super::places::{Places, Remembered};
 use crate::checksum::crc32c;
-use crate::config::ReadMode;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
@@ -23,6 +23,23 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+/// How readers get at the bytes of a segment.
+///
+/// ```
+/// let options = chiplog::Options { read_mode: chiplog::ReadMode::Read, ..Default::default() };
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReadMode {
+    /// Slices of a mapping: no copy. If the device cannot read a page, or another program shortens the file,
+    /// the process gets SIGBUS.
+    #[default]
+    Map,
+    /// `pread` into buffers: one copy; a failing device is an [`ErrorKind::Io`] error, a shortened file
+    /// [`ErrorKind::Corrupt`]. Nothing is mapped.
+    Read,
+}
 
 /// The file name of segment `number`.
 pub(crate) fn file_name(number: u64) -> String {

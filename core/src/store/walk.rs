@@ -3,7 +3,8 @@
 
 use super::block::{BlockHeader, Kind};
 use super::files::Opened;
-use super::layout::{IndexEntry, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::geometry::SEGMENT_HEADER_BYTES;
+use super::layout::{IndexEntry, SegmentHeader};
 use super::scan::{Found, Scanner};
 use super::segment::{Base, Segment};
 use crate::batch::Malformed;

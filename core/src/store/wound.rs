@@ -25,10 +25,11 @@
 //! Must not know: who has the entries, what commands mean.
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
 use super::header::raise_version;
 use super::layout::{
-    FOOTER_BYTES, FORMAT_VERSION_FIRST, Footer, HARD_STATE_BYTES, HardState, INDEX_ENTRY_BYTES, IndexEntry,
-    Opening, SEGMENT_HEADER_BYTES, data_limit, digest_of_bytes, version_of_blocks,
+    FORMAT_VERSION_FIRST, Footer, HARD_STATE_BYTES, HardState, IndexEntry, Opening, digest_of_bytes,
+    version_of_blocks,
 };
 use super::scan::{Found, Scanner};
 use super::segment::{Base, file_name};

@@ -60,7 +60,7 @@ fn a_cut_segment_is_sealed_with_its_new_end() {
         rig.store.preparer.help();
         assert!(cut.extent().growing_index().is_none(), "it is sealed");
         let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
-        let mut tail = [0; layout::FOOTER_BYTES];
+        let mut tail = [0; geometry::FOOTER_BYTES];
         file.read_at(u64::from(SEGMENT_BYTES) - tail.len() as u64, &mut tail).unwrap();
         let footer = layout::Footer::parse(&tail, cut.number, cut.id).unwrap();
         assert_eq!((footer.last_raft.0, footer.data_end as usize), (to, cut.data_end()));
