@@ -1,5 +1,5 @@
 //! Backup: a log's files in a directory of their own, sealed: a copy that follows a log, closed, with a manifest of its
-//! files and their checksums. Made, looked at and checked here; `restore.rs` makes a log of it again.
+//! files and their checksums. Made, looked at and checked here; `backup/restore.rs` makes a log of it again.
 //!
 //! ```text
 //!  begin ──> chiplog.backup.tmp      nothing but this file: the backup is not finished
@@ -13,23 +13,25 @@
 //!
 //! Must not know: how a log is made of it.
 
+pub(crate) mod restore;
+
 pub(crate) mod manifest;
 pub(crate) mod still;
 
-use crate::checksum::Crc;
-use crate::config::Options;
-use crate::disk::real::remove_directory;
+use crate::api::follower::Followed;
+use crate::api::log::disk_at;
+use crate::api::read_only::Viewer;
+use crate::disk::linux::remove_directory;
 use crate::disk::{Disk, Lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fed::{Fed, FeedFrom};
-use crate::feed::Feed;
-use crate::followed::Followed;
-use crate::log::disk_at;
-use crate::store::geometry::REMEMBERED_MAX;
-use crate::store::identity::IDENTITY_FILE;
+use crate::follower::message::{Fed, FeedFrom};
+use crate::follower::source::Feed;
+use crate::options::Options;
+use crate::record::crc::Crc;
+use crate::store::format::geometry::REMEMBERED_MAX;
+use crate::store::format::identity::IDENTITY_FILE;
 use crate::store::segment::file_number;
 use crate::types::RaftIndex;
-use crate::viewer::Viewer;
 use manifest::{BackupInfo, MANIFEST_FORMAT, Manifest, ManifestFault, ManifestFile};
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
@@ -452,7 +454,7 @@ fn next(viewer: &Viewer, feed: &mut Feed) -> Result<Option<Fed>> {
 fn last_entry(fed: &Fed) -> Option<RaftIndex> {
     match fed {
         Fed::State(state) => Some(state.raft()),
-        Fed::Entries(entries) => entries.last().map(crate::fed::FedEntry::raft),
+        Fed::Entries(entries) => entries.last().map(crate::follower::message::FedEntry::raft),
     }
 }
 

@@ -17,12 +17,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) mod map;
-pub(crate) mod real;
+pub(crate) mod linux;
+pub(crate) mod mmap;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 
-pub use map::Map;
+pub use mmap::Map;
 
 /// The unit that a disk writes whole or not at all.
 pub const SECTOR_BYTES: usize = 512;

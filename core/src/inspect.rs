@@ -16,11 +16,11 @@
 //! then, segment by segment:   prove (last one only: headers, for durable_upto) -> blocks -> index and footer
 //! ```
 
-use crate::disk::real::RealDisk;
+use crate::disk::linux::RealDisk;
 use crate::disk::{Disk, SECTOR_BYTES};
 use crate::error::{Error, ErrorKind, Result};
-use crate::open::{cannot_open, check_name};
-use crate::store::identity::{IDENTITY_FILE, Identity};
+use crate::replica::open::{cannot_open, check_name};
+use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::segment::{file_name, file_number};
 use crate::types::{Index, LogId};
 use std::collections::BTreeSet;

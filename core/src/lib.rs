@@ -23,97 +23,66 @@
 //! what ([`pages::positions`]).
 
 #[macro_use]
-mod planted;
+mod testing;
 
+mod api;
 mod backup;
-mod batch;
-mod canceller;
-mod checksum;
 mod cluster;
-mod codec;
-mod completion;
-mod config;
-mod diagnosis;
 pub mod disk;
-mod driver;
 mod error;
-mod exactly_once;
-mod fed;
-mod feed;
-mod fetch;
-mod followed;
-mod following;
-mod futex;
-#[cfg(feature = "sim")]
-#[doc(hidden)]
-pub mod fuzzing;
-mod gather;
+mod follower;
 pub mod inspect;
-mod limping;
-mod log;
-mod log_clock;
-mod log_options;
-mod mail;
-mod membership;
-mod mender;
-mod moment;
-mod node;
-mod open;
-mod plan;
-mod positions;
-mod promise;
-mod raft_codec;
-mod reader;
-mod records;
-mod repairing;
+mod options;
+mod read;
+mod record;
 mod replica;
-mod rescue;
-mod restore;
-mod sequence;
-mod session;
-mod signal;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
-mod snapshot;
 mod stats;
 mod store;
-mod tend;
-mod threads;
-pub mod transport;
+mod sync;
 mod types;
-mod viewer;
-mod writing;
 
+pub use api::follower::Followed;
+pub use api::log::{Info, Log};
+pub use api::read_only::Viewer;
+pub use api::session::Session;
 pub use backup::Backup;
 pub use backup::manifest::BackupInfo;
-pub use batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
-pub use canceller::Canceller;
-pub use cluster::{Bootstrap, Cluster, PeerStatus, Role, Status};
-pub use codec::Codec;
-pub use completion::{Answer, Appended, Ticket};
-pub use config::{Clock, Options};
-pub use disk::map::ForkGuard;
+pub use backup::restore::{RestoreOptions, RestoreTo, Restored};
+pub use cluster::membership::{Change, MEMBERS_MAX, Member};
+pub use cluster::options::{Bootstrap, Cluster, PeerStatus, Role, Status};
+pub use disk::mmap::ForkGuard;
 pub use error::{Error, ErrorKind, Result};
-pub use exactly_once::Session;
-pub use fed::{Fed, FedEntries, FedEntry, FeedFrom};
-pub use feed::Feed;
-pub use followed::Followed;
-pub use following::Jumped;
-pub use log::{Info, Log};
-pub use log_options::{LogOption, LogOptions};
-pub use membership::{Change, MEMBERS_MAX, Member};
-pub use reader::{Reader, Start};
-pub use records::{OwnedRecord, Record, RecordBatch, StoredBatch};
-pub use restore::{RestoreOptions, RestoreTo, Restored};
-pub use signal::Signal;
-pub use snapshot::FedState;
+pub use follower::applier::Jumped;
+pub use follower::message::{Fed, FedEntries, FedEntry, FeedFrom};
+pub use follower::source::Feed;
+pub use options::log_options::{LogOption, LogOptions};
+pub use options::{Clock, Options};
+pub use read::canceller::Canceller;
+pub use read::reader::{Reader, Start};
+pub use read::records::{OwnedRecord, Record, RecordBatch, StoredBatch};
+pub use record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_RECORDS_MAX, Batch, BatchBuilder};
+pub use record::compression::Codec;
+pub use replica::state::snapshot::FedState;
 pub use stats::{BLOCK_BUCKETS, Backlog, SYNC_BUCKETS, Stats};
-pub use store::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 pub use store::segment::ReadMode;
+pub use sync::completion::{Answer, Appended, Ticket};
+pub use sync::event_fd::Signal;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use testing::fuzzing;
+#[cfg(any(test, feature = "sim"))]
+pub use testing::sim;
 pub use types::{
     DirectoryId, Index, LogId, NodeId, RaftIndex, SegmentId, Sequence, SessionId, Term, Timestamp,
 };
-pub use viewer::Viewer;
+
+/// Messages between replicas: the seam to a network, and a network in memory.
+pub mod transport {
+    pub use crate::cluster::memory_transport::{MemoryNetwork, Traffic};
+    pub use crate::cluster::peer_queue::PeerQueue;
+    pub use crate::cluster::transport::*;
+}
 
 /// Pages about the log as a whole, as they stand in the project's `docs/`. Nothing but text.
 pub mod pages {

@@ -1,8 +1,8 @@
-//! Which file may use which: the arrows of ARCHITECTURE.md, checked against what the sources say.
+//! Which room may use which: the arrows of ARCHITECTURE.md, checked against what the sources say.
 //!
-//! [`ORDER`] lists every file of the crate from the ground up. A file may use those above it in the list, so
-//! there can be no circle, and what a reader needs to know for a file stands before it. The other tables say
-//! where a thing may be touched at all.
+//! [`ROOMS`] lists the rooms of the crate from the ground up: a folder, or a file on its own. The files of a room may use
+//! each other, without a circle, and those of the rooms above theirs in the list. The other tables say where a thing may be
+//! touched at all; a file's line `Must not know: …` is held against its `use` lines, as far as [`WORDS`] has its words.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,207 +10,129 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every module, lowest first. A new file gets its place here: as low as what it uses allows.
-const ORDER: &[&str] = &[
-    // Values and bytes: no files, no threads.
-    "planted",
+/// Every room, lowest first. A new one gets its place here: as low as what it uses allows.
+const ROOMS: &[&str] = &[
+    "testing::planted_bugs",
     "types",
     "error",
-    "checksum",
-    "codec",
-    "batch",
-    // Waiting and waking.
-    "threads",
-    "futex",
-    "signal",
-    "completion",
-    "promise",
-    "positions",
-    "canceller",
-    "moment",
-    "stats",
-    "limping",
-    "log_clock",
-    // What is done once only; and the bytes of the files.
-    "session::encoding",
-    "session",
-    "store::block",
-    "store::geometry",
-    "store::layout",
-    // The cluster, as values.
-    "membership",
-    "transport",
-    "transport::memory",
-    "transport::peer_queue",
-    "cluster",
-    "config",
-    "log_options",
-    // The seam to storage.
-    "disk::map",
+    "record",
+    "sync",
     "disk",
-    "disk::real",
-    "disk::sim::rng",
-    "disk::sim::file",
-    "disk::sim::state",
-    "disk::sim::faults",
-    "disk::sim::crashes",
-    "disk::sim",
-    // The store: segments, and what gets them ready, reads and writes them.
-    "store::damage",
-    "store::places",
+    // The cluster, as values.
+    "cluster",
+    // Segment files.
+    "store::format",
     "store::segment",
-    "store::header",
-    "store::prepared",
-    "store::identity",
-    "store::scan",
-    "store::files",
-    "store::walk",
-    "store::follow",
-    "store::wound",
-    "store::restore",
-    "store::decision",
-    "store::blocks",
-    "store::cursor",
-    "store::archive",
-    "store::turn",
-    "store",
+    "store::read",
     "store::recovery",
-    // What goes in: appends, commands, messages, questions.
-    "mail",
-    "gather",
-    // The replica: orders, plans, writes.
-    "raft_codec",
-    "fetch",
-    "mender",
-    "sequence",
-    "snapshot",
-    "fed",
-    "plan",
-    "writing",
-    "replica::storage",
-    "replica::fixtures",
-    "replica::ticking",
-    "replica::ordering",
-    "replica::checking",
-    "replica::applying",
-    "replica::room",
-    "replica::asks",
-    "replica::options",
-    "replica::lend",
-    "replica::pace",
-    "replica::introduction",
-    "replica::peers",
-    "replica::handover",
-    "replica::readies",
-    "replica",
-    "tend",
-    "open",
-    "node",
-    "driver",
-    "following",
-    "diagnosis",
-    "repairing::members",
-    "repairing::terms",
-    "repairing::superseded",
-    "repairing::treatment",
-    "repairing",
-    "rescue",
+    "store",
+    "options",
+    "stats",
+    "read",
+    // One member of a raft group.
+    "replica::wire",
+    "replica::queue",
+    "replica::state",
+    "replica::writer",
+    "replica::raft",
+    "replica::open",
+    "replica::repair",
+    "replica::node",
     // What a program holds.
-    "records",
-    "reader",
-    "feed",
-    "log",
-    "followed",
-    "exactly_once",
-    "viewer",
-    "backup::manifest",
-    "backup::still",
+    "follower",
+    "api",
     "backup",
-    "restore",
-    // Tools over all of it.
-    "inspect::window",
-    "inspect::batches",
-    "inspect::report",
-    "inspect::segment",
     "inspect",
-    "fuzzing",
-    // The cluster simulated.
-    "sim::clock",
-    "sim::fault",
-    "sim::harm",
-    "sim::failover",
-    "sim::story",
-    "sim::history",
-    "sim::linear",
-    "sim::network",
-    "sim::plan",
-    "sim::kept",
-    "sim::threads",
-    "sim::outbox",
-    "sim::machine",
-    "sim::copy",
-    "sim::patient",
-    "sim::host",
-    "sim::oracle",
-    "sim::world",
-    "sim::world::admin",
-    "sim::world::client",
-    "sim::world::drill",
-    "sim::world::damage",
-    "sim::world::followers",
-    "sim::world::nemesis",
-    "sim::world::options",
-    "sim::world::watch",
-    "sim::world::leaving",
-    "sim::world::process",
-    "sim::run",
-    "sim::directed::one_replica",
-    "sim::directed",
-    "sim::bugs",
-    "sim",
+    "testing",
 ];
 
 /// Modules whose own files extend its type, and so name it: one state machine in several files.
-const PARTS_OF_ONE: &[&str] = &["replica", "session", "sim", "sim::world"];
+const PARTS_OF_ONE: &[&str] = &[
+    "disk::sim",
+    "replica::raft",
+    "replica::raft::peers",
+    "replica::state::session_table",
+    "testing::sim",
+    "testing::sim::world",
+];
+
+/// What the words of a line `Must not know` mean: paths that the file then does not use.
+const WORDS: &[(&str, &[&str])] = &[
+    ("raft", &["raft::", "crate::replica::raft"]),
+    ("raft's types", &["raft::"]),
+    ("raft's state", &["crate::replica::raft::Replica"]),
+    ("files", &["crate::disk", "crate::store::segment", "crate::store::allocator", "crate::store::Store"]),
+    ("disks", &["crate::disk"]),
+    ("segments", &["crate::store::segment"]),
+    ("blocks", &["crate::store::format::block"]),
+    ("threads", &["crate::sync::threads", "std::thread"]),
+    ("the network", &["crate::cluster::transport", "crate::cluster::memory_transport"]),
+    ("the writer", &["crate::replica::writer"]),
+    ("sessions", &["crate::replica::state::session_table"]),
+    ("records", &["crate::read::records", "crate::record"]),
+    ("readers", &["crate::read::reader"]),
+    ("positions", &["crate::read::positions"]),
+    ("who waits", &["crate::sync::completion", "crate::sync::promise"]),
+    ("any async runtime", &["tokio"]),
+    ("time", &["crate::sync::clock", "std::time::Instant", "std::time::SystemTime"]),
+    ("any real clock", &["std::time::Instant", "std::time::SystemTime"]),
+    ("replicas", &["crate::replica"]),
+    ("hosts", &["crate::testing::sim::host"]),
+];
 
 /// What may be named in a few files only, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
-    ("unsafe", &["disk::map"], "unsafe code stays where its reasons are written down"),
+    ("unsafe", &["disk::mmap"], "unsafe code stays where its reasons are written down"),
     (
         "std::fs",
-        &["disk::map", "disk::real"],
+        &["disk::mmap", "disk::linux"],
         "files are reached through the seam, so that the simulated disk sees every call",
     ),
-    ("SystemTime", &["config"], "time comes from Options::clock, so that tests can set it"),
+    ("SystemTime", &["options"], "time comes from Options::clock, so that tests can set it"),
     ("tokio", &[], "the log is synchronous"),
     ("std::net", &[], "the log knows no network"),
     ("process::exit", &[], "a library does not end its program"),
     ("thread::spawn", &[], "a thread's stack has a stated size, else its size is read from the environment"),
-    ("thread::Builder", &["threads"], "as above"),
+    ("thread::Builder", &["sync::threads"], "as above"),
     ("thread::scope", &[], "as above"),
 ];
 
+/// The room of a module: the longest name in [`ROOMS`] that it is, or lies below.
+fn room(module: &str) -> Option<usize> {
+    let holds =
+        |room: &str| module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    let rooms = ROOMS.iter().enumerate().filter(|(_, room)| holds(room));
+    rooms.max_by_key(|(_, room)| room.len()).map(|(i, _)| i)
+}
+
+/// Every module with the modules that it uses. Folders' own files, which list and re-export, have no place of their own.
+fn arrows() -> BTreeMap<String, BTreeSet<String>> {
+    let modules = modules();
+    let mut arrows = BTreeMap::new();
+    for (module, source) in modules.iter().filter(|(module, _)| *module != "lib") {
+        let mut targets = BTreeSet::new();
+        for path in uses(module, source) {
+            let target = owner(&path, &modules);
+            let target =
+                target.unwrap_or_else(|| panic!("{module} uses crate::{path}: name the module it lives in"));
+            let is_part = module.strip_prefix(&target).is_some_and(|rest| rest.starts_with("::"));
+            if target != *module && !(is_part && PARTS_OF_ONE.contains(&&*target)) {
+                targets.insert(target);
+            }
+        }
+        arrows.insert(module.clone(), targets);
+    }
+    arrows
+}
+
 #[test]
 fn every_arrow_points_downward() {
-    let place: BTreeMap<&str, usize> = ORDER.iter().enumerate().map(|(i, m)| (*m, i)).collect();
-    let modules = modules();
     let mut wrong = Vec::new();
-    for (module, source) in &modules {
-        if module == "lib" {
-            continue; // the root only lists and re-exports
-        }
-        for path in uses(module, source) {
-            let Some(target) = owner(&path, &modules) else {
-                wrong.push(format!("{module} uses crate::{path}: name the module it lives in"));
-                continue;
-            };
-            // A module's own files are one piece of work.
-            let is_part = module.strip_prefix(&target).is_some_and(|rest| rest.starts_with("::"));
-            if target != *module
-                && !(is_part && PARTS_OF_ONE.contains(&&*target))
-                && place.get(target.as_str()) >= place.get(module.as_str())
-            {
-                wrong.push(format!("{module} uses {target} (crate::{path}), which is not below it"));
+    for (module, targets) in arrows() {
+        let Some(place) = room(&module) else { continue };
+        for target in targets {
+            if room(&target).is_none_or(|below| below > place) {
+                wrong.push(format!("{module} uses {target}, whose room is not below its own"));
             }
         }
     }
@@ -218,12 +140,71 @@ fn every_arrow_points_downward() {
 }
 
 #[test]
-fn the_order_names_every_file_once_and_nothing_else() {
-    let listed: BTreeSet<&str> = ORDER.iter().copied().collect();
-    assert_eq!(listed.len(), ORDER.len(), "a module stands in ORDER twice");
+fn no_files_use_each_other_in_a_circle() {
+    let mut arrows = arrows();
+    // A file that uses none of those left is in no circle, and nor is what only such files use.
+    loop {
+        let left: BTreeSet<String> = arrows.keys().cloned().collect();
+        arrows.values_mut().for_each(|targets| targets.retain(|target| left.contains(target)));
+        arrows.retain(|_, targets| !targets.is_empty());
+        if arrows.len() == left.len() {
+            break;
+        }
+    }
+    assert!(arrows.is_empty(), "circles of files, and what uses them: {arrows:#?}");
+}
+
+#[test]
+fn every_file_has_a_room_and_every_room_a_file() {
     let modules = modules();
-    let files: BTreeSet<&str> = modules.keys().map(String::as_str).filter(|m| *m != "lib").collect();
-    assert_eq!(files, listed, "left: files of core/src, right: ORDER");
+    let listed: BTreeSet<&str> = ROOMS.iter().copied().collect();
+    assert_eq!(listed.len(), ROOMS.len(), "a room stands in ROOMS twice");
+    for room in ROOMS {
+        assert!(
+            modules.keys().any(|m| m == room || m.starts_with(&format!("{room}::"))),
+            "no file in {room}"
+        );
+    }
+    // A folder of rooms has a file of its own, which holds nothing but their list.
+    let lists =
+        |source: &str| source.lines().all(|l| l.is_empty() || l.contains("mod ") || l.starts_with("#["));
+    let homeless = modules.iter().filter(|(m, source)| *m != "lib" && room(m).is_none() && !lists(source));
+    assert_eq!(homeless.map(|(m, _)| m).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// What a file says that it must not know is not among what it uses.
+#[test]
+fn files_do_not_use_what_they_must_not_know() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for (module, source) in modules() {
+        let file =
+            [format!("{}.rs", module.replace("::", "/")), format!("{}/mod.rs", module.replace("::", "/"))];
+        let Some(text) = file.iter().find_map(|file| fs::read_to_string(root.join(file)).ok()) else {
+            continue;
+        };
+        let Some(line) = text.lines().find_map(|l| l.strip_prefix("//! ")?.split_once("Must not know: "))
+        else {
+            continue;
+        };
+        let used: Vec<String> =
+            uses(&module, &source).into_iter().map(|path| format!("crate::{path}")).collect();
+        for word in line.1.split('.').next().unwrap().split(',').map(str::trim) {
+            let Some((_, paths)) = WORDS.iter().find(|(known, _)| *known == word) else { continue };
+            checked += 1;
+            for path in *paths {
+                let is_used = match path.starts_with("crate::") {
+                    true => used.iter().any(|u| u.starts_with(path)),
+                    false => source.lines().any(|l| l.starts_with(&format!("use {path}"))),
+                };
+                if is_used {
+                    wrong.push(format!("{module} must not know {word}, and uses {path}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 40, "only {checked} words were checked");
 }
 
 #[test]

@@ -22,7 +22,7 @@
 //!
 //! Must not know: files.
 
-use crate::checksum::crc32c;
+use crate::record::crc::crc32c;
 use crate::types::{Index, LogId, RaftIndex, Timestamp};
 use std::fmt::Write as _;
 use std::str::{FromStr, Lines};

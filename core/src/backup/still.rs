@@ -3,18 +3,18 @@
 //!
 //! Must not know: manifests.
 
-use crate::config::Options;
+use crate::cluster::membership::Membership;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fed::FeedFrom;
-use crate::feed::Feed;
-use crate::membership::Membership;
-use crate::open::no_log;
-use crate::positions::Positions;
-use crate::reader::Shelf;
-use crate::sequence::{Me, Replayed, Sequencer};
-use crate::store::geometry::REMEMBERED_MAX;
-use crate::store::identity::Identity;
+use crate::follower::message::FeedFrom;
+use crate::follower::source::Feed;
+use crate::options::Options;
+use crate::read::positions::Positions;
+use crate::read::reader::Shelf;
+use crate::replica::open::no_log;
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::store::format::geometry::REMEMBERED_MAX;
+use crate::store::format::identity::Identity;
 use crate::store::recovery::survey;
 use crate::store::segment::ReadMode;
 use crate::store::segment::{Segments, file_name};

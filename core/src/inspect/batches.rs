@@ -15,9 +15,10 @@
 //!                 -> by the chain                     <- by the end and the block's record count
 //! ```
 
-use crate::batch::{self, Batch, BatchHeader, Body, Malformed};
-use crate::checksum::crc32c;
-use crate::store::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, check_body, digest_of_batches};
+use crate::record::batch;
+use crate::record::batch::{Batch, BatchHeader, Body, Malformed};
+use crate::record::crc::crc32c;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, check_body, digest_of_batches};
 use crate::types::Index;
 use bytes::Bytes;
 
@@ -208,8 +209,8 @@ fn fits(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::BatchBuilder;
-    use crate::store::block::sample_header;
+    use crate::record::batch::BatchBuilder;
+    use crate::store::format::block::sample_header;
 
     /// A block of batches of 1, 2, 3 … records, and where each begins in its body.
     fn block(batches: u32) -> (BlockHeader, Vec<u8>, Vec<usize>) {

@@ -2,14 +2,15 @@
 //!
 //! Must not know: where the bytes come from.
 
-use super::batches::{self, Piece};
-use crate::batch::Batch;
+use super::batches;
+use super::batches::Piece;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gather::Command;
-use crate::log_options::LogOptions;
-use crate::sequence::parse_command;
-use crate::store::block::{Batches, BlockHeader, Kind};
-use crate::store::layout::{HardState, Opening};
+use crate::options::log_options::LogOptions;
+use crate::record::batch::Batch;
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::sequencer::parse_command;
+use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::segment::{HardState, Opening};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, SessionId, Term, Timestamp};
 use bytes::Bytes;
 use std::fmt;

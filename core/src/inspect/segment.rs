@@ -6,21 +6,22 @@
 //! it was durable (a later block's `durable_upto`, a footer, a begun successor), else it is a torn write. All
 //! such evidence is read before the blocks are, so that a live writer can add to it but never contradict it.
 
-use super::batches::{self, Piece};
+use super::batches;
+use super::batches::Piece;
 use super::report::{Block, Event, Fault, Segment, SegmentEnd, SegmentState, Severity, Sink, Tail};
 use super::window::Window;
-use crate::batch::Malformed;
-use crate::checksum::crc32c;
 use crate::disk::Disk;
 use crate::error::Result;
-use crate::gather::Command;
-use crate::log_options::LogOptions;
-use crate::sequence::parse_command;
-use crate::session::Sessions;
-use crate::store::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
-use crate::store::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
-use crate::store::identity::newer;
-use crate::store::layout::{
+use crate::options::log_options::LogOptions;
+use crate::record::batch::Malformed;
+use crate::record::crc::crc32c;
+use crate::replica::queue::proposals::Command;
+use crate::replica::state::sequencer::parse_command;
+use crate::replica::state::session_table::Sessions;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
+use crate::store::format::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
+use crate::store::format::identity::newer;
+use crate::store::format::segment::{
     FORMAT_VERSION, Footer, HardState, HeaderFault, IndexEntry, Opening, SegmentHeader,
 };
 use crate::store::segment::file_name;

@@ -2,12 +2,12 @@
 //! the engine.
 
 use super::*;
-use crate::batch::BatchBuilder;
-use crate::store::block::{BLOCK_HEADER_BYTES, digest_of_batches, padded};
-use crate::store::block::{BlockHeader, Kind};
-use crate::store::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::store::layout::Opening;
-use crate::store::layout::{Footer, IndexEntry, SegmentHeader, digest_of_bytes, encode_index};
+use crate::record::batch::BatchBuilder;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, digest_of_batches, padded};
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::segment::Opening;
+use crate::store::format::segment::{Footer, IndexEntry, SegmentHeader, digest_of_bytes, encode_index};
 use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
 use proptest::prelude::*;
 use std::fs;
@@ -371,7 +371,7 @@ fn a_newer_format_is_refused_and_not_called_corrupt() {
     let scribe = Scribe::sample();
     scribe.spoil(1, 0, |b| {
         b[16] = 9;
-        let crc = crate::checksum::crc32c(&b[12..SEGMENT_HEADER_BYTES]).to_le_bytes();
+        let crc = crate::record::crc::crc32c(&b[12..SEGMENT_HEADER_BYTES]).to_le_bytes();
         b[8..12].copy_from_slice(&crc);
     });
     let error =
@@ -436,7 +436,7 @@ fn segment_begun_beside_the_walk_is_left_to_the_next_one() {
 #[test]
 fn a_flipped_bit_anywhere_is_reported() {
     let scribe = Scribe::sample();
-    let index_bytes = 4 * crate::store::geometry::INDEX_ENTRY_BYTES;
+    let index_bytes = 4 * crate::store::format::geometry::INDEX_ENTRY_BYTES;
     let header = (0..64).chain((64..SEGMENT_HEADER_BYTES).step_by(97)); // its zeros are all alike
     let first = header.clone().chain(SEGMENT_HEADER_BYTES..scribe.blocks[4].0);
     let first = first.chain(SEGMENT_BYTES - FOOTER_BYTES - index_bytes..SEGMENT_BYTES);

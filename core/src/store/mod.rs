@@ -20,44 +20,31 @@
 //! - a block stands only in a segment whose header asks for readers that understand it;
 //! - a failed write or sync leaves the store unusable: the caller poisons the log.
 
-pub(crate) mod archive;
-pub(crate) mod block;
-pub(crate) mod blocks;
-pub(crate) mod cursor;
-pub(crate) mod damage;
-pub(crate) mod decision;
-pub(crate) mod files;
-pub(crate) mod follow;
-pub(crate) mod geometry;
-pub(crate) mod header;
-pub(crate) mod identity;
-pub(crate) mod layout;
-pub(crate) mod places;
-pub(crate) mod prepared;
+pub(crate) mod format;
+pub(crate) mod read;
+
+pub(crate) mod allocator;
 pub(crate) mod recovery;
-pub(crate) mod restore;
-pub(crate) mod scan;
 pub(crate) mod segment;
-pub(crate) mod turn;
-pub(crate) mod walk;
-pub(crate) mod wound;
+pub(crate) mod truncate;
+pub(crate) mod whole_segments;
 
 use crate::disk::{Disk, DiskFile, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::types::{Index, RaftIndex, Term, Timestamp};
-use archive::Archive;
-use block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use allocator::{Prepared, Preparer, Purpose};
 use bytes::Bytes;
-use geometry::{SEGMENT_HEADER_BYTES, data_limit};
-use header::raise_version;
-use layout::{FORMAT_VERSION_FIRST, IndexEntry, version_of};
-use prepared::{Prepared, Preparer, Purpose};
+use format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, padded};
+use format::geometry::{SEGMENT_HEADER_BYTES, data_limit};
+use format::segment::{FORMAT_VERSION_FIRST, IndexEntry, version_of};
+use read::entry_lookup::Archive;
+use segment::version::raise_version;
 use segment::{Base, Extent, Segment, Segments, file_name};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use turn::Turn;
+use truncate::Turn;
 
 /// A block to be written: its header but for what depends on the file, and its body in pieces.
 #[derive(Debug)]
@@ -327,7 +314,7 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn roll(&mut self, opening: NewBlock, body: usize, purpose: Purpose) -> Result<()> {
         let needed = padded(opening.length()) + block_bytes(body) + PROOF_BYTES_MAX;
-        assert!(needed <= room_of(self.preparer.segment_bytes() as usize));
+        assert!(needed <= format::geometry::room_of(self.preparer.segment_bytes() as usize));
         let next = self.preparer.take(purpose)?;
         self.roll_into(next, opening)
     }

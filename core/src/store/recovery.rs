@@ -26,19 +26,23 @@
 //! synced before anything else happens: after a failed sync and a restart of the process the page cache can
 //! show bytes that the disk lacks, and they must not be served before they are durable.
 
-use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
-use super::decision::{Break, Verdict, decide};
-use super::files::{Begun, Files, Leftover, Opened};
-use super::follow::Follow;
-use super::geometry::SEGMENT_HEADER_BYTES;
-use super::identity::Identity;
-use super::layout::Footer;
-use super::scan::{Found, Scanner};
+pub(crate) mod decision_table;
+pub(crate) mod gap;
+pub(crate) mod tail;
+
+use super::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::format::geometry::SEGMENT_HEADER_BYTES;
+use super::format::identity::Identity;
+use super::format::segment::Footer;
+use super::read::chain::{Learn, Proven, Walk};
+use super::read::scanner::{Found, Scanner};
+use super::read::segment_files::{Begun, Files, Leftover, Opened};
+use super::recovery::decision_table::{Break, Verdict, decide};
+use super::recovery::tail::Follow;
 use super::segment::{Base, Segment, file_name, file_number};
-use super::walk::{Learn, Proven, Walk};
-use crate::batch::Malformed;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::Malformed;
 use crate::types::{Index, RaftIndex};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
@@ -463,7 +467,7 @@ fn write_again(file: &dyn DiskFile, scanner: &mut Scanner, from: usize, to: usiz
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::store::block::BLOCK_HEADER_BYTES;
+    use crate::store::format::block::BLOCK_HEADER_BYTES;
     use crate::types::{Term, Timestamp};
 
     fn block(raft: u64, term: u64, first: u64, records: u32, kind: Kind) -> BlockHeader {

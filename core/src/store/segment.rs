@@ -10,14 +10,18 @@
 //!   those behind it leave the list;
 //! - nothing at or below `readable` is ever cut off.
 
-use super::block::BLOCK_HEADER_BYTES;
-use super::damage::Damage;
-use super::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
-use super::layout::{Footer, IndexEntry};
-use super::places::{Places, Remembered};
-use crate::checksum::crc32c;
+pub(crate) mod batch_offsets;
+pub(crate) mod damage;
+pub(crate) mod version;
+
+use super::format::block::BLOCK_HEADER_BYTES;
+use super::format::geometry::{INDEX_ENTRY_BYTES, INDEX_STRIDE_BYTES, SEGMENT_HEADER_BYTES};
+use super::format::segment::{Footer, IndexEntry};
+use super::segment::batch_offsets::{Places, Remembered};
+use super::segment::damage::Damage;
 use crate::disk::{Disk, DiskFile, Map};
 use crate::error::{Error, ErrorKind, Result};
+use crate::record::crc::crc32c;
 use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -9,18 +9,18 @@ mod turns;
 
 use super::recovery::{Survey, repair, survey};
 use super::*;
-use crate::batch::{BatchBuilder, Malformed};
 use crate::disk::sim::{Call, Damage, Fault, Landed, SimDisk, Trouble};
 use crate::error::ErrorKind;
 use crate::inspect::{Event, Inspector};
+use crate::record::batch::{BatchBuilder, Malformed};
 use crate::store::segment::ReadMode;
 use crate::types::{DirectoryId, LogId};
-use block::digest_of_batches;
-use cursor::Cursor;
-use identity::{IDENTITY_FILE, Identity};
-use layout::{HardState, Opening, digest_of_bytes};
+use format::block::digest_of_batches;
+use format::identity::{IDENTITY_FILE, Identity};
+use format::segment::{HardState, Opening, digest_of_bytes};
+use read::chain::Learn;
+use read::cursor::Cursor;
 use std::ops::ControlFlow;
-use walk::Learn;
 
 pub(super) const SEGMENT_BYTES: u32 = 64 << 10;
 

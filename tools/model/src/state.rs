@@ -28,7 +28,7 @@ pub(crate) fn each(set: Set) -> impl Iterator<Item = usize> {
     (0..NODES_MAX).filter(move |n| has(set, *n))
 }
 
-/// A membership, as `core/src/membership.rs` has it.
+/// A membership, as `core/src/cluster/membership.rs` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Config {
     pub(crate) voters: Set,

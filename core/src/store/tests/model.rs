@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::disk::sim::Rng;
-use crate::store::follow::Follow;
+use crate::store::recovery::tail::Follow;
 
 /// What happened in all lives together: what never happened was not tested.
 #[derive(Debug, Default)]

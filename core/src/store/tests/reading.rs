@@ -92,8 +92,14 @@ fn damage_is_found_and_not_handed_on() {
     let archive = rig.store.archive();
     let segment = rig.store.segments.holding_entry(RaftIndex(40)).unwrap();
     let at = {
-        let (mut blocks, mut at) =
-            (blocks::Blocks::new(rig.store.segments.open(&segment).unwrap(), 4096, 4096), 0);
+        let (mut blocks, mut at) = (
+            crate::store::read::block_reader::Blocks::new(
+                rig.store.segments.open(&segment).unwrap(),
+                4096,
+                4096,
+            ),
+            0,
+        );
         while let Some(found) = blocks.next(segment.data_end()).unwrap() {
             if found.header.raft_index == RaftIndex(40) {
                 at = found.offset;
@@ -176,7 +182,7 @@ fn a_roll_that_finds_no_file_changes_nothing() {
     let opening = opening(base, Term(2), Index(1), RaftIndex(0));
     assert_eq!(rig.store.roll(opening, 0, Purpose::Metadata).unwrap_err().kind(), ErrorKind::Full);
     rig.disk.heal();
-    rig.store.preparer.pass(crate::moment::Moment::START.plus(crate::store::prepared::RETRY_DELAY));
+    rig.store.preparer.pass(crate::sync::clock::Moment::START.plus(crate::store::allocator::RETRY_DELAY));
     rig.check();
     rig.data(10);
     rig.sync();

@@ -1,7 +1,7 @@
 //! Recovery of logs that another process writes, or that are damaged before their last segment.
 
 use super::*;
-use crate::store::geometry::FOOTER_BYTES;
+use crate::store::format::geometry::FOOTER_BYTES;
 use std::io::IoSlice;
 
 /// Learns, while another process writes.

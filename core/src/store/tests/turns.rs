@@ -36,7 +36,10 @@ fn a_conflicting_suffix_is_cut_off() {
             rig.store.preparer.help();
             rig.check();
             let files = rig.disk.visible().names().filter(|n| segment::file_number(n).is_some()).count();
-            assert!(files <= rig.store.segments.len() + prepared::AHEAD, "dead files go: {files}");
+            assert!(
+                files <= rig.store.segments.len() + crate::store::allocator::AHEAD,
+                "dead files go: {files}"
+            );
         }
     }
 }
@@ -60,9 +63,9 @@ fn a_cut_segment_is_sealed_with_its_new_end() {
         rig.store.preparer.help();
         assert!(cut.extent().growing_index().is_none(), "it is sealed");
         let file = Disk::open(&rig.disk, &file_name(cut.number), false).unwrap();
-        let mut tail = [0; geometry::FOOTER_BYTES];
+        let mut tail = [0; crate::store::format::geometry::FOOTER_BYTES];
         file.read_at(u64::from(SEGMENT_BYTES) - tail.len() as u64, &mut tail).unwrap();
-        let footer = layout::Footer::parse(&tail, cut.number, cut.id).unwrap();
+        let footer = crate::store::format::segment::Footer::parse(&tail, cut.number, cut.id).unwrap();
         assert_eq!((footer.last_raft.0, footer.data_end as usize), (to, cut.data_end()));
         rig.check();
     }
@@ -97,7 +100,10 @@ fn a_truncation_keeps_the_blocks_right_behind_the_last_entry() {
     rig.roll(rig.after(3));
     rig.sync();
     rig.check();
-    assert_eq!(segment.data_end(), all - kept.stride() - block_bytes(layout::HARD_STATE_BYTES));
+    assert_eq!(
+        segment.data_end(),
+        all - kept.stride() - block_bytes(crate::store::format::segment::HARD_STATE_BYTES)
+    );
     rig.commit(3);
     assert_eq!(segment.readable(), segment.data_end());
 }
@@ -134,7 +140,7 @@ fn a_jump_drops_all_that_was() {
         rig.store.preparer.help();
         let names = rig.disk.visible();
         let files = names.names().filter(|n| segment::file_number(n).is_some()).count();
-        assert!(files <= rig.store.segments.len() + prepared::AHEAD, "old files go: {files}");
+        assert!(files <= rig.store.segments.len() + crate::store::allocator::AHEAD, "old files go: {files}");
     }
 }
 

@@ -1,0 +1,337 @@
+//! Viewer: the log read-only, also while another process writes it. For tools that look at a running log.
+//!
+//! It takes no lock, changes nothing and reads by `pread` (files can be reused under it; a copy is checked and
+//! stays). It cannot know which syncs the writer has done, so it shows what is *proven* durable by what was
+//! written later: on an idle log that is everything within about 10 ms, on one that follows another within about 0.2 s.
+//!
+//! A thread of its own sleeps until inotify tells it that a file in the directory changed.
+
+use crate::api::log::Info;
+use crate::cluster::membership::{Member, Membership};
+use crate::disk::Disk;
+use crate::disk::linux::RealDisk;
+use crate::error::{Error, ErrorKind, Result};
+use crate::follower::message::FeedFrom;
+use crate::follower::source::Feed;
+use crate::options::Options;
+use crate::options::log_options::LogOptions;
+use crate::read::positions::{Positions, closed};
+use crate::read::reader::{Reader, Shelf, Start};
+use crate::read::records::OwnedRecord;
+use crate::replica::open::{cannot_open, check_name, no_log};
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::store::format::geometry::REMEMBERED_MAX;
+use crate::store::format::identity::Identity;
+use crate::store::read::chain::Proven;
+use crate::store::recovery::tail::Follow;
+use crate::store::recovery::{Survey, survey};
+use crate::store::segment::ReadMode;
+use crate::store::segment::Segments;
+use crate::sync::threads::spawn;
+use crate::types::{Index, RaftIndex, Timestamp};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, WatchFlags};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A read-only handle on a log. Cheap to clone, `Send + Sync`. Readers made by it see the log grow.
+///
+/// ```
+/// use chiplog::{Log, Options, Start, Viewer};
+/// use std::time::Duration;
+/// # let dir = tempfile::tempdir()?;
+/// let log = Log::open(dir.path(), Options::with_segment_bytes(1 << 20))?;
+/// let viewer = Viewer::open(dir.path())?; // could be another process
+/// let mut reader = viewer.reader(Start::First)?;
+/// log.append(b"seen from outside")?;
+/// assert!(reader.wait(Some(Duration::from_secs(10)))?);
+/// assert_eq!(reader.next_record()?.expect("waited").data, b"seen from outside");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Viewer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Identity,
+    shelf: Shelf,
+    state: Arc<State>,
+    stop: Arc<OwnedFd>,
+}
+
+/// What the watching thread shares with handles.
+#[derive(Default)]
+struct State {
+    last_timestamp: AtomicU64,
+    sessions: AtomicU64,
+    unproven: AtomicU64,
+    members: Mutex<Option<Vec<Member>>>,
+    log_options: Mutex<LogOptions>,
+    failure: Mutex<Option<Error>>,
+}
+
+/// A survey of files that a writer changes meanwhile can meet them in between; then it looks again.
+const SURVEYS_MAX: u32 = 20;
+/// The pause before it looks again, and between two looks at a log that is being written.
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl Viewer {
+    /// Opens the log in `dir` for reading.
+    ///
+    /// # Errors
+    /// `NotFound`, `InvalidArgument` (no directory), `Corrupt`, `Unsupported`, `Io`.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        check_name(dir)?;
+        let not_found = || Error::new(ErrorKind::NotFound, format!("there is no log at {}", dir.display()));
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir, false).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => not_found(),
+            _ => cannot_open(dir, e),
+        })?);
+        let watch = Watch::new(dir).map_err(|e| Error::io("watch", dir, e))?;
+        let identity = Identity::read(&*disk)?.ok_or_else(|| no_log(&*disk))?;
+        let options = Options { read_mode: ReadMode::Read, ..Options::default() };
+        let (found, sequencer) = look(&*disk, identity, &options)?;
+        let (segments, follow) = found.follow();
+        let positions = Arc::new(Positions::default());
+        let segments = Arc::new(Segments::new(disk.clone(), ReadMode::Read, segments));
+        let shelf = Shelf { segments, positions, prefetch: 0, outside: true };
+        let state = Arc::new(State::default());
+        let stop = watch.stop.clone();
+        let follower = Follower {
+            disk,
+            identity,
+            options,
+            sequencer,
+            follow,
+            shelf: shelf.clone(),
+            state: state.clone(),
+        };
+        follower.publish();
+        spawn("chiplog-viewer", dir, move || follower.run(&watch))?;
+        Ok(Self { inner: Arc::new(Inner { identity, shelf, state, stop }) })
+    }
+
+    /// A reader of records that are proven durable. Its wait at the tail ends when the log grows.
+    ///
+    /// # Errors
+    /// As [`crate::Log::reader`].
+    pub fn reader(&self, start: Start) -> Result<Reader> {
+        self.inner.shelf.reader(start)
+    }
+
+    /// One record, by its index.
+    ///
+    /// # Errors
+    /// As [`crate::Log::read`].
+    pub fn read(&self, index: Index) -> Result<OwnedRecord> {
+        self.inner.shelf.read(index)
+    }
+
+    /// How the log stands, as far as it is proven. The capacity is the writer's affair and unknown here.
+    pub fn info(&self) -> Info {
+        let Inner { identity, shelf, state, .. } = &*self.inner;
+        let (first, last) = shelf.positions.range();
+        Info {
+            log_id: identity.log,
+            directory: identity.directory,
+            follows: identity.follows,
+            first,
+            last,
+            durable: last,
+            bytes_used: shelf.segments.bytes_from(first),
+            bytes_capacity: None,
+            segments: shelf.segments.len() as u64,
+            sessions: state.sessions.load(Ordering::Relaxed) as u32,
+            last_timestamp: Timestamp(state.last_timestamp.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// How many records stand in the files behind the last one shown, sound, and not proven durable. While a writer has
+    /// the log open they are proven within about 10 ms, or are being written. With no writer they are the end of what
+    /// one left that was killed: opening the log for writing makes them durable, and part of it.
+    pub fn unproven(&self) -> u64 {
+        self.inner.state.unproven.load(Ordering::Relaxed)
+    }
+
+    /// Who belongs to the cluster, as far as the files here say: nobody, in a replica that was not added yet. `None` for
+    /// a log on its own.
+    pub fn members(&self) -> Option<Vec<Member>> {
+        self.inner.state.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Committed entries of the log, for a copy of it; as far as they are proven durable.
+    pub(crate) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        let Inner { identity, shelf, .. } = &*self.inner;
+        // What sessions remember leaves with the state, whatever their limit at the source.
+        let options =
+            Options { read_mode: ReadMode::Read, session_window: REMEMBERED_MAX, ..Options::default() };
+        Feed::new(shelf.clone(), Me::outside(identity), identity.log, options, from)
+    }
+
+    /// The last entry that is shown.
+    pub(crate) fn last_entry(&self) -> RaftIndex {
+        self.inner.shelf.positions.entry()
+    }
+
+    /// The size of the largest segment.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        self.inner.shelf.segments.snapshot().iter().map(|segment| segment.bytes).max().unwrap_or_default()
+    }
+
+    /// The options that are set for the log, as far as the files here say.
+    pub fn log_options(&self) -> LogOptions {
+        *self.inner.state.log_options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the view does not go on, if it met damage; readers' waits end with it too.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl std::fmt::Debug for Viewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Viewer").field("info", &self.info()).finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Readers keep what they have; the thread ends by itself.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+}
+
+/// Surveys until the picture is whole. Damage that stays is damage.
+fn look(disk: &dyn Disk, identity: Identity, options: &Options) -> Result<(Survey, Sequencer)> {
+    let mut tries = 0;
+    loop {
+        let mut replayed = Replayed { sequencer: unlearnt(identity, options), options };
+        match survey(disk, identity, &mut replayed) {
+            Ok(found) => return Ok((found, replayed.sequencer)),
+            Err(error) if error.kind() == ErrorKind::Unsupported || tries == SURVEYS_MAX => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        tries += 1;
+    }
+}
+
+fn unlearnt(identity: Identity, options: &Options) -> Sequencer {
+    Sequencer::new(Me::outside(&identity), Membership::default(), options)
+}
+
+/// What tells that the log changed: writes, and names that come, move or go.
+const CHANGES: WatchFlags = WatchFlags::MODIFY
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO);
+
+/// Wakes when a file of the directory changes.
+struct Watch {
+    inotify: OwnedFd,
+    stop: Arc<OwnedFd>,
+}
+
+impl Watch {
+    fn new(dir: &Path) -> std::io::Result<Self> {
+        use inotify::CreateFlags;
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&inotify, dir, CHANGES)?;
+        Ok(Self { inotify, stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
+    }
+
+    /// Sleeps until something changed (true) or the viewer is gone (false).
+    fn wait(&self) -> bool {
+        let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
+        while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+        if !fds[1].revents().is_empty() {
+            return false;
+        }
+        let mut events = [0; 4096];
+        while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
+        true
+    }
+}
+
+/// The watching thread: learns new blocks and publishes what they prove.
+struct Follower {
+    disk: Arc<dyn Disk>,
+    identity: Identity,
+    options: Options,
+    sequencer: Sequencer,
+    follow: Follow,
+    shelf: Shelf,
+    state: Arc<State>,
+}
+
+impl Follower {
+    fn run(mut self, watch: &Watch) {
+        loop {
+            if let Err(error) = self.advance() {
+                *self.state.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+                self.shelf.positions.close(error);
+                return;
+            }
+            // What changed during the pause is seen in one look.
+            std::thread::sleep(PAUSE);
+            if !watch.wait() {
+                self.shelf.positions.close(closed());
+                return;
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        let options = &self.options;
+        let sequencer = std::mem::replace(&mut self.sequencer, unlearnt(self.identity, options));
+        let mut learner = Replayed { sequencer, options };
+        let begun = self.follow.advance(&*self.disk, self.identity, &mut learner);
+        self.sequencer = learner.sequencer;
+        if self.follow.is_lost(&*self.disk, self.identity) {
+            self.start_over()?;
+        } else {
+            begun?.into_iter().for_each(|segment| self.shelf.segments.push(segment));
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// The writer has discarded what this handle was following, or cut it off: looks at the whole log again. Readers
+    /// in what is gone are told so.
+    fn start_over(&mut self) -> Result<()> {
+        let (found, sequencer) = look(&*self.disk, self.identity, &self.options)?;
+        let (segments, follow) = found.follow();
+        self.shelf.segments.replace(segments);
+        (self.sequencer, self.follow) = (sequencer, follow);
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let positions = &self.shelf.positions;
+        let Proven { end, first } = self.follow.proven();
+        positions.discarded(first);
+        let last = end.next.previous();
+        positions.written(last);
+        positions.durable_to(last);
+        positions.commit_entries_to(end.raft);
+        positions.commit_to(last);
+        drop(self.shelf.segments.drop_below(first, end.raft));
+        self.state.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
+        self.state.sessions.store(self.sequencer.sessions().len() as u64, Ordering::Relaxed);
+        let options = self.sequencer.options_at_end();
+        *self.state.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+        let membership = self.sequencer.membership_at_end();
+        *self.state.members.lock().unwrap_or_else(PoisonError::into_inner) =
+            (*membership != Membership::alone()).then(|| membership.members().cloned().collect());
+        self.state.unproven.store(self.follow.unproven_records(), Ordering::Relaxed);
+        positions.wake();
+    }
+}

@@ -1,0 +1,7 @@
+//! A cluster as values: its members, its options, and the seam over which replicas exchange messages.
+
+pub(crate) mod membership;
+pub(crate) mod memory_transport;
+pub(crate) mod options;
+pub(crate) mod peer_queue;
+pub(crate) mod transport;

@@ -1,0 +1,556 @@
+//! Following: a log that follows another one, without a thread: takes what is fed, writes it, makes it durable. What a
+//! node is to a replica; but there is no raft here, for all that is fed is committed.
+//!
+//! ```text
+//!  entries ──> sequencer: does it follow? ──> plan ──> write (1 pwritev) ──> publish
+//!  state   ──> sequencer: anew            ──> plan: a jump ──> first moves ──> write ──> publish
+//!  begin_sync() ──> fdatasync, anywhere ──> end_sync(): durable; files of what was discarded go
+//! ```
+//!
+//! What is written is shown before it is durable: it is committed, on a majority's disks. A crash of the machine can
+//! take the end of it back; then the log is shorter, and what is missing is fed again, the same.
+//!
+//! Invariants:
+//! - what is taken follows what is here: entry by entry through the same sequencer as a replica's;
+//! - nothing of what is refused is in the log, and the state is that of the last block;
+//! - before segments leave by a jump, the first index has moved: no reader looks for what they held;
+//! - files go only when a durable block says that the log begins behind them;
+//! - after a failed write or sync nothing is written any more: whoever gets an outer error poisons the log.
+//!
+//! Must not know: raft, who feeds, threads.
+
+use crate::cluster::membership::Membership;
+use crate::cluster::options::{Role, Status};
+use crate::error::{Error, ErrorKind, Result};
+use crate::follower::message::{FedEntries, FedEntry, FeedFrom};
+use crate::options::Options;
+use crate::read::positions::Positions;
+use crate::record::batch::Malformed;
+use crate::replica::node::Published;
+use crate::replica::open::Opened;
+use crate::replica::queue::proposals::{Command, Queue};
+use crate::replica::state::log_clock::LogClock;
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer, parse_command};
+use crate::replica::state::snapshot::FedState;
+use crate::replica::writer::{Fsync, Writing, Written};
+use crate::store::allocator::Purpose;
+use crate::store::block_bytes;
+use crate::store::format::block::Kind;
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::identity::Identity;
+use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Segment;
+use crate::sync::clock::Moment;
+use crate::types::{Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A follower has gone on elsewhere than where it stood.
+///
+/// ```
+/// # fn show(jumped: chiplog::Jumped) {
+/// println!("{} records were discarded before they came here", jumped.to.get() - jumped.from.get());
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Jumped {
+    /// The record that would have come next. The same as `to` if nothing but entries without records was passed over.
+    pub from: Index,
+    /// The record that comes next now: those before it are not here, neither those from `from` on nor those that were.
+    pub to: Index,
+}
+
+/// A log that follows another one. The methods that write answer twice: the outer error is what the log dies of, the
+/// inner one refuses what was asked.
+pub(crate) struct Following {
+    sequencer: Sequencer,
+    writing: Writing,
+    me: Identity,
+    options: Options,
+    queue: Arc<Queue>,
+    positions: Arc<Positions>,
+    published: Arc<Published>,
+    /// How many marks were planned: behind a block that says where the log begins.
+    marks: u64,
+    /// Once these marks are durable the log begins here on the disk as well; in order.
+    to_drop: VecDeque<(u64, Index)>,
+    /// Bytes of entries planned and not written.
+    planned: u64,
+    /// Bytes written and not synced, but for those that the sync under way covers.
+    unsynced: u64,
+    /// Retention by age goes by this clock. A thread that writes looks at it first.
+    clock: LogClock,
+    time: Timestamp,
+}
+
+impl Following {
+    /// Over a log that was just opened.
+    pub(crate) fn new(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        published: Arc<Published>,
+    ) -> Self {
+        let Opened { identity: me, store, sequencer, .. } = opened;
+        let writing = Writing::new(store, sequencer.end(), sequencer.committed().raft);
+        let time = options.clock.now();
+        let mut following = Self {
+            sequencer,
+            writing,
+            me,
+            options,
+            queue,
+            positions,
+            published,
+            marks: 0,
+            to_drop: VecDeque::new(),
+            planned: 0,
+            unsynced: 0,
+            clock: LogClock::new(Moment::default(), time),
+            time,
+        };
+        following.publish();
+        following
+    }
+
+    /// Where a feed has to begin.
+    pub(crate) fn want(&self) -> FeedFrom {
+        let end = self.sequencer.end();
+        FeedFrom::After { log: self.me.log, raft: end.raft, term: end.term }
+    }
+
+    /// So much time has passed since the log was opened.
+    pub(crate) fn has_passed(&mut self, time: Duration) {
+        let now = Moment::default().plus(time);
+        self.time = self.clock.look(now, self.options.clock.now());
+        self.writing.store.preparer.pass(now);
+    }
+
+    // ---- what is fed ----
+
+    /// Writes what follows. Of an inner error, what stands before the entry that it names was taken.
+    pub(crate) fn take(&mut self, fed: FedEntries) -> Result<Result<()>> {
+        let kept = fed.kept;
+        let fresh = match self.fresh(fed) {
+            Ok(fresh) => fresh,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        // With what makes room, what is before it may have the reserve.
+        let reserved = fresh.iter().rposition(makes_room).map_or(0, |n| n + 1);
+        let mut outcome = Ok(());
+        let mut spoilt = false;
+        for (n, entry) in fresh.into_iter().enumerate() {
+            let bytes = block_bytes(entry.bytes()) as u64;
+            if let Err(refusal) = self.find_room(&entry, n < reserved, kept)? {
+                outcome = Err(refusal);
+                break;
+            }
+            self.planned += bytes;
+            let (first, end) = (self.sequencer.committed().first, self.sequencer.end().raft);
+            let FedEntry { header, body } = entry;
+            match self.sequencer.follow(&header, body) {
+                Ok(block) => self.writing.plan.push(block),
+                Err(why) => {
+                    outcome = Err(does_not_follow(end, header.raft_index, why));
+                    spoilt = true;
+                    break;
+                }
+            }
+            self.sequencer.commit_to(header.raft_index);
+            if self.sequencer.committed().first > first {
+                self.mark();
+            }
+            self.published.counters.records.fetch_add(header.record_count.into(), Ordering::Relaxed);
+        }
+        self.carry_out()?;
+        if spoilt {
+            self.learn_again()?;
+        }
+        self.publish();
+        Ok(outcome)
+    }
+
+    /// Ends the log as its writer would have: it says in which term it is, so many terms after its last entry's. For a log that
+    /// is to go on by itself.
+    pub(crate) fn conclude(&mut self, terms: u64) -> Result<Result<()>> {
+        let room = self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, &mut self.sequencer);
+        if let Err(refusal) = room {
+            return Ok(Err(refusal));
+        }
+        let term = Term(self.sequencer.end().term.0.saturating_add(terms));
+        let block = self.sequencer.hard_state_block(term, 0);
+        self.writing.plan.push(block);
+        self.settle()?;
+        Ok(Ok(()))
+    }
+
+    /// Those that are not here yet; the others have to be the same.
+    fn fresh(&self, fed: FedEntries) -> Result<Vec<FedEntry>> {
+        self.check_log(fed.log)?;
+        let end = self.sequencer.end();
+        let mut entries = fed.entries;
+        let known = entries.iter().take_while(|e| e.raft() <= end.raft).count();
+        if let Some(last) = known.checked_sub(1).and_then(|n| entries.get(n)) {
+            let here = if last.raft() == end.raft {
+                Some(end.term)
+            } else {
+                self.writing.archive.term(last.raft())?
+            };
+            if here.is_some_and(|term| term != last.term()) {
+                let why = "the entry here is of another term";
+                return Err(does_not_follow(end.raft, last.raft(), why));
+            }
+        }
+        drop(entries.drain(..known));
+        match entries.first() {
+            Some(first) if first.raft() != end.raft.next() => {
+                let what =
+                    format!("entry {} was fed behind entry {}: feed from `want`", first.raft(), end.raft);
+                Err(Error::new(ErrorKind::InvalidArgument, what))
+            }
+            _ => Ok(entries),
+        }
+    }
+
+    /// Goes on at `state`, leaving everything behind. `None`: it stands there.
+    pub(crate) fn begin(&mut self, state: &FedState) -> Result<Result<Option<Jumped>>> {
+        if let Err(refusal) = self.check_log(state.log) {
+            return Ok(Err(refusal));
+        }
+        let (end, base) = (self.sequencer.end(), state.base());
+        if base == end || planted!(63) {
+            return Ok(Ok(None));
+        }
+        let forward = base.raft > end.raft && base.term >= end.term && base.next >= end.next;
+        if !forward || state.timestamp() < self.sequencer.last_timestamp() {
+            let why = "the state lies before the end of the log, or contradicts it";
+            return Ok(Err(does_not_follow(end.raft, base.raft, why)));
+        }
+        let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), &self.options);
+        if let Err(why) = sequencer.begin_at(&state.header, &state.body, &self.options) {
+            let what = format!("the state that was fed cannot be understood: {why}");
+            return Ok(Err(Error::new(ErrorKind::Corrupt, what)));
+        }
+        self.settle()?; // so that the new segment begins with the next write
+        if let Err(refusal) = self.writing.plan.roll(sequencer.opening(), 0, Purpose::Metadata) {
+            return Ok(Err(refusal));
+        }
+        self.sequencer = sequencer;
+        self.to_drop.clear(); // all files go, once the new one has durably begun
+        self.positions.discarded(base.next);
+        self.carry_out()?;
+        self.publish();
+        self.queue.recount(self.writing.store.segments.bytes_from(base.next));
+        Ok(Ok(Some(Jumped { from: end.next, to: base.next })))
+    }
+
+    fn check_log(&self, log: LogId) -> Result<()> {
+        if log == self.me.log {
+            return Ok(());
+        }
+        let what = format!("log {log} was fed to a follower of log {}; nothing of it was taken", self.me.log);
+        Err(Error::new(ErrorKind::Diverged, what))
+    }
+
+    /// The state may have been half changed by an entry that was refused: it is learnt again from the files.
+    fn learn_again(&mut self) -> Result<()> {
+        let end = self.writing.written().end.raft;
+        let sequencer = Sequencer::new(Me::Follower, Membership::default(), &self.options);
+        let mut replayed = Replayed { sequencer, options: &self.options };
+        if !self.writing.archive.replay(end, end, &mut replayed)? {
+            return Err(Error::new(ErrorKind::Corrupt, format!("entry {end} is not in the files")));
+        }
+        self.sequencer = replayed.sequencer;
+        Ok(())
+    }
+
+    // ---- room ----
+
+    /// Sees to the room for an entry. Where there is none, what was discarded or jumped over goes first: here, once that
+    /// is durable; or at the source (before `kept`), where the discard can be far ahead of what has room.
+    fn find_room(&mut self, entry: &FedEntry, reserved: bool, kept: Index) -> Result<Result<()>> {
+        loop {
+            let Err(refusal) = self.make_room(entry, reserved) else { return Ok(Ok(())) };
+            if self.to_drop.is_empty() && self.is_settled() {
+                let first = kept.min(self.sequencer.end().next);
+                if !self.frees_files(first) || self.roll_from(first, entry.bytes()).is_err() {
+                    return Ok(Err(refusal));
+                }
+            }
+            self.settle()?;
+        }
+    }
+
+    /// Whether any file goes if the log begins at `first`, and goes on in another one.
+    fn frees_files(&self, first: Index) -> bool {
+        let list = self.writing.store.segments.snapshot();
+        first > self.sequencer.committed().first
+            && (first >= self.sequencer.end().next || list.iter().skip(1).any(|s| s.base.next <= first))
+    }
+
+    /// Sees to the room for an entry. What is `reserved` makes room itself, or comes before what does.
+    fn make_room(&mut self, entry: &FedEntry, reserved: bool) -> Result<()> {
+        let body = entry.bytes();
+        let bytes = block_bytes(body) as u64;
+        let is_data = entry.header.kind == Kind::Data;
+        let is_full = is_data && !reserved && self.is_beyond_capacity(bytes);
+        if is_full || !self.writing.plan.fits(body) {
+            if let Some(first) = self.retained(bytes) {
+                return self.roll_from(first, body);
+            }
+            if is_full {
+                let capacity = self.options.capacity_bytes.unwrap_or_default();
+                let what = format!(
+                    "the follower's log is full: its capacity is {capacity} bytes. It goes on when the log that it follows \
+                     discards, or when it is opened with another capacity_bytes, or with retention_bytes"
+                );
+                return Err(Error::new(ErrorKind::Full, what));
+            }
+        }
+        let purpose = if is_data { Purpose::Data } else { Purpose::Metadata };
+        match self.writing.plan.make_room(body, purpose, &mut self.sequencer) {
+            Err(_) if reserved && is_data => {
+                self.writing.plan.make_room(body, Purpose::Metadata, &mut self.sequencer)?;
+            }
+            outcome => drop(outcome?),
+        }
+        Ok(())
+    }
+
+    /// Whether the capacity has no room for so many bytes besides what is planned.
+    fn is_beyond_capacity(&self, more: u64) -> bool {
+        let used = self.queue.used() + self.planned + more;
+        self.options.capacity_bytes.is_some_and(|capacity| used > capacity)
+    }
+
+    /// Plans to go on in the next file, which says that the log begins at `first` here. A body of `body` bytes has to
+    /// follow. The reserve is for what makes room.
+    fn roll_from(&mut self, first: Index, body: usize) -> Result<()> {
+        self.writing.store.preparer.keep_one_ready()?;
+        let opening = self.sequencer.opening_from(first);
+        self.writing.plan.roll(opening, body, Purpose::Metadata)?;
+        self.sequencer.retain_from(first);
+        self.mark();
+        Ok(())
+    }
+
+    /// Where the log would begin by this follower's own retention, if that is further on than today. `more`: bytes that
+    /// come besides what is planned.
+    fn retained(&self, more: u64) -> Option<Index> {
+        let Options { retention_bytes, retention_age, capacity_bytes, .. } = &self.options;
+        if retention_bytes.is_none() && retention_age.is_none() {
+            return None;
+        }
+        let bytes_max = retention_bytes.map(|max| max.min(capacity_bytes.unwrap_or(u64::MAX)));
+        let too_old = retention_age.map(|age| self.time.0.saturating_sub(millis(age)));
+        let today = self.sequencer.committed().first;
+        let list = self.writing.store.segments.snapshot();
+        let bytes = |s: &Segment| (s.data_end() - SEGMENT_HEADER_BYTES) as u64;
+        let mut left = self.planned + more + list.iter().map(|s| bytes(s)).sum::<u64>();
+        let mut first = today;
+        for (segment, next) in list.iter().zip(list.iter().skip(1)) {
+            // Those that are gone already only wait for a sync.
+            if next.base.next > today {
+                let too_many = bytes_max.is_some_and(|max| left > max);
+                let too_old = too_old.is_some_and(|time| segment.last_timestamp() < Timestamp(time));
+                if !too_many && !too_old {
+                    break;
+                }
+                first = next.base.next;
+            }
+            left -= bytes(segment);
+        }
+        (first > today).then_some(first)
+    }
+
+    /// How long until the oldest segment with records is too old. `None`: there is none that could go.
+    pub(crate) fn retains_in(&self) -> Option<Duration> {
+        let age = self.options.retention_age?;
+        let list = self.writing.store.segments.snapshot();
+        let today = self.sequencer.committed().first;
+        // What holds no record goes with those that do.
+        let (oldest, _) = list.iter().zip(list.iter().skip(1)).find(|(_, next)| next.base.next > today)?;
+        let due = oldest.last_timestamp().0.saturating_add(millis(age)).saturating_add(1);
+        Some(Duration::from_millis(due.saturating_sub(self.time.0)))
+    }
+
+    /// Lets go of what is too old or too much. That costs the rest of a file.
+    pub(crate) fn retain(&mut self) -> Result<Result<()>> {
+        let Some(first) = self.retained(0) else { return Ok(Ok(())) };
+        if let Err(refusal) = self.roll_from(first, 0) {
+            return Ok(Err(refusal));
+        }
+        self.carry_out()?;
+        self.publish();
+        Ok(Ok(()))
+    }
+
+    /// Once what is planned is durable, so is where the log begins.
+    fn mark(&mut self) {
+        self.marks += 1;
+        self.writing.plan.ready(self.marks);
+        self.to_drop.push_back((self.marks, self.sequencer.committed().first));
+    }
+
+    // ---- the disk ----
+
+    /// Writes all that is planned. A roll waits for a sync.
+    fn carry_out(&mut self) -> Result<()> {
+        loop {
+            let done = self.writing.write()?;
+            self.count(&done);
+            if self.writing.plan.is_empty() {
+                return Ok(());
+            }
+            self.sync()?;
+        }
+    }
+
+    fn count(&mut self, done: &Written) {
+        let counters = &self.published.counters;
+        counters.blocks.fetch_add(done.blocks, Ordering::Relaxed);
+        counters.bytes.fetch_add(done.bytes, Ordering::Relaxed);
+        counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
+        self.queue.account(0, done.bytes);
+        self.unsynced += done.bytes;
+        self.planned = 0;
+        // All that is here is committed: readers may look at it once the positions say so, and files may go.
+        self.writing.store.commit(self.writing.written().end.raft);
+        self.positions.written(self.writing.written().end.next.previous());
+    }
+
+    /// Carries out one sync, or waits for the one under way. False: all that was taken is durable.
+    pub(crate) fn sync(&mut self) -> Result<bool> {
+        let began = Instant::now();
+        let synced = self.writing.sync()?;
+        if synced {
+            self.published.counters.synced(began.elapsed());
+            self.synced();
+        }
+        Ok(synced)
+    }
+
+    /// Writes and syncs everything.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.carry_out()?;
+        while self.sync()? {}
+        Ok(())
+    }
+
+    /// What is to be synced, if anything is and no sync is under way.
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Fsync>> {
+        let job = self.writing.begin_sync()?;
+        self.unsynced = 0;
+        Some(job)
+    }
+
+    /// The sync has returned 0.
+    pub(crate) fn end_sync(&mut self, job: &Arc<Fsync>) {
+        self.writing.end_sync(job);
+        self.synced();
+    }
+
+    /// A discard's files go once it is durable. Before they do, the first record moves: readers are to hear that records
+    /// were discarded, not that a part of the log is missing.
+    fn synced(&mut self) {
+        if self.writing.store.is_synced() {
+            self.unsynced = 0;
+        }
+        let synced = self.writing.synced();
+        self.positions.durable_to(synced.end.next.previous());
+        let mut durably = None;
+        while let Some((_, first)) = self.to_drop.pop_front_if(|(mark, _)| *mark <= synced.ready) {
+            durably = Some(first);
+        }
+        if let Some(first) = durably {
+            self.positions.discarded(first);
+            self.writing.store.drop_below(first, synced.end.raft);
+            self.queue.recount(self.writing.store.segments.bytes_from(first));
+        }
+    }
+
+    /// Bytes that wait for the next sync.
+    pub(crate) fn unsynced(&self) -> u64 {
+        self.unsynced
+    }
+
+    /// Whether all that was taken is durable.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.writing.is_settled()
+    }
+
+    /// Whether nothing on the disk proves yet that the tail is durable.
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.writing.store.is_unproven()
+    }
+
+    /// Writes what proves the tail, all of which is durable.
+    pub(crate) fn prove(&mut self) -> Result<()> {
+        for body in self.writing.store.proof() {
+            let marker = self.sequencer.marker(body);
+            self.writing.plan.push(marker);
+        }
+        self.carry_out()
+    }
+
+    /// Does what a helper thread would do.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn help(&self) {
+        self.writing.store.preparer.help();
+    }
+
+    // ---- what others see ----
+
+    /// All that is written can be read. Wakes nobody: that is for the caller, without a lock.
+    fn publish(&mut self) {
+        let committed = self.sequencer.committed();
+        self.positions.discarded(committed.first);
+        self.positions.commit_entries_to(committed.raft);
+        self.positions.commit_to(committed.next.previous());
+        let published = &self.published;
+        published.sessions.store(self.sequencer.sessions().len() as u32, Ordering::Relaxed);
+        published.last_timestamp.store(self.sequencer.last_timestamp().0, Ordering::Relaxed);
+        published.show_log_options(committed.options);
+        published.show(self.status());
+    }
+
+    fn status(&self) -> Status {
+        let (committed, end) = (self.sequencer.committed(), self.sequencer.end());
+        Status {
+            log_id: self.me.log,
+            node: NodeId(0),
+            directory: self.me.directory,
+            role: Role::Observer,
+            term: end.term,
+            leader: None,
+            committed: committed.next.previous(),
+            committed_raft: committed.raft,
+            last_raft: end.raft,
+            members: committed.membership.members().cloned().collect(),
+            peers: Vec::new(),
+        }
+    }
+}
+
+/// The log ends with entry `end`.
+fn does_not_follow(end: RaftIndex, raft: RaftIndex, why: Malformed) -> Error {
+    let what = format!(
+        "what was fed is not what follows entry {end} here: entry {raft}: {why}; it was not taken. Another source can have \
+         the right one; if none has, reset this follower"
+    );
+    Error::new(ErrorKind::Diverged, what)
+}
+
+fn makes_room(entry: &FedEntry) -> bool {
+    let command = || entry.body.first().and_then(|body| parse_command(body).ok());
+    entry.header.kind == Kind::Command
+        && matches!(command(), Some(Command::Discard { .. } | Command::SetOptions(_)))
+}
+
+fn millis(age: Duration) -> u64 {
+    u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,487 @@
+//! Feed: the source's side of a log that is followed: committed entries in order, from an entry on, as they stand in the
+//! files; and a state to begin from where no entries can lead. As many feeds as anybody wants: each is a reader.
+//!
+//! ```text
+//!  After(entry) ──> the same entry here? ──> entries ──> at the tail: wait
+//!                        │ another: Diverged    │ gone (discarded): ──┐
+//!  First, Index, Newest ─┴──────────────────────┴─────────────────────┴──> state ──> entries
+//! ```
+//!
+//! Invariants:
+//! - only what is committed leaves: it looks below `Segment::readable`, as readers do;
+//! - every byte is checked before it leaves, so that damage here does not travel;
+//! - between its calls a feed keeps no bytes of blocks in memory: many feeds cost little, however they are read;
+//! - entries leave without a gap: what is missing is either gone, and a state leads past it, or damage.
+//!
+//! Must not know: who follows, the writer.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::follower::message::{Fed, FedEntries, FedEntry, FeedFrom};
+use crate::options::Options;
+use crate::read::positions::{HookOwner, or_wake};
+use crate::read::reader::{Shelf, Start};
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::state::snapshot::FedState;
+use crate::replica::wire::raft_message::{body_bytes, header_of};
+use crate::replica::wire::repair_message::BLOCKS_MAX;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::read::block_reader::Located;
+use crate::store::read::cursor::Cursor;
+use crate::store::read::entry_lookup::Archive;
+use crate::types::{Index, LogId, RaftIndex, Term};
+use bytes::Bytes;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How often a beginning is looked for that moves meanwhile, and the pause in between: about a second in all.
+const BEGINNINGS_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The committed entries of a log, for another one that follows it. Made by [`Log::feed`](crate::Log::feed). It goes on
+/// giving what is there after the log was closed. `Send`; one thread at a time.
+///
+/// ```
+/// use chiplog::{Fed, FeedFrom, Followed, Log, Options, Start};
+/// # let (a, b) = (tempfile::tempdir()?, tempfile::tempdir()?);
+/// let log = Log::open(a.path(), Options::with_segment_bytes(1 << 20))?;
+/// let mut feed = log.feed(FeedFrom::First)?;
+/// let Some(Fed::State(state)) = feed.next(1 << 20)? else { panic!("a feed that begins anew gives a state first") };
+/// let copy = Followed::create(b.path(), Options::with_segment_bytes(1 << 20), &state)?;
+/// log.append(b"x")?;
+/// while let Some(fed) = feed.next(1 << 20)? {
+///     copy.take(fed)?;
+/// }
+/// assert_eq!(copy.log().reader(Start::First)?.next_record()?.expect("one record").data, b"x");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Feed {
+    shelf: Shelf,
+    archive: Archive,
+    me: Me,
+    log: LogId,
+    options: Options,
+    owner: HookOwner,
+    standing: Standing,
+    cursor: Option<Cursor>,
+    /// Found by the cursor, and too large for what was given last.
+    kept: Option<Located>,
+}
+
+/// Where a feed stands.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// A state is to be given first.
+    Begins(Beginning),
+    /// Behind an entry of the follower's, which is still to be compared with the one here.
+    Claimed(RaftIndex, Term),
+    /// Behind an entry of this log.
+    Behind(RaftIndex, Term),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Beginning {
+    Index(Index),
+    Newest,
+    /// What is looked for when the state is made: that may read a segment.
+    At(Start),
+}
+
+/// The next thing that a feed gives.
+enum Coming {
+    /// The follower has all that is committed here.
+    Nothing,
+    /// A state to begin from.
+    Beginning(Beginning),
+    /// A state that leads past what was discarded.
+    Jump,
+    /// The entries behind this one.
+    Entries { behind: RaftIndex },
+}
+
+/// What the cursor has come to.
+enum Found {
+    Block(Located),
+    /// The next entry is not here any more.
+    Gone,
+}
+
+impl Feed {
+    /// The most entries that a feed gives at a time.
+    pub const ENTRIES_MAX: usize = BLOCKS_MAX;
+
+    /// A feed of the log `log` that begins at `from`.
+    ///
+    /// # Errors
+    /// `Diverged`: another log is wanted. `Discarded`, `OutOfRange` for [`FeedFrom::Index`] beyond either end.
+    pub(crate) fn new(shelf: Shelf, me: Me, log: LogId, options: Options, from: FeedFrom) -> Result<Self> {
+        let standing = match from {
+            FeedFrom::First => Standing::Begins(Beginning::At(Start::First)),
+            FeedFrom::Newest => Standing::Begins(Beginning::Newest),
+            FeedFrom::Last(count) => Standing::Begins(Beginning::At(Start::Last(count))),
+            FeedFrom::Timestamp(time) => Standing::Begins(Beginning::At(Start::Timestamp(time))),
+            FeedFrom::Index(index) => {
+                shelf.check(index)?;
+                Standing::Begins(Beginning::Index(index))
+            }
+            FeedFrom::After { log: wanted, .. } if wanted != log => {
+                let what = format!("this is log {log}, not log {wanted}");
+                return Err(Error::new(ErrorKind::Diverged, what));
+            }
+            FeedFrom::After { raft, term, .. } => Standing::Claimed(raft, term),
+        };
+        let owner = shelf.positions.hook_owner();
+        let archive = Archive::new(shelf.segments.clone());
+        Ok(Self { shelf, archive, me, log, options, owner, standing, cursor: None, kept: None })
+    }
+
+    /// What comes next: a state, or entries with at most `bytes_max` bytes of bodies together, but at least one. `None`
+    /// at the tail, or if this log is not as far as the follower yet. Blocks for the disk only; a feed that begins at a
+    /// record reads up to one segment once.
+    ///
+    /// A state comes first if the feed begins anew, and whenever what comes next was discarded here: then the
+    /// follower has to jump.
+    ///
+    /// # Errors
+    /// `Diverged`: the follower has another history than this log: it must not go on with it. `Corrupt`: bytes fail
+    /// their checksum; the feed stays where it is, and another source may have them. `Discarded`: of a feed that begins
+    /// at a record. `Io`.
+    pub fn next(&mut self, bytes_max: usize) -> Result<Option<Fed>> {
+        loop {
+            let raft = match self.coming()? {
+                Coming::Nothing => return Ok(None),
+                Coming::Beginning(beginning) => return self.begin(beginning).map(Some),
+                Coming::Jump => return self.jump().map(Some),
+                Coming::Entries { behind } => behind,
+            };
+            match self.collect(raft.next(), bytes_max) {
+                Ok(entries) if entries.is_empty() => continue, // gone meanwhile
+                Ok(entries) => return Ok(Some(self.hand_out(entries))),
+                Err(error) => self.after(raft, error)?,
+            }
+        }
+    }
+
+    /// Bytes of the first entry's body, where [`Self::next`] would give entries: so many it gives at least. `None` where it
+    /// would give a state or nothing. Blocks for the disk only; no body is read.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn next_bytes(&mut self) -> Result<Option<usize>> {
+        loop {
+            let Coming::Entries { behind } = self.coming()? else { return Ok(None) };
+            match self.find(behind.next()) {
+                Ok(Found::Block(found)) => {
+                    let bytes = body_bytes(&found.header);
+                    self.kept = Some(found);
+                    self.let_go();
+                    return Ok(Some(bytes));
+                }
+                Ok(Found::Gone) => {}
+                Err(error) => self.after(behind, error)?,
+            }
+        }
+    }
+
+    /// Tells what `next` gives. A place that the follower claims is compared with this log first.
+    fn coming(&mut self) -> Result<Coming> {
+        loop {
+            let (raft, term) = match self.standing {
+                Standing::Begins(beginning) => return Ok(Coming::Beginning(beginning)),
+                Standing::Claimed(raft, _) if self.committed() < raft => return Ok(Coming::Nothing),
+                Standing::Claimed(raft, term) | Standing::Behind(raft, term) => (raft, term),
+            };
+            if self.archive.first().raft > raft {
+                return Ok(Coming::Jump);
+            }
+            if let Standing::Claimed(..) = self.standing {
+                match self.archive.term(raft) {
+                    Ok(Some(here)) if here == term => self.standing = Standing::Behind(raft, term),
+                    Ok(Some(here)) => return Err(diverged(raft, here, term)),
+                    Ok(None) => self.check_gone(raft, "a committed entry is missing")?,
+                    Err(error) => self.after(raft, error)?,
+                }
+                continue;
+            }
+            return Ok(if self.committed() > raft {
+                Coming::Entries { behind: raft }
+            } else {
+                Coming::Nothing
+            });
+        }
+    }
+
+    /// The last entry given, or begun behind; `None` before the state of a feed that begins anew.
+    pub fn position(&self) -> Option<(RaftIndex, Term)> {
+        match self.standing {
+            Standing::Begins(_) => None,
+            Standing::Claimed(raft, term) | Standing::Behind(raft, term) => Some((raft, term)),
+        }
+    }
+
+    /// The source's last committed entry.
+    pub fn committed(&self) -> RaftIndex {
+        if planted!(62) {
+            return RaftIndex(u64::MAX >> 2);
+        }
+        self.shelf.positions.entry()
+    }
+
+    /// The first record that the log has not discarded; 0 if this copy of it can begin later.
+    fn kept(&self) -> Index {
+        if self.me == Me::Follower { Index(0) } else { self.shelf.positions.first() }
+    }
+
+    /// Whether the follower has more than this source: nothing comes until it has caught up. Another one may be
+    /// further.
+    pub fn is_behind(&self) -> bool {
+        self.position().is_some_and(|(raft, _)| self.committed() < raft)
+    }
+
+    /// Waits until there is something to give (true) or the time-out passes (false); `None` waits for ever.
+    ///
+    /// # Errors
+    /// `Closed` when the log was closed and everything in it was given; `Poisoned` when it was poisoned.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        match self.awaited() {
+            Some(entry) => self.shelf.positions.wait(entry, timeout),
+            None => Ok(true),
+        }
+    }
+
+    /// Calls `hook` once there is something to give, or the log was closed: at once if so already, else on the thread
+    /// that writes the log, where it must not block. As [`Reader::on_more`](crate::Reader::on_more).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let log = chiplog::Log::open(dir.path(), chiplog::Options::with_segment_bytes(1 << 20))?;
+    /// let mut feed = log.feed(chiplog::FeedFrom::Newest)?;
+    /// feed.next(0)?; // the state
+    /// let (tx, rx) = std::sync::mpsc::channel();
+    /// feed.on_more(move || drop(tx.send("there is more")));
+    /// log.append(b"x")?;
+    /// assert_eq!(rx.recv()?, "there is more");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_more(&self, hook: impl FnOnce() + Send + 'static) {
+        match self.awaited() {
+            Some(entry) => self.shelf.positions.on_reach(self.owner, entry, Box::new(hook)),
+            None => hook(),
+        }
+    }
+
+    /// For async code: ready when there is something to give. Wakes the task through [`Self::on_more`].
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn poll_more(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        or_wake(self.wait(Some(Duration::ZERO)), context, |waker| self.on_more(|| waker.wake()))
+    }
+
+    /// The entry that has to be committed before there is anything to give. `None`: nothing is waited for.
+    fn awaited(&self) -> Option<RaftIndex> {
+        match self.standing {
+            Standing::Begins(_) => None,
+            Standing::Claimed(raft, _) if self.committed() < raft => Some(raft),
+            Standing::Claimed(raft, _) | Standing::Behind(raft, _) => Some(raft.next()),
+        }
+    }
+
+    // ---- states ----
+
+    fn begin(&mut self, beginning: Beginning) -> Result<Fed> {
+        for n in 0..BEGINNINGS_MAX {
+            if n > 0 {
+                std::thread::sleep(PAUSE); // a jump, or a discard, is written and not published yet
+            }
+            let committed = self.committed();
+            let index = match beginning {
+                Beginning::Newest => None,
+                Beginning::Index(index) => Some(index),
+                Beginning::At(start) => Some(self.shelf.resolve(start).map_err(|error| self.suspect(error))?),
+            };
+            let found = match index {
+                Some(index) => self.entry_before(index),
+                None => Ok(None),
+            };
+            let state = found.and_then(|found| self.state_after(found.unwrap_or(committed)));
+            match state {
+                Ok(Some(state)) => return Ok(self.hand_out_state(state)),
+                // Discarded meanwhile; or committed a moment ago, in a block that is found the next time.
+                Ok(None) => {}
+                Err(error) => match index {
+                    Some(index) if index < self.shelf.positions.first() => {}
+                    _ => return Err(self.suspect(error)),
+                },
+            }
+            if let Beginning::Index(index) = beginning {
+                self.shelf.check(index)?;
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the log's beginning moves: try again, or another replica"))
+    }
+
+    /// The entry before the one that holds record `index`; `None` if that is still to come.
+    fn entry_before(&self, index: Index) -> Result<Option<RaftIndex>> {
+        if index > self.shelf.positions.committed() {
+            return Ok(None);
+        }
+        let mut cursor = self.shelf.cursor(index)?;
+        let found = cursor.find(|h| h.kind == Kind::Data && h.next_record() > index)?;
+        match found.filter(|found| found.header.first <= index) {
+            Some(found) => Ok(Some(RaftIndex(found.header.raft_index.0.saturating_sub(1)))),
+            None => Err(Error::new(ErrorKind::Corrupt, format!("no block holds record {index}"))),
+        }
+    }
+
+    /// What all entries through `raft` led to. `None`: they are not here any more.
+    fn state_after(&self, raft: RaftIndex) -> Result<Option<FedState>> {
+        let sequencer = Sequencer::new(self.me, Membership::default(), &self.options);
+        let mut replayed = Replayed { sequencer, options: &self.options };
+        if !self.archive.replay(raft, raft, &mut replayed)? {
+            return Ok(None);
+        }
+        let opening = replayed.sequencer.opening();
+        let body = Bytes::from(opening.body.concat());
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        Ok(Some(FedState { log, committed, kept, header: header_of(&opening), body }))
+    }
+
+    /// What the follower wants is gone: it has to go on where this log begins.
+    fn jump(&mut self) -> Result<Fed> {
+        let (header, body) = self.archive.oldest_opening().map_err(|error| self.suspect(error))?;
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        let header = BlockHeader { durable_upto: 0, ..header };
+        Ok(self.hand_out_state(FedState { log, committed, kept, header, body }))
+    }
+
+    fn hand_out_state(&mut self, state: FedState) -> Fed {
+        (self.cursor, self.kept) = (None, None);
+        self.standing = Standing::Behind(state.raft(), state.term());
+        Fed::State(state)
+    }
+
+    // ---- entries ----
+
+    fn hand_out(&mut self, entries: Vec<FedEntry>) -> Fed {
+        if let Some(last) = entries.last() {
+            self.standing = Standing::Behind(last.raft(), last.term());
+        }
+        self.let_go();
+        let (log, committed, kept) = (self.log, self.committed(), self.kept());
+        Fed::Entries(FedEntries { log, committed, kept, entries })
+    }
+
+    /// Entries from `next` on, which is committed. None at all: it is gone.
+    fn collect(&mut self, mut next: RaftIndex, bytes_max: usize) -> Result<Vec<FedEntry>> {
+        let committed = self.committed();
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        while next <= committed && entries.len() < Self::ENTRIES_MAX {
+            let found = match self.find(next) {
+                Ok(Found::Block(found)) => found,
+                Ok(Found::Gone) => break,
+                // What was found before is sound, and the next look meets the damage again.
+                Err(_) if !entries.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            bytes += body_bytes(&found.header);
+            if bytes > bytes_max && !entries.is_empty() {
+                self.kept = Some(found);
+                break;
+            }
+            match self.load(&found) {
+                Ok(entry) => entries.push(entry),
+                Err(_) if !entries.is_empty() => {
+                    self.cursor = None;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+            next = next.next();
+        }
+        Ok(entries)
+    }
+
+    /// The block of entry `next`.
+    fn find(&mut self, next: RaftIndex) -> Result<Found> {
+        if let Some(kept) = self.kept.take().filter(|kept| kept.header.raft_index == next) {
+            return Ok(Found::Block(kept));
+        }
+        let cursor = match &mut self.cursor {
+            Some(cursor) => cursor,
+            none => {
+                let Some(segment) = self.shelf.segments.holding_entry(next) else { return Ok(Found::Gone) };
+                let data = self.shelf.segments.open(&segment)?;
+                let offset = data.seek(|e| e.raft_index < next)?;
+                none.insert(Cursor::new(self.shelf.segments.clone(), data, offset, self.shelf.prefetch))
+            }
+        };
+        match cursor.find(|h| h.kind.is_entry() && h.raft_index >= next)? {
+            Some(found) if found.header.raft_index == next => Ok(Found::Block(found)),
+            // Segments have left the log: it goes on behind, or this cursor stands in one that was left.
+            other => {
+                let offset = other.map_or(0, |found| found.offset);
+                let error = cursor.corrupt(offset, "entries are missing before this block");
+                self.cursor = None;
+                if self.archive.first().raft >= next { Ok(Found::Gone) } else { Err(error) }
+            }
+        }
+    }
+
+    fn load(&mut self, found: &Located) -> Result<FedEntry> {
+        let Some(cursor) = &mut self.cursor else {
+            return Err(Error::new(ErrorKind::Corrupt, "a block without its segment"));
+        };
+        let block = cursor.load_whole(found)?;
+        let body = block.slice(BLOCK_HEADER_BYTES..block.len()).apart_from(block.len()).into_bytes();
+        let header = BlockHeader { durable_upto: 0, ..found.header };
+        Ok(FedEntry { header, body: if body.is_empty() { Vec::new() } else { vec![body] } })
+    }
+
+    /// Lets go of what was read without a mapping.
+    fn let_go(&mut self) {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.let_go();
+        }
+    }
+
+    /// Reading behind entry `raft` has failed: what a follower should hear of it, unless what it wants is gone.
+    fn after(&mut self, raft: RaftIndex, error: Error) -> Result<()> {
+        (self.cursor, self.kept) = (None, None);
+        if self.archive.first().raft > raft { Ok(()) } else { Err(self.suspect(error)) }
+    }
+
+    /// Entry `raft` is not here.
+    fn check_gone(&self, raft: RaftIndex, why: &str) -> Result<()> {
+        if self.archive.first().raft > raft {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Corrupt, format!("entry {raft}: {why}")))
+    }
+
+    /// The repair looks there at once: with other replicas to ask, it is repaired.
+    fn suspect(&self, error: Error) -> Error {
+        self.shelf.segments.met(error, None)
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.shelf.positions.forget_hook(self.owner);
+    }
+}
+
+impl std::fmt::Debug for Feed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feed").field("log", &self.log).field("standing", &self.standing).finish()
+    }
+}
+
+fn diverged(raft: RaftIndex, here: Term, there: Term) -> Error {
+    let what = format!(
+        "the follower's entry {raft} is of term {there}, the one here of term {here}: it follows another history, or one \
+         of the two is damaged; nothing is fed to it"
+    );
+    Error::new(ErrorKind::Diverged, what)
+}

@@ -1,0 +1,383 @@
+//! Options of the log: limits that hold for the log and not for a machine. They stand in the log, so that every replica
+//! has the same ones and a change of leader changes nothing. Values and their bytes.
+//!
+//! Bytes, in a command's body and in an opening block: the options that are set, 16 bytes each, ascending by tag,
+//! little-endian:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | tag: which option |
+//! | 4 | 4 | 0 |
+//! | 8 | 8 | value |
+//!
+//! Invariant: the same set always has the same bytes. An option that is not set has none.
+//!
+//! Must not know: how they are changed, who obeys them.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::record::batch::{
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, Malformed, RECORD_OVERHEAD_BYTES, u32_at, u64_at,
+};
+use crate::types::NodeId;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Bytes of one option that is set.
+pub(crate) const LOG_OPTION_BYTES: usize = 16;
+/// Options that there are.
+const COUNT: usize = LogOption::ALL.len();
+
+/// Something that can be set for the log. Each has the name and the meaning of the field of [`Options`] that it takes the
+/// place of.
+///
+/// ```
+/// use chiplog::LogOption;
+/// assert_eq!(LogOption::from_name("retention_bytes"), Some(LogOption::RetentionBytes));
+/// assert_eq!(LogOption::SessionsMax.name(), "sessions_max");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LogOption {
+    /// [`Options::retention_bytes`], in bytes. `u64::MAX`: all is kept.
+    RetentionBytes = 1,
+    /// [`Options::retention_age`], in milliseconds, from 1. `u64::MAX`: all is kept.
+    RetentionAge = 2,
+    /// [`Options::capacity_bytes`], in bytes. `u64::MAX`: until the disk is full.
+    CapacityBytes = 3,
+    /// [`Options::record_bytes_max`], in bytes.
+    RecordBytesMax = 4,
+    /// [`Options::sessions_max`]: 1 to 2^20.
+    SessionsMax = 5,
+    /// [`Options::session_window`]: 1 to 1,024.
+    SessionWindow = 6,
+    /// [`Options::session_idle_max`], in milliseconds, from 1. For sessions that are opened from then on.
+    SessionIdleMax = 7,
+}
+
+impl LogOption {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::RetentionBytes,
+        Self::RetentionAge,
+        Self::CapacityBytes,
+        Self::RecordBytesMax,
+        Self::SessionsMax,
+        Self::SessionWindow,
+        Self::SessionIdleMax,
+    ];
+
+    /// Its name: that of the field of [`Options`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RetentionBytes => "retention_bytes",
+            Self::RetentionAge => "retention_age",
+            Self::CapacityBytes => "capacity_bytes",
+            Self::RecordBytesMax => "record_bytes_max",
+            Self::SessionsMax => "sessions_max",
+            Self::SessionWindow => "session_window",
+            Self::SessionIdleMax => "session_idle_max",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|option| option.name() == name)
+    }
+
+    fn from_tag(tag: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|option| *option as u32 == tag)
+    }
+
+    fn at(self) -> usize {
+        self as usize - 1
+    }
+
+    /// What the format allows. What a replica's segments allow can be less.
+    fn bounds(self) -> RangeInclusive<u64> {
+        match self {
+            Self::RetentionBytes | Self::CapacityBytes => (128 << 10)..=u64::MAX,
+            Self::RetentionAge | Self::SessionIdleMax => 1..=u64::MAX,
+            Self::RecordBytesMax => 1..=(BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES) as u64,
+            Self::SessionsMax => 1..=1 << 20,
+            Self::SessionWindow => 1..=1024,
+        }
+    }
+
+    /// What a server's own options say of it; None: it has no limit.
+    fn own(self, options: &Options) -> Option<u64> {
+        match self {
+            Self::RetentionBytes => options.retention_bytes,
+            Self::RetentionAge => options.retention_age.map(millis),
+            Self::CapacityBytes => options.capacity_bytes,
+            Self::RecordBytesMax => Some(options.record_bytes_max.into()),
+            Self::SessionsMax => Some(options.sessions_max.into()),
+            Self::SessionWindow => Some(options.session_window.into()),
+            Self::SessionIdleMax => Some(millis(options.session_idle_max)),
+        }
+    }
+}
+
+impl fmt::Display for LogOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The options that are set for a log. One that is not set is as the leader was opened with.
+///
+/// ```
+/// use chiplog::{LogOption, LogOptions};
+/// let mut options = LogOptions::default();
+/// assert_eq!(options.get(LogOption::SessionsMax), None);
+/// options.set(LogOption::SessionsMax, Some(100));
+/// assert_eq!(options.iter().collect::<Vec<_>>(), [(LogOption::SessionsMax, 100)]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    values: [Option<u64>; COUNT],
+}
+
+impl fmt::Display for LogOptions {
+    /// `retention_bytes 1073741824, sessions_max 100`, or `none set`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none set");
+        }
+        for (n, (option, value)) in self.iter().enumerate() {
+            write!(f, "{}{option} {value}", if n == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl LogOptions {
+    /// The value of an option, if it is set.
+    pub fn get(&self, option: LogOption) -> Option<u64> {
+        self.values[option.at()]
+    }
+
+    /// Sets an option here; None: it is not set any more. The log has it once [`Log::set_log_options`] has returned.
+    ///
+    /// [`Log::set_log_options`]: crate::Log::set_log_options
+    pub fn set(&mut self, option: LogOption, value: Option<u64>) {
+        self.values[option.at()] = value;
+    }
+
+    /// Those that are set, in the order of [`LogOption::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (LogOption, u64)> + '_ {
+        LogOption::ALL.into_iter().filter_map(|option| Some((option, self.get(option)?)))
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.values.iter().all(Option::is_none)
+    }
+
+    /// These with some changed.
+    pub(crate) fn with(mut self, changes: &[(LogOption, Option<u64>)]) -> Self {
+        changes.iter().for_each(|(option, value)| self.set(*option, *value));
+        self
+    }
+
+    /// A server's own options, with what is set for the log in their place.
+    pub(crate) fn over(&self, own: &Options) -> Options {
+        let mut options = own.clone();
+        let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        for (option, value) in self.iter() {
+            match option {
+                LogOption::RetentionBytes => options.retention_bytes = Some(value),
+                LogOption::RetentionAge => options.retention_age = Some(Duration::from_millis(value)),
+                LogOption::CapacityBytes => options.capacity_bytes = Some(value),
+                LogOption::RecordBytesMax => options.record_bytes_max = narrow(value),
+                LogOption::SessionsMax => options.sessions_max = narrow(value),
+                LogOption::SessionWindow => {
+                    options.session_window = u16::try_from(value).unwrap_or(u16::MAX);
+                }
+                LogOption::SessionIdleMax => options.session_idle_max = Duration::from_millis(value),
+            }
+        }
+        options
+    }
+
+    /// Whether a server can take them: its own options with these in their place.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option, its value and its bounds.
+    pub(crate) fn check(&self, own: &Options) -> Result<()> {
+        for (option, value) in self.iter() {
+            if !option.bounds().contains(&value) {
+                let (min, max) = option.bounds().into_inner();
+                let what = format!("option {option} of the log is {value}; it has to be from {min} to {max}");
+                return Err(Error::new(ErrorKind::InvalidArgument, what));
+            }
+        }
+        self.over(own).check()
+    }
+
+    /// Whether a member with segments of this size can write what these allow, and keep the bounds that they set. `leader`: the
+    /// options that hold where none is set.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the member.
+    pub(crate) fn check_room_of(&self, node: NodeId, segment_bytes: u32, leader: &Options) -> Result<()> {
+        let mut member = Options::with_segment_bytes(segment_bytes);
+        if self.get(LogOption::SessionsMax).or(self.get(LogOption::SessionWindow)).is_some() {
+            (member.sessions_max, member.session_window) = (leader.sessions_max, leader.session_window);
+        }
+        self.check(&member).map_err(|e| {
+            let what = format!(
+                "node {node} has segments of {segment_bytes} bytes, which are too small: {e}. Nothing was changed: set less, or \
+                 open node {node} with a larger segment_bytes"
+            );
+            Error::new(ErrorKind::InvalidArgument, what)
+        })
+    }
+
+    /// Where a server's own options say something else than these, in words. What it was never told is left out.
+    pub(crate) fn differences(&self, own: &Options) -> Vec<String> {
+        let (plain, fitted) = (Options::default(), Options::with_segment_bytes(own.segment_bytes));
+        let told = |option: LogOption| {
+            let own = option.own(own);
+            own != option.own(&plain) && own != option.own(&fitted)
+        };
+        let differs = |(option, value): &(LogOption, u64)| option.own(own) != Some(*value) && told(*option);
+        let words = |(option, value): (LogOption, u64)| {
+            let own = option.own(own).map_or("none".to_owned(), |own| own.to_string());
+            format!("{option} is {value} for the log and {own} here")
+        };
+        self.iter().filter(differs).map(words).collect()
+    }
+
+    /// As a command and an opening block hold them.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(COUNT * LOG_OPTION_BYTES);
+        for (option, value) in self.iter() {
+            b.extend_from_slice(&(option as u32).to_le_bytes());
+            b.extend_from_slice(&[0; 4]);
+            b.extend_from_slice(&value.to_le_bytes());
+        }
+        b
+    }
+
+    /// The reverse of [`Self::encode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (entries, rest) = bytes.as_chunks::<LOG_OPTION_BYTES>();
+        if !rest.is_empty() {
+            return Err("options of the log are cut off");
+        }
+        let (mut options, mut before) = (Self::default(), 0);
+        for entry in entries {
+            let tag = u32_at(entry, 0);
+            if tag <= before {
+                return Err("options of the log are out of order");
+            }
+            before = tag;
+            let option = LogOption::from_tag(tag).filter(|_| entry[4..8] == [0; 4]);
+            let option = option.ok_or("options of the log are of a newer format, and not supported")?;
+            let value = u64_at(entry, 8);
+            if !option.bounds().contains(&value) {
+                return Err("an option of the log is out of bounds");
+            }
+            options.set(option, Some(value));
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn entry(tag: u32, zero: u32, value: u64) -> Vec<u8> {
+        [&tag.to_le_bytes()[..], &zero.to_le_bytes(), &value.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn they_come_back_and_every_cut_is_found() {
+        let mut options = LogOptions::default();
+        assert!(options.encode().is_empty());
+        for option in LogOption::ALL {
+            options.set(option, Some(*option.bounds().end()));
+            let bytes = options.encode();
+            assert_eq!(LogOptions::decode(&bytes), Ok(options));
+            for cut in (1..bytes.len()).filter(|n| !n.is_multiple_of(LOG_OPTION_BYTES)) {
+                assert_eq!(LogOptions::decode(&bytes[..cut]), Err("options of the log are cut off"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let newer = "options of the log are of a newer format, and not supported";
+        let order = "options of the log are out of order";
+        let bounds = "an option of the log is out of bounds";
+        for (bytes, why) in [
+            (entry(8, 0, 1), newer),
+            (entry(u32::MAX, 0, 1), newer),
+            (entry(5, 1, 1), newer),
+            (entry(0, 0, 1), order),
+            ([entry(5, 0, 1), entry(5, 0, 1)].concat(), order),
+            ([entry(6, 0, 1), entry(5, 0, 1)].concat(), order),
+            (entry(2, 0, 0), bounds),
+            (entry(4, 0, u64::MAX), bounds),
+            (entry(6, 0, 1025), bounds),
+        ] {
+            assert_eq!(LogOptions::decode(&bytes), Err(why), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn each_takes_the_place_of_a_server_s_own() {
+        let own = Options { retention_bytes: Some(1 << 30), sessions_max: 7, ..Options::default() };
+        let mut options = LogOptions::default();
+        for option in LogOption::ALL {
+            let value = if option == LogOption::CapacityBytes { 1 << 40 } else { 1000 };
+            options.set(option, Some(value));
+            assert_eq!(option.own(&options.over(&own)), Some(value), "{option}");
+        }
+        options.set(LogOption::RetentionBytes, Some(1 << 31));
+        let told = options.differences(&own);
+        assert_eq!(
+            told,
+            [
+                "retention_bytes is 2147483648 for the log and 1073741824 here",
+                "sessions_max is 1000 for the log and 7 here",
+            ],
+            "what was never set here need not be told"
+        );
+        assert!(options.differences(&options.over(&own)).is_empty());
+    }
+
+    #[test]
+    fn what_a_server_cannot_take_is_named() {
+        let check = |option, value| {
+            let mut options = LogOptions::default();
+            options.set(option, Some(value));
+            options.check(&Options::with_segment_bytes(1 << 20))
+        };
+        check(LogOption::RetentionBytes, 2 << 20).unwrap();
+        for (option, value) in [
+            (LogOption::RetentionBytes, 1 << 20),
+            (LogOption::RetentionAge, 0),
+            (LogOption::CapacityBytes, 0),
+            (LogOption::RecordBytesMax, 1 << 20),
+            (LogOption::RecordBytesMax, 0),
+            (LogOption::SessionsMax, 1 << 20),
+            (LogOption::SessionWindow, 2000),
+            (LogOption::SessionIdleMax, 0),
+        ] {
+            let error = check(option, value).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(option.name()), "{error}");
+        }
+        for option in [LogOption::RetentionBytes, LogOption::RetentionAge, LogOption::CapacityBytes] {
+            check(option, u64::MAX).unwrap();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Options of a log: every limit and time-out, with its default and its bounds.
+
+pub(crate) mod log_options;
+
+use crate::cluster::options::Cluster;
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use crate::store::format::geometry::{
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, batch_room, opening_room, session_table_bytes_max,
+};
+use crate::store::segment::ReadMode;
+use crate::types::Timestamp;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Where timestamps come from. The log makes them monotone itself. Tests replace it. For what a wrong clock does
+/// see [`Options::clock`].
+pub trait Clock: Debug + Send + Sync {
+    /// Now, in milliseconds since 1970.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's wall clock.
+#[derive(Debug)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// How a log is opened. All limits are checked by `Log::open`, which names the one that is out of bounds.
+/// Options are not stored: each opening brings its own (an existing segment keeps its size).
+///
+/// ```
+/// use chiplog::{Log, Options};
+/// let dir = tempfile::tempdir()?;
+/// let options = Options { capacity_bytes: Some(64 << 20), ..Options::with_segment_bytes(1 << 20) };
+/// let log = Log::open(dir.path(), options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make a new log when the directory holds none; the directory is made if it is missing, and so are those above it.
+    /// Default true. Directories are made with mode 0700, files with 0600, or 0640 in a directory that its group may read
+    /// and others may not (0750). The umask applies too.
+    pub create: bool,
+    /// Size of a segment file: 64 KiB to 1 GiB, default 64 MiB. A log takes at least three of them on disk. Below 40 MiB
+    /// other limits have to go down with it: [`Self::with_segment_bytes`].
+    pub segment_bytes: u32,
+    /// The most bytes of retained blocks; an append beyond it is refused as `Full`. None (the default) means
+    /// until the disk is full. At least two segments. The files can take five segments more.
+    pub capacity_bytes: Option<u64>,
+    /// The largest record, default 16 MiB.
+    pub record_bytes_max: u32,
+    /// The largest encoded batch, default 32 MiB; also what a compressed one may unpack to. Must fit a segment.
+    pub batch_bytes_max: u32,
+    /// How much one block gathers, default 4 MiB. A single larger batch gets a block of its own.
+    pub block_bytes_max: u32,
+    /// Bytes that may wait for the writer, default 64 MiB; beyond it appends wait.
+    pub queue_bytes_max: usize,
+    /// Appends that may wait for the writer, default 65,536; beyond it appends wait.
+    pub queue_appends_max: usize,
+    /// How long an append waits for room in the queue before it fails as `Busy`. Default 60 s.
+    pub queue_timeout: Duration,
+    /// How readers get at the bytes. Default: mappings.
+    pub read_mode: ReadMode,
+    /// How far a sequential reader reads ahead, default 8 MiB; 0 leaves it to the kernel.
+    pub prefetch_bytes: u32,
+    /// Keep at most about this many bytes: whole segments are discarded from the front. Default: keep all.
+    pub retention_bytes: Option<u64>,
+    /// Discard segments whose newest record is older than this, by the log's time. At least 1 ms. Default: keep all.
+    ///
+    /// Trusts the clock that it is opened with: if that shows the far future, every full segment is that old and is
+    /// discarded, for good. See [`clock`](Self::clock).
+    pub retention_age: Option<Duration>,
+    /// The most exactly-once sessions open at a time, default 4,096. With `session_window` it bounds the table
+    /// that each segment begins with, which may take an eighth of the segment.
+    pub sessions_max: u32,
+    /// How many of a session's latest batches the log remembers the indexes of, at most: 1 to 1,024, default 128.
+    pub session_window: u16,
+    /// A session that sends nothing for so long (by the log's timestamps) expires. At least 1 ms, default 24 h. A clock that jumps ahead
+    /// while the log is open makes that half as long at most. See [`clock`](Self::clock).
+    pub session_idle_max: Duration,
+    /// Where timestamps come from. Default: the wall clock.
+    ///
+    /// The log's time never goes back. While the log is open its time also follows the machine's monotonic clock, which
+    /// no administrator sets and which stands still while the machine is suspended: a clock that jumps ahead moves it at most twice as fast as time passes, and one entry moves it
+    /// by at most a minute more than has passed. A clock that jumps back makes it stand still.
+    ///
+    /// **The clock is believed when the log is opened**, since a log may have been at rest for years. A clock that shows
+    /// the far future then stays in the log: its time stands there until the real time catches up. All new records get
+    /// that one timestamp, so that [`crate::Start::Timestamp`] cannot tell them apart. All sessions that were open
+    /// expire, and those opened later do not. `retention_age` discards every full segment. Records and their order are
+    /// not touched. Open the log after the clock is set.
+    pub clock: Arc<dyn Clock>,
+    /// The replica's place in its cluster. None, the default: a log on its own, the only voter of a cluster of
+    /// one.
+    pub cluster: Option<Cluster>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: true,
+            segment_bytes: 64 << 20,
+            capacity_bytes: None,
+            record_bytes_max: 16 << 20,
+            batch_bytes_max: 32 << 20,
+            block_bytes_max: 4 << 20,
+            queue_bytes_max: 64 << 20,
+            queue_appends_max: 65_536,
+            queue_timeout: Duration::from_secs(60),
+            read_mode: ReadMode::Map,
+            prefetch_bytes: 8 << 20,
+            retention_bytes: None,
+            retention_age: None,
+            sessions_max: 4096,
+            session_window: 128,
+            session_idle_max: Duration::from_secs(24 * 3600),
+            clock: Arc::new(SystemClock),
+            cluster: None,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, with every limit that depends on the segment's size brought down to fit it. For small
+    /// logs and tests: `Options::with_segment_bytes(1 << 20)`.
+    pub fn with_segment_bytes(segment_bytes: u32) -> Self {
+        let room = batch_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let d = Self::default();
+        let table = opening_room(segment_bytes.max(SEGMENT_BYTES_MIN));
+        let session_window = if session_table_bytes_max(d.sessions_max, d.session_window) <= table {
+            d.session_window
+        } else {
+            16
+        };
+        let sessions =
+            (1..=d.sessions_max).rev().find(|n| session_table_bytes_max(*n, session_window) <= table);
+        Self {
+            sessions_max: sessions.unwrap_or(1),
+            session_window,
+            segment_bytes,
+            batch_bytes_max: d.batch_bytes_max.min(room),
+            record_bytes_max: d.record_bytes_max.min(room - FRAME_BYTES),
+            block_bytes_max: d.block_bytes_max.min(room),
+            ..d
+        }
+    }
+
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the option, its value and its bounds.
+    pub fn check(&self) -> Result<()> {
+        within(
+            "segment_bytes",
+            self.segment_bytes.into(),
+            SEGMENT_BYTES_MIN.into(),
+            SEGMENT_BYTES_MAX.into(),
+        )?;
+        let room = u64::from(batch_room(self.segment_bytes));
+        let frame = u64::from(FRAME_BYTES);
+        self.fits_segment("batch_bytes_max", self.batch_bytes_max, room)?;
+        within("batch_bytes_max", self.batch_bytes_max.into(), 1024, room.min(BATCH_BYTES_MAX as u64))?;
+        let record_bytes_max = u64::from(self.batch_bytes_max) - frame;
+        within("record_bytes_max", self.record_bytes_max.into(), 1, record_bytes_max).map_err(|e| {
+            let why = format!("batch_bytes_max is {}", self.batch_bytes_max);
+            Error::new(e.kind(), format!("{e}, for {why}"))
+        })?;
+        self.fits_segment("block_bytes_max", self.block_bytes_max, room)?;
+        within("block_bytes_max", self.block_bytes_max.into(), 4096, room)?;
+        within("queue_bytes_max", self.queue_bytes_max as u64, self.batch_bytes_max.into(), 1 << 40)?;
+        within("queue_appends_max", self.queue_appends_max as u64, 1, 1 << 24)?;
+        within("prefetch_bytes", self.prefetch_bytes.into(), 0, 1 << 30)?;
+        within("sessions_max", self.sessions_max.into(), 1, 1 << 20)?;
+        within("session_window", self.session_window.into(), 1, 1024)?;
+        let table = session_table_bytes_max(self.sessions_max, self.session_window);
+        let room = opening_room(self.segment_bytes);
+        if table > room {
+            let what = format!(
+                "sessions_max {} with session_window {} can take {table} bytes at the start of a segment, which has room for {room}; lower them or raise segment_bytes",
+                self.sessions_max, self.session_window
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let segments = 2 * u64::from(self.segment_bytes);
+        if let Some(bytes) = self.capacity_bytes {
+            within("capacity_bytes", bytes, segments, u64::MAX)?;
+        }
+        if let Some(bytes) = self.retention_bytes {
+            within("retention_bytes", bytes, segments, u64::MAX)?;
+        }
+        if let Some(age) = self.retention_age {
+            at_least_1_ms("retention_age", age, "every full segment would be discarded; none keeps all")?;
+        }
+        at_least_1_ms("session_idle_max", self.session_idle_max, "every session would expire at once")?;
+        self.cluster.as_ref().map_or(Ok(()), Cluster::check)
+    }
+
+    /// Whether a segment has room for so much. If not, the smaller segment is told, where there is one: it is what was set.
+    fn fits_segment(&self, name: &str, value: u32, room: u64) -> Result<()> {
+        if u64::from(value) <= room {
+            return Ok(());
+        }
+        if self.segment_bytes == Self::default().segment_bytes {
+            let what = format!(
+                "option {name} is {value}; a segment has room for {room} bytes at a time: lower it, or raise segment_bytes"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let what = format!(
+            "option segment_bytes is {}: a segment has room for {room} bytes at a time, and {name} is {value}; lower record_bytes_max, batch_bytes_max, block_bytes_max and sessions_max with it, or begin with options that fit (`Options::with_segment_bytes`, in C chiplog_log_options_for_segments)",
+            self.segment_bytes
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, what))
+    }
+}
+
+/// What a record costs besides its own bytes when it is appended alone.
+const FRAME_BYTES: u32 = (BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES) as u32;
+
+fn within(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    let bounds = if max == u64::MAX { format!("at least {min}") } else { format!("from {min} to {max}") };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("option {name} is {value}; it has to be {bounds}")))
+}
+
+fn at_least_1_ms(name: &str, value: Duration, else_what: &str) -> Result<()> {
+    if value >= Duration::from_millis(1) {
+        return Ok(());
+    }
+    let what = format!("option {name} is {value:?}; it has to be at least 1 ms: {else_what}");
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::memory_transport::MemoryNetwork;
+    use crate::cluster::options::Bootstrap;
+    use crate::types::NodeId;
+
+    /// 0 was accepted, and no append was ever taken; others sounded like "no limit", and meant "nothing at all".
+    #[test]
+    fn limits_that_would_stop_the_log_are_refused() {
+        let cluster = || Cluster::new(NodeId(1), Bootstrap::Init, MemoryNetwork::new().transport());
+        let of = |cluster| Options { cluster: Some(cluster), ..Options::default() };
+        for (options, named) in [
+            (of(Cluster { uncommitted_bytes_max: 0, ..cluster() }), "cluster.uncommitted_bytes_max is 0"),
+            (of(Cluster { inbox_bytes_max: 0, ..cluster() }), "cluster.inbox_bytes_max is 0"),
+            (of(Cluster { limping_sync: Some(Duration::ZERO), ..cluster() }), "cluster.limping_sync is 0ns"),
+            (of(Cluster { election_timeout: Duration::MAX, ..cluster() }), "at most 3600s"),
+            (Options { retention_age: Some(Duration::ZERO), ..Options::default() }, "retention_age is 0ns"),
+            (Options { session_idle_max: Duration::ZERO, ..Options::default() }, "session_idle_max is 0ns"),
+        ] {
+            let error = options.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(named), "{named}: {error}");
+        }
+        of(cluster()).check().unwrap();
+    }
+
+    #[test]
+    fn defaults_are_valid_and_so_are_all_segment_sizes() {
+        Options::default().check().unwrap();
+        for bytes in [SEGMENT_BYTES_MIN, 100_000, 1 << 20, 64 << 20, SEGMENT_BYTES_MAX] {
+            Options::with_segment_bytes(bytes).check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_bad_option_is_named() {
+        let error = Options { segment_bytes: 1, ..Options::default() }.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("segment_bytes is 1"), "{error}");
+    }
+
+    /// Who set nothing but the segments' size was told of a limit they had never heard of.
+    #[test]
+    fn small_segments_are_named_with_all_that_has_to_go_down_with_them() {
+        let d = || Options { segment_bytes: 1 << 20, ..Options::default() };
+        let batch = d();
+        let block = Options { batch_bytes_max: 1024, record_bytes_max: 100, ..d() };
+        for (options, limit) in
+            [(batch, "batch_bytes_max is 33554432"), (block, "block_bytes_max is 4194304")]
+        {
+            let error = options.check().unwrap_err().to_string();
+            for named in
+                ["option segment_bytes is 1048576", limit, "sessions_max", "chiplog_log_options_for_segments"]
+            {
+                assert!(error.contains(named), "{named}: {error}");
+            }
+        }
+        let record = Options { batch_bytes_max: 1024, ..d() }.check().unwrap_err().to_string();
+        assert!(record.contains("record_bytes_max is 16777216; it has to be from 1 to"), "{record}");
+        assert!(record.contains("batch_bytes_max is 1024"), "{record}");
+    }
+}

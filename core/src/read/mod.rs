@@ -1,0 +1,6 @@
+//! Reading: how far a log may be read, readers that follow it, and the records that they return.
+
+pub(crate) mod canceller;
+pub(crate) mod positions;
+pub(crate) mod reader;
+pub(crate) mod records;

@@ -1,0 +1,620 @@
+//! Batch: what one append call carries: records, codec, session stamp, checksum. Bytes only.
+//!
+//! The producer computes the checksum once; leader, disk, followers and readers keep those very bytes and
+//! the reader verifies that very checksum. Layout (little-endian; `docs/format.md` has the full table):
+//!
+//! ```text
+//! 0        4        8       12            16        24         32         34      35      36    40
+//! | crc32c | length | count | body length | session | sequence | inflight | codec | flags | 0   | body …
+//! ```
+//!
+//! body (after unpacking) = payload of all records, then `count` record ends (u32, relative to the body).
+//! The table stands behind the payload so that a producer copies each payload byte once.
+//!
+//! Must not know: blocks, files, indexes.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::compression;
+use crate::record::compression::Codec;
+use crate::record::crc::{Crc, crc32c};
+use crate::types::{Sequence, SessionId};
+use bytes::Bytes;
+use std::borrow::Cow;
+
+/// Bytes of a batch's header.
+pub const BATCH_HEADER_BYTES: usize = 40;
+/// The most records one batch can hold.
+pub const BATCH_RECORDS_MAX: u32 = 1 << 20;
+/// The format's bound on a batch, header included, packed or not. Options set lower ones.
+pub const BATCH_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes that a record costs in a batch besides its own: its entry in the table of ends.
+pub(crate) const RECORD_OVERHEAD_BYTES: usize = 4;
+
+/// Bodies that unpack to at most so much are unpacked where they come in ([`Batch::decode`]), larger ones are left to their
+/// readers. At this size it costs 30 us (lz4) and 43 us (zstd), where an `fdatasync` takes 135; the check of the packed form
+/// alone costs 11 us and less than 1 (`chiplog-bench run batch_check`; on the machine of `docs/performance.md`).
+pub(crate) const UNPACKED_AT_ONCE_MAX: u32 = 64 << 10;
+
+/// Why bytes are no batch, block, header …; the caller knows where they came from.
+pub(crate) type Malformed = &'static str;
+
+/// The session stamp of a batch: who sent it, as which one, and how many before it are still on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) session: SessionId,
+    pub(crate) sequence: Sequence,
+    /// How many earlier sequence numbers the client had no answer for yet when it made this batch: the log
+    /// forgets the indexes of those before.
+    pub(crate) inflight: u16,
+}
+
+/// A parsed batch header. Its checksum is not verified by parsing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    pub(crate) crc: u32,
+    pub(crate) length: u32,
+    pub(crate) count: u32,
+    pub(crate) body_length: u32,
+    pub(crate) stamp: Stamp,
+    pub(crate) codec: Codec,
+}
+
+impl BatchHeader {
+    /// Reads the header at the start of `bytes`, which may hold more than this batch, and checks every
+    /// bound, so that what follows cannot run over: `length <= bytes.len()`.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let head: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk().ok_or("batch header is cut off")?;
+        let codec = Codec::from_code(head[34]).ok_or("batch has an unknown codec")?;
+        let header = Self {
+            crc: u32_at(head, 0),
+            length: u32_at(head, 4),
+            count: u32_at(head, 8),
+            body_length: u32_at(head, 12),
+            stamp: Stamp {
+                session: SessionId(u64_at(head, 16)),
+                sequence: Sequence(u64_at(head, 24)),
+                inflight: u16::from_le_bytes([head[32], head[33]]),
+            },
+            codec,
+        };
+        if head[35..40] != [0; 5] {
+            return Err("batch has flags of a newer format");
+        }
+        let length = header.length as usize;
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX.min(bytes.len())).contains(&length) {
+            return Err("batch length is out of bounds");
+        }
+        if header.count == 0 || header.count > BATCH_RECORDS_MAX {
+            return Err("batch record count is out of bounds");
+        }
+        let table = header.count as usize * RECORD_OVERHEAD_BYTES;
+        let body = header.body_length as usize;
+        if body < table || body > BATCH_BYTES_MAX {
+            return Err("batch body length is out of bounds");
+        }
+        if codec == Codec::None && body != length - BATCH_HEADER_BYTES {
+            return Err("batch body length contradicts its length");
+        }
+        if header.stamp.session.is_none() != (header.stamp.sequence == Sequence(0)) {
+            return Err("batch has a session without a sequence, or the reverse");
+        }
+        Ok(header)
+    }
+
+    /// The header's bytes with a zero checksum field.
+    fn encode(&self) -> [u8; BATCH_HEADER_BYTES] {
+        let mut head = [0; BATCH_HEADER_BYTES];
+        head[4..8].copy_from_slice(&self.length.to_le_bytes());
+        head[8..12].copy_from_slice(&self.count.to_le_bytes());
+        head[12..16].copy_from_slice(&self.body_length.to_le_bytes());
+        head[16..24].copy_from_slice(&self.stamp.session.0.to_le_bytes());
+        head[24..32].copy_from_slice(&self.stamp.sequence.0.to_le_bytes());
+        head[32..34].copy_from_slice(&self.stamp.inflight.to_le_bytes());
+        head[34] = self.codec.code();
+        head
+    }
+}
+
+/// Parses the batch at the start of `bytes` and verifies its checksum.
+pub(crate) fn verify(bytes: &[u8]) -> Result<BatchHeader, Malformed> {
+    let header = BatchHeader::parse(bytes)?;
+    if crc32c(&bytes[4..header.length as usize]) != header.crc {
+        return Err("batch checksum does not match");
+    }
+    Ok(header)
+}
+
+/// The unpacked body of a verified batch: gives out records by their number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body<'a> {
+    payload: &'a [u8],
+    table: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    /// `body` is the unpacked body, `count` the header's.
+    pub(crate) fn new(body: &'a [u8], count: u32) -> Result<Self, Malformed> {
+        let table = (count as usize).checked_mul(RECORD_OVERHEAD_BYTES).ok_or("batch table is too large")?;
+        let payload = body.len().checked_sub(table).ok_or("batch body is shorter than its table")?;
+        let (payload, table) = body.split_at(payload);
+        Ok(Self { payload, table })
+    }
+
+    fn end(&self, n: u32) -> Option<usize> {
+        let at = n as usize * RECORD_OVERHEAD_BYTES;
+        let end = self.table.get(at..at + RECORD_OVERHEAD_BYTES)?;
+        Some(u32::from_le_bytes(end.try_into().ok()?) as usize)
+    }
+
+    /// Where record `n` (from 0) lies in the body.
+    pub(crate) fn range(&self, n: u32) -> Result<std::ops::Range<usize>, Malformed> {
+        const CROOKED: Malformed = "batch's table of record ends is out of order";
+        let start = if n == 0 { 0 } else { self.end(n - 1).ok_or(CROOKED)? };
+        let end = self.end(n).ok_or(CROOKED)?;
+        if start <= end && end <= self.payload.len() { Ok(start..end) } else { Err(CROOKED) }
+    }
+
+    /// Record `n` (from 0).
+    pub(crate) fn record(&self, n: u32) -> Result<&'a [u8], Malformed> {
+        Ok(&self.payload[self.range(n)?])
+    }
+
+    /// Checks the whole table: ends in order, the last one at the payload's end.
+    pub(crate) fn check(&self, count: u32) -> Result<(), Malformed> {
+        let mut last = 0;
+        for n in 0..count {
+            last = self.range(n)?.end;
+        }
+        if last == self.payload.len() { Ok(()) } else { Err("batch payload is longer than its records") }
+    }
+}
+
+/// The body of the verified batch `bytes`, unpacked if need be.
+pub(crate) fn body<'a>(bytes: &'a [u8], header: &BatchHeader) -> Result<Cow<'a, [u8]>, Malformed> {
+    let packed = bytes.get(BATCH_HEADER_BYTES..header.length as usize).ok_or("batch is cut off")?;
+    match header.codec {
+        Codec::None => Ok(Cow::Borrowed(packed)),
+        codec => compression::decompress(codec, packed, header.body_length as usize).map(Cow::Owned),
+    }
+}
+
+/// The frame around one uncompressed record: what stands before and behind it. Lets an append go from the
+/// caller's slice to the writer's buffer in one copy.
+pub(crate) struct SingleFrame {
+    pub(crate) head: [u8; BATCH_HEADER_BYTES],
+    pub(crate) tail: [u8; RECORD_OVERHEAD_BYTES],
+    pub(crate) crc: u32,
+}
+
+impl SingleFrame {
+    /// The caller has checked that `record` is within the limits, so that all lengths fit `u32`.
+    pub(crate) fn new(record: &[u8], stamp: Stamp) -> Self {
+        assert!(record.len() <= BATCH_BYTES_MAX - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES);
+        let tail = (record.len() as u32).to_le_bytes();
+        let body_length = (record.len() + tail.len()) as u32;
+        let length = body_length + BATCH_HEADER_BYTES as u32;
+        let header = BatchHeader { crc: 0, length, count: 1, body_length, stamp, codec: Codec::None };
+        let mut head = header.encode();
+        let crc = Crc::new().add(&head[4..]).add(record).add(&tail).sum();
+        head[..4].copy_from_slice(&crc.to_le_bytes());
+        Self { head, tail, crc }
+    }
+}
+
+/// One or more records, encoded and checksummed: the unit of appending. Either all of a batch becomes
+/// durable or nothing of it. Cheap to clone (the bytes are shared) and `Send + Sync`.
+///
+/// ```
+/// use chiplog::{Batch, BatchBuilder};
+/// let mut builder = BatchBuilder::new();
+/// builder.push(b"one")?.push(b"two")?;
+/// let batch = builder.build()?;
+/// assert_eq!(batch.count(), 2);
+/// // What another process received is checked before it is taken.
+/// let same = Batch::decode(batch.as_bytes().clone())?;
+/// assert_eq!(same.records()?, [b"one".to_vec(), b"two".to_vec()]);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Batch {
+    bytes: Bytes,
+    header: BatchHeader,
+    /// Bytes of its largest record, if that is known.
+    largest: Option<u32>,
+}
+
+impl Batch {
+    /// Takes encoded bytes, such as another process sent. Checks the checksum, every bound and, of a body that is not
+    /// compressed, or unpacks to at most 64 KiB, the table of record ends. Of a larger body only the packed form is
+    /// checked, so its reader can still find it [`Undecodable`](ErrorKind::Undecodable).
+    ///
+    /// # Errors
+    /// `Corrupt` when the bytes are not exactly one batch with the right checksum. `InvalidArgument` when they are, and the
+    /// body does not unpack to what the header says: its producer is wrong.
+    pub fn decode(bytes: Bytes) -> Result<Self> {
+        let batch = Self::stored(bytes)?;
+        batch.check_body().map_err(|why| {
+            let what = format!(
+                "a batch of {} records whose checksum is right and whose body no reader could unpack: {why}; mend the program that made it",
+                batch.header.count
+            );
+            Error::new(ErrorKind::InvalidArgument, what)
+        })?;
+        Ok(batch)
+    }
+
+    /// Takes encoded bytes that a log holds: whether their body unpacks is not asked.
+    pub(crate) fn stored(bytes: Bytes) -> Result<Self> {
+        let header = match verify(&bytes) {
+            Ok(header) if header.length as usize != bytes.len() => Err("bytes follow the batch"),
+            checked => checked,
+        };
+        let header = header.map_err(|e| Error::new(ErrorKind::Corrupt, format!("not a batch: {e}")))?;
+        Ok(Self { bytes, header, largest: None })
+    }
+
+    /// Whether readers can unpack it, as far as that is cheap to tell.
+    fn check_body(&self) -> Result<(), Malformed> {
+        let header = &self.header;
+        let packed = &self.bytes[BATCH_HEADER_BYTES..];
+        if header.codec != Codec::None {
+            compression::check_frame(header.codec, packed, header.body_length as usize)?;
+            if header.body_length > UNPACKED_AT_ONCE_MAX {
+                return Ok(());
+            }
+        }
+        Body::new(&body(&self.bytes, header)?, header.count)?.check(header.count)
+    }
+
+    /// The encoded bytes, as they will stand in the file and go over the wire.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// How many records it holds; at least 1.
+    pub fn count(&self) -> u32 {
+        self.header.count
+    }
+
+    /// How its body is compressed.
+    pub fn codec(&self) -> Codec {
+        self.header.codec
+    }
+
+    /// Its session and sequence number, if it belongs to a session.
+    pub fn session(&self) -> Option<(SessionId, Sequence)> {
+        let Stamp { session, sequence, .. } = self.header.stamp;
+        (!session.is_none()).then_some((session, sequence))
+    }
+
+    /// Copies of its records. For looking into a batch; readers of a log get slices instead.
+    ///
+    /// # Errors
+    /// `Undecodable` when a compressed body does not unpack to what the header says.
+    pub fn records(&self) -> Result<Vec<Vec<u8>>> {
+        let records = || {
+            let body = body(&self.bytes, &self.header)?;
+            let body = Body::new(&body, self.header.count)?;
+            body.check(self.header.count)?;
+            (0..self.header.count)
+                .map(|n| body.record(n).map(<[u8]>::to_vec))
+                .collect::<Result<_, Malformed>>()
+        };
+        records().map_err(|why: Malformed| {
+            let what = format!("a batch of {} records does not unpack: {why}", self.header.count);
+            Error::new(ErrorKind::Undecodable, what)
+        })
+    }
+
+    /// The memory that a reader needs for it, unpacked.
+    pub(crate) fn unpacked_bytes(&self) -> usize {
+        BATCH_HEADER_BYTES + self.header.body_length as usize
+    }
+
+    /// Bytes that an append unpacks to tell whether a record is larger than `record_bytes_max`. 0: the batch is not
+    /// compressed, too small for such a record, or [measured](Self::measure).
+    pub fn unmeasured_bytes(&self, record_bytes_max: u32) -> usize {
+        let is_known = self.header.codec == Codec::None || self.largest.is_some();
+        if is_known || self.payload_bytes() <= record_bytes_max {
+            0
+        } else {
+            self.header.body_length as usize
+        }
+    }
+
+    /// Learns how large its records are, so that no append has to unpack it. For servers: on a thread that may be kept for
+    /// as long, about 0.4 ms a MiB.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the body does not unpack to what the header says.
+    pub fn measure(&mut self) -> Result<()> {
+        self.largest = Some(self.largest_record()?);
+        Ok(())
+    }
+
+    fn payload_bytes(&self) -> u32 {
+        self.header.body_length - self.header.count * RECORD_OVERHEAD_BYTES as u32
+    }
+
+    /// Whether no record is larger than `max`. Looks at each of them only where they could be in all.
+    pub(crate) fn records_within(&self, max: u32) -> Result<bool> {
+        if self.payload_bytes() <= max {
+            return Ok(true);
+        }
+        let largest = self.largest.map_or_else(|| self.largest_record(), Ok)?;
+        Ok(largest <= max)
+    }
+
+    /// Bytes of the largest record.
+    fn largest_record(&self) -> Result<u32> {
+        let count = self.header.count;
+        let largest = || {
+            let body = body(&self.bytes, &self.header)?;
+            let body = Body::new(&body, count)?;
+            body.check(count)?;
+            let mut largest = 0;
+            for n in 0..count {
+                largest = largest.max(body.range(n)?.len() as u32);
+            }
+            Ok(largest)
+        };
+        largest().map_err(|why: Malformed| {
+            let what =
+                format!("a batch of {count} records does not unpack: {why}; mend the program that made it");
+            Error::new(ErrorKind::InvalidArgument, what)
+        })
+    }
+
+    pub(crate) fn header(&self) -> &BatchHeader {
+        &self.header
+    }
+}
+
+/// Gathers records into a [`Batch`]. Each payload byte is copied once, into the batch.
+///
+/// ```
+/// use chiplog::{BatchBuilder, Codec};
+/// let mut builder = BatchBuilder::new();
+/// builder.codec(Codec::Zstd);
+/// for i in 0..1000 {
+///     builder.push(format!("record {i}").as_bytes())?;
+/// }
+/// assert!(builder.build()?.as_bytes().len() < 4000);
+/// # Ok::<(), chiplog::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct BatchBuilder {
+    /// Header place, then the payload so far. Empty until the first push.
+    bytes: Vec<u8>,
+    ends: Vec<u8>,
+    count: u32,
+    /// Bytes of the largest record.
+    largest: u32,
+    codec: Codec,
+    stamp: Stamp,
+}
+
+impl BatchBuilder {
+    /// An empty batch, uncompressed and without a session.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the compression.
+    pub fn codec(&mut self, codec: Codec) -> &mut Self {
+        self.codec = codec;
+        self
+    }
+
+    /// Stamps the batch as number `sequence` (from 1) of `session`. `inflight` says how many earlier
+    /// sequence numbers the client still has no answer for: the log remembers those and forgets older ones.
+    pub fn session(&mut self, session: SessionId, sequence: Sequence, inflight: u16) -> &mut Self {
+        self.stamp = Stamp { session, sequence, inflight };
+        self
+    }
+
+    /// Adds a record; it may be empty.
+    ///
+    /// # Errors
+    /// `TooLarge` when the batch would exceed [`BATCH_RECORDS_MAX`] or [`BATCH_BYTES_MAX`]; the record is
+    /// not in the batch then and the batch is as it was.
+    pub fn push(&mut self, record: &[u8]) -> Result<&mut Self> {
+        if self.count == BATCH_RECORDS_MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("a batch holds at most {BATCH_RECORDS_MAX} records"),
+            ));
+        }
+        let after = self.encoded_bytes() + record.len() + RECORD_OVERHEAD_BYTES;
+        if after > BATCH_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("a batch is at most {BATCH_BYTES_MAX} bytes; with this record it would be {after}"),
+            ));
+        }
+        if self.bytes.is_empty() {
+            self.bytes.resize(BATCH_HEADER_BYTES, 0);
+        }
+        self.bytes.extend_from_slice(record);
+        let end = (self.bytes.len() - BATCH_HEADER_BYTES) as u32;
+        self.ends.extend_from_slice(&end.to_le_bytes());
+        self.largest = self.largest.max(record.len() as u32);
+        self.count += 1;
+        Ok(self)
+    }
+
+    /// Records so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether there is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What the batch would measure if it were built now without compression.
+    pub fn encoded_bytes(&self) -> usize {
+        self.bytes.len().max(BATCH_HEADER_BYTES) + self.ends.len()
+    }
+
+    /// Encodes and checksums the batch. A body that compression would not make smaller stays as it is.
+    /// The builder is empty afterwards, with codec and session stamp as they were.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a batch without records, or with a session but no sequence (or the reverse).
+    pub fn build(&mut self) -> Result<Batch> {
+        if self.count == 0 {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a batch needs at least one record"));
+        }
+        if self.stamp.session.is_none() != (self.stamp.sequence == Sequence(0)) {
+            let why = "a session's sequence numbers start at 1, and a batch without a session has none";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.append(&mut self.ends);
+        let (count, largest) = (std::mem::take(&mut self.count), std::mem::take(&mut self.largest));
+        let body_length = (bytes.len() - BATCH_HEADER_BYTES) as u32;
+        let mut codec = Codec::None;
+        if self.codec != Codec::None {
+            let packed = compression::compress(self.codec, &bytes[BATCH_HEADER_BYTES..])?;
+            if packed.len() < body_length as usize {
+                codec = self.codec;
+                bytes.truncate(BATCH_HEADER_BYTES);
+                bytes.extend_from_slice(&packed);
+            }
+        }
+        let length = bytes.len() as u32;
+        let mut header = BatchHeader { crc: 0, length, count, body_length, stamp: self.stamp, codec };
+        let head = header.encode();
+        header.crc = Crc::new().add(&head[4..]).add(&bytes[BATCH_HEADER_BYTES..]).sum();
+        bytes[..BATCH_HEADER_BYTES].copy_from_slice(&head);
+        bytes[..4].copy_from_slice(&header.crc.to_le_bytes());
+        Ok(Batch { bytes: Bytes::from(bytes), header, largest: Some(largest) })
+    }
+}
+
+/// `bytes[at..at + 4]` as a number; callers pass arrays whose length they know.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+/// `bytes[at..at + 8]` as a number; callers pass arrays whose length they know.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(codec: Codec) -> Batch {
+        let mut b = BatchBuilder::new();
+        b.codec(codec).session(SessionId(7), Sequence(3), 2);
+        b.push(b"alpha").unwrap().push(b"").unwrap().push(&[b'x'; 300]).unwrap();
+        b.build().unwrap()
+    }
+
+    #[test]
+    fn records_come_back_under_every_codec() {
+        for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+            let batch = sample(codec);
+            assert_eq!(batch.codec(), codec);
+            let again = Batch::decode(batch.as_bytes().clone()).unwrap();
+            assert_eq!(again.records().unwrap(), [b"alpha".to_vec(), vec![], vec![b'x'; 300]]);
+            assert_eq!(again.session(), Some((SessionId(7), Sequence(3))));
+        }
+    }
+
+    #[test]
+    fn records_are_measured_once() {
+        for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+            let built = sample(codec);
+            let mut decoded = Batch::decode(built.as_bytes().clone()).unwrap();
+            let unpacked = if codec == Codec::None { 0 } else { built.header.body_length as usize };
+            // A record of 300 bytes, in a payload of 305.
+            assert_eq!([304, 305].map(|max| decoded.unmeasured_bytes(max)), [unpacked, 0]);
+            assert_eq!(built.unmeasured_bytes(1), 0);
+            for batch in [&built, &decoded] {
+                assert_eq!([299, 300].map(|max| batch.records_within(max).unwrap()), [false, true]);
+            }
+            decoded.measure().unwrap();
+            assert_eq!((decoded.largest, decoded.unmeasured_bytes(1)), (Some(300), 0));
+        }
+    }
+
+    /// A batch from another program, with the right checksum, whose body is not what its header says.
+    #[test]
+    fn bodies_that_do_not_unpack_are_refused() {
+        let packed = compression::compress(Codec::Lz4, &[0; 500]).unwrap();
+        let cases: [(Codec, u32, u32, &[u8]); 6] = [
+            (Codec::Lz4, 1, 20, b"garbage of no compressor"),
+            (Codec::Zstd, 1, 20, b"garbage of no compressor"),
+            (Codec::Lz4, 1, 499, &packed),
+            (Codec::Lz4, 1, 500, &packed),
+            (Codec::Lz4, 1, 200 << 20, &packed),
+            (Codec::Zstd, 1, 200 << 20, &packed),
+        ];
+        for (codec, count, body_length, packed) in cases {
+            let length = (BATCH_HEADER_BYTES + packed.len()) as u32;
+            let header = BatchHeader { crc: 0, length, count, body_length, stamp: Stamp::default(), codec };
+            let mut bytes = [&header.encode()[..], packed].concat();
+            let crc = crc32c(&bytes[4..]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            let error = Batch::decode(bytes.clone().into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            let stored = Batch::stored(bytes.into()).unwrap();
+            assert_eq!(stored.records().unwrap_err().kind(), ErrorKind::Undecodable);
+        }
+    }
+
+    #[test]
+    fn incompressible_bodies_stay_plain() {
+        let mut b = BatchBuilder::new();
+        b.codec(Codec::Zstd).push(b"q").unwrap();
+        assert_eq!(b.build().unwrap().codec(), Codec::None);
+    }
+
+    #[test]
+    fn single_frame_is_the_builder_s_encoding() {
+        let stamp = Stamp { session: SessionId(5), sequence: Sequence(1), inflight: 0 };
+        let frame = SingleFrame::new(b"record", stamp);
+        let bytes = [&frame.head[..], b"record", &frame.tail].concat();
+        let mut b = BatchBuilder::new();
+        b.session(SessionId(5), Sequence(1), 0).push(b"record").unwrap();
+        assert_eq!(b.build().unwrap().as_bytes(), &bytes);
+        assert_eq!(frame.crc, verify(&bytes).unwrap().crc);
+    }
+
+    /// Every flipped bit of a batch is noticed, and never by a panic.
+    #[test]
+    fn every_bit_flip_is_detected() {
+        for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+            let good = sample(codec).as_bytes().to_vec();
+            for bit in 0..good.len() * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(Batch::decode(bad.into()).is_err(), "bit {bit} of {codec:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_and_misuse_have_named_errors() {
+        assert_eq!(BatchBuilder::new().build().unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let mut b = BatchBuilder::new();
+        b.session(SessionId(1), Sequence(0), 0).push(b"x").unwrap();
+        assert_eq!(b.build().unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let mut b = BatchBuilder::new();
+        for _ in 0..BATCH_RECORDS_MAX {
+            b.push(b"").unwrap();
+        }
+        assert_eq!(b.push(b"").unwrap_err().kind(), ErrorKind::TooLarge);
+        assert_eq!(b.build().unwrap().count(), BATCH_RECORDS_MAX);
+    }
+}

@@ -1,0 +1,10 @@
+//! One member of a raft group, from its directory to the threads that it runs on.
+
+pub(crate) mod node;
+pub(crate) mod open;
+pub(crate) mod queue;
+pub(crate) mod raft;
+pub(crate) mod repair;
+pub(crate) mod state;
+pub(crate) mod wire;
+pub(crate) mod writer;

@@ -1,0 +1,458 @@
+//! Driver: the threads that a node lives on. One of them has the turn, the others sleep; a replica has two, so that its
+//! messages are heard while it syncs.
+//!
+//! ```text
+//!  queue ──> take ──> node: turn ──> begin_sync ──┬─ nothing: sleeps at the queue
+//!    ^                                            ├─ alone:   syncs ──> node: end_sync
+//!    └────────────────────────────────────────────┴─ cluster: lets go of the turn, syncs ──> end_sync, whose turn it is
+//! ```
+//!
+//! It never waits for company: a lone append goes at once. What arrives while a sync runs goes with the next. Who has the
+//! turn carries out the sync itself: nobody need be woken for it, and of those who sleep one is woken only if something comes
+//! meanwhile.
+//!
+//! Invariants:
+//! - The node is touched, and what waits is taken, by who has the turn alone: nothing overtakes anything.
+//! - Who syncs or sleeps tells the queue before: what comes wakes somebody.
+//! - Who sleeps wakes no later than the node wanted when it fell asleep, of a replica within an election time-out: so late
+//!   may be, while a sync lasts, what the node came to want later.
+//! - Appends that were submitted before the log was closed are ordered and committed while commits go on. A replica leads no
+//!   longer than this needs: it does not lead on while a disk hangs.
+//! - All who wait are told of the end once, even after a panic, and before any disk is waited for.
+//!
+//! [`Driver::step`] holds what a thread decides while it has the turn: it knows no threads, no locks and no clock. The
+//! threads of a program call it, and so does the simulator, which chooses the thread, the time and the end of a sync.
+//! The models run the threads themselves over a node that is a stub.
+
+use crate::cluster::options::Cluster;
+use crate::error::{Error, ErrorKind, Result};
+use crate::read::positions::closed;
+use crate::replica::node::{Node, fail, unknown};
+use crate::replica::queue::inbox::Mail;
+use crate::replica::queue::proposals::{Queue, Work};
+use crate::replica::writer::Fsync;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Outcome;
+use crate::types::RaftIndex;
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Tells the time to those who drive a node.
+pub(crate) trait Watch<N> {
+    /// Time since it began.
+    fn now(&self) -> Moment;
+    /// Sees the node after each sync that is carried out in the turn: one turn can hold many.
+    fn sees(&self, _: &N) {}
+}
+
+/// Time since the process looked first, by the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Moment {
+        Moment(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl<N> Watch<N> for Stopwatch {
+    fn now(&self) -> Moment {
+        Self::now(*self)
+    }
+}
+
+/// The node that is driven, or its stub in the models.
+pub(crate) trait Steered {
+    /// A sync: carried out by any thread, without the turn.
+    type Job;
+    /// Carries out a sync. Blocks on the device.
+    fn run(job: &Self::Job) -> Result<()>;
+    fn queue(&self) -> &Arc<Queue>;
+    fn is_leader(&self) -> bool;
+    fn is_alone(&self) -> bool;
+    fn is_hungry(&self) -> bool;
+    fn committed(&self) -> RaftIndex;
+    fn is_busy(&self, now: Moment) -> bool;
+    fn awaits_commit(&self, now: Moment) -> bool;
+    fn turn(&mut self, now: Moment, work: Work) -> Result<()>;
+    fn begin_sync(&mut self, now: Moment) -> Option<Self::Job>;
+    fn end_sync(&mut self, now: Moment, job: &Self::Job) -> Result<()>;
+    fn deadline(&self, now: Moment) -> Option<Moment>;
+    fn prove_now(&mut self, now: Moment);
+    fn abdicate(&mut self);
+    fn end(&mut self);
+    fn poison(&mut self, cause: &Error);
+    /// The files are left as they are to be found.
+    fn settle(&mut self);
+    /// Nobody waits any more who is not told: the log is closed, or poisoned for this reason.
+    fn dismiss(&mut self);
+}
+
+impl Steered for Node {
+    type Job = Arc<Fsync>;
+
+    fn run(job: &Arc<Fsync>) -> Result<()> {
+        job.run()
+    }
+
+    fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    fn is_leader(&self) -> bool {
+        self.replica.is_leader()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone()
+    }
+
+    fn is_hungry(&self) -> bool {
+        self.is_hungry()
+    }
+
+    fn committed(&self) -> RaftIndex {
+        self.replica.committed()
+    }
+
+    fn is_busy(&self, now: Moment) -> bool {
+        self.is_busy(now)
+    }
+
+    fn awaits_commit(&self, now: Moment) -> bool {
+        self.awaits_commit(now)
+    }
+
+    fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.turn(now, work)
+    }
+
+    fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+        self.begin_sync(now)
+    }
+
+    fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+        self.end_sync(now, job)
+    }
+
+    fn deadline(&self, now: Moment) -> Option<Moment> {
+        self.deadline(now)
+    }
+
+    fn prove_now(&mut self, now: Moment) {
+        self.prove_now(now);
+    }
+
+    fn abdicate(&mut self) {
+        self.abdicate();
+    }
+
+    fn end(&mut self) {
+        self.end();
+    }
+
+    fn poison(&mut self, cause: &Error) {
+        self.poison(cause);
+    }
+
+    fn settle(&mut self) {
+        self.writing.store.preparer.settle();
+    }
+
+    fn dismiss(&mut self) {
+        let why = self.published.poison.get().cloned().unwrap_or_else(closed);
+        self.replica.fail_asks(&why);
+        self.positions.close(why);
+    }
+}
+
+/// What a node's threads share.
+pub(crate) struct Driver<N: Steered = Node, W = Stopwatch> {
+    /// How many threads: of a replica one goes on while the other syncs.
+    threads: usize,
+    queue: Arc<Queue>,
+    cluster: Cluster,
+    watch: W,
+    turn: Mutex<Turn<N>>,
+    /// A sync that has ended, for who has the turn next: who carried it out need not be the one.
+    synced: Mutex<Option<(N::Job, Result<()>)>>,
+}
+
+/// The node, and how far its life is.
+pub(crate) struct Turn<N> {
+    pub(crate) node: N,
+    /// A sync is under way on a thread that does not have the turn.
+    syncing: bool,
+    /// The log is closed.
+    ending: Option<Ending>,
+    pub(crate) ended: Option<Result<()>>,
+    /// All who wait were told of the end.
+    silent: bool,
+}
+
+/// A closed log goes on while appends that were submitted before get committed.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    committed: RaftIndex,
+    /// Unless more is committed by then.
+    until: Moment,
+}
+
+impl Ending {
+    /// `patience` from now on, if more is committed than before.
+    fn note(ending: &mut Option<Self>, committed: RaftIndex, now: Moment, patience: Duration) -> Self {
+        let before = ending.filter(|e| committed <= e.committed);
+        *ending.insert(before.unwrap_or(Self { committed, until: now.plus(patience) }))
+    }
+}
+
+/// What who had the turn does next, without it.
+pub(crate) enum Next<J> {
+    Sync(J),
+    Sleep(Option<Duration>),
+    /// The log is being closed: looks again soon.
+    Pause,
+    End,
+}
+
+impl<N: Steered, W: Watch<N>> Driver<N, W> {
+    pub(crate) fn new(node: N, cluster: Cluster, watch: W, replicated: bool) -> Self {
+        let threads = if replicated { 2 } else { 1 };
+        let queue = node.queue().clone();
+        let turn = Turn { node, syncing: false, ending: None, ended: None, silent: false };
+        Self { threads, queue, cluster, watch, turn: Mutex::new(turn), synced: Mutex::new(None) }
+    }
+
+    /// On how many threads [`Self::run`] has to be called.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The life of a thread: until the queue is closed and empty, or the log is poisoned. By then all are answered.
+    pub(crate) fn run(&self) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.work()));
+        if outcome.is_err() {
+            self.turn().ended.get_or_insert_with(|| Err(panicked()));
+        }
+        self.leave();
+    }
+
+    /// The end of a thread; the first one tells all who wait.
+    pub(crate) fn leave(&self) {
+        let mut turn = self.turn();
+        // A second time, if foreign code panics in it: telling again is harmless.
+        for _ in 0..2 {
+            if !turn.silent {
+                turn.silent = catch_unwind(AssertUnwindSafe(|| self.end(&mut turn))).is_ok();
+            }
+        }
+    }
+
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn<N>> {
+        self.turn.lock().unwrap_or_else(|poisoned| {
+            let mut turn = poisoned.into_inner();
+            turn.ended.get_or_insert_with(|| Err(panicked()));
+            turn
+        })
+    }
+
+    fn work(&self) {
+        loop {
+            let next = self.step(&mut self.turn());
+            match next {
+                Next::Sync(job) => {
+                    self.queue.leave();
+                    let result = N::run(&job);
+                    self.has_synced(job, result);
+                }
+                Next::Sleep(patience) => self.queue.wait(patience),
+                Next::Pause => pause(),
+                Next::End => return,
+            }
+        }
+    }
+
+    /// Leaves word of a sync that has been carried out.
+    pub(crate) fn has_synced(&self, job: N::Job, result: Result<()>) {
+        *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some((job, result));
+    }
+
+    /// Does what there is to do now.
+    pub(crate) fn step(&self, turn: &mut Turn<N>) -> Next<N::Job> {
+        if turn.ended.is_some() {
+            return Next::End;
+        }
+        self.try_step(turn).unwrap_or_else(|error| {
+            turn.ended = Some(Err(error));
+            Next::End
+        })
+    }
+
+    fn try_step(&self, turn: &mut Turn<N>) -> Result<Next<N::Job>> {
+        self.collect_sync(turn)?;
+        let now = self.watch.now();
+        if turn.syncing && turn.ending.is_some_and(|e| now >= e.until || !turn.node.awaits_commit(now)) {
+            return Ok(Next::Pause);
+        }
+        let hungry = turn.node.is_hungry();
+        let mut work = self.queue.take(hungry);
+        let closed = work.closed;
+        if closed && !turn.node.is_leader() {
+            // Nobody waits for what others would have this replica write.
+            work.mail.retain(|mail| !matches!(mail, Mail::Message(_)));
+        }
+        turn.node.turn(self.watch.now(), work)?;
+        let job = self.begin_sync(turn)?;
+        let now = self.watch.now();
+        let deadline = turn.node.deadline(now);
+        self.queue.expect(turn.node.is_hungry(), deadline.is_some_and(|at| at <= now));
+        if let Some(job) = job {
+            return Ok(Next::Sync(job));
+        }
+        if closed {
+            let (committed, patience) = (turn.node.committed(), self.cluster.election_timeout * 2);
+            let ending = Ending::note(&mut turn.ending, committed, now, patience);
+            // Nobody else could lead a log on its own, so it waits for its disk as any append does.
+            let may_go_on = (now < ending.until || turn.node.is_alone()) && !planted!(60);
+            if turn.syncing || (turn.node.is_busy(now) && may_go_on) {
+                return Ok(Next::Pause);
+            }
+            self.bring_to_its_end(turn)?;
+            turn.ended = Some(Ok(()));
+            return Ok(Next::End);
+        }
+        let patience = deadline.map(|at| at.since(now));
+        // Who sleeps does not hear that the other one, before it left to sync, gave the node a clock to watch.
+        let most = (self.threads > 1).then_some(self.cluster.election_timeout);
+        Ok(Next::Sleep(patience.into_iter().chain(most).min()))
+    }
+
+    /// Begins the sync of what was written; alone, carries it out.
+    fn begin_sync(&self, turn: &mut Turn<N>) -> Result<Option<N::Job>> {
+        if turn.syncing {
+            return Ok(None);
+        }
+        if turn.node.is_alone() {
+            self.sync(turn)?;
+            return Ok(None);
+        }
+        let job = turn.node.begin_sync(self.watch.now());
+        turn.syncing = job.is_some();
+        Ok(job)
+    }
+
+    /// Makes durable what was written.
+    fn sync(&self, turn: &mut Turn<N>) -> Result<()> {
+        while let Some(job) = turn.node.begin_sync(self.watch.now()) {
+            N::run(&job)?;
+            turn.node.end_sync(self.watch.now(), &job)?;
+            self.watch.sees(&turn.node);
+        }
+        Ok(())
+    }
+
+    /// Takes note of a sync that has ended.
+    fn collect_sync(&self, turn: &mut Turn<N>) -> Result<()> {
+        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((job, result)) = synced else { return Ok(()) };
+        turn.syncing = false;
+        if planted!(61) {
+            result.ok();
+            return Ok(()); // what it made durable is not noted
+        }
+        result?;
+        turn.node.end_sync(self.watch.now(), &job)
+    }
+
+    /// Proves the tail, and ends.
+    fn bring_to_its_end(&self, turn: &mut Turn<N>) -> Result<()> {
+        let now = self.watch.now();
+        turn.node.prove_now(now);
+        // Twice: how far the log is committed, and what proves that.
+        for _ in 0..2 {
+            turn.node.turn(self.watch.now(), Work::default())?;
+            self.sync(turn)?;
+            turn.node.prove_now(now);
+        }
+        turn.node.abdicate();
+        turn.node.end();
+        Ok(())
+    }
+
+    /// Tells of the end: first all who wait here, then the other replicas. Only then waits for the helper thread, whose disk
+    /// may hang.
+    fn end(&self, turn: &mut Turn<N>) {
+        let node = &mut turn.node;
+        let cause = turn.ended.clone().and_then(Result::err);
+        if let Some(cause) = &cause {
+            node.poison(cause);
+        }
+        self.queue.deafen();
+        self.refuse_the_rest(&cause.as_ref().map_or_else(closed, unknown));
+        node.dismiss();
+        if cause.is_some() {
+            node.abdicate();
+        }
+        self.cluster.transport.detach(self.cluster.node);
+        node.settle();
+    }
+
+    /// What came in before the queue was closed has not been written.
+    fn refuse_the_rest(&self, why: &Error) {
+        let work = self.queue.take(true);
+        for item in work.items {
+            fail(item, why);
+        }
+        for mail in work.mail {
+            if let Mail::Ask(_, _, promise) = mail {
+                promise.answer(Outcome::Failed(why.clone()));
+            }
+        }
+    }
+}
+
+fn panicked() -> Error {
+    Error::new(ErrorKind::Poisoned, "the writer thread panicked")
+}
+
+/// How often a node that is being closed looks whether it is done.
+pub(crate) const SHORT: Duration = Duration::from_millis(1);
+
+fn pause() {
+    #[cfg(not(loom))]
+    std::thread::sleep(SHORT);
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Time to close ran from the first moment on, however much was committed meanwhile.
+    #[test]
+    fn closing_goes_on_while_appends_are_committed() {
+        let patience = Duration::from_secs(2);
+        let after = |seconds| Moment::default().plus(Duration::from_secs(seconds));
+        let mut ending = None;
+        let mut until = |seconds, committed| {
+            Ending::note(&mut ending, RaftIndex(committed), after(seconds), patience).until
+        };
+        assert_eq!(until(1, 5), after(3));
+        assert_eq!(until(2, 5), after(3), "nothing was committed");
+        assert_eq!(until(2, 6), after(4));
+        assert_eq!(until(5, 6), after(4), "it is over");
+    }
+}

@@ -1,0 +1,190 @@
+//! Every interleaving of a node's two threads, those who append, and those who close: over a node that is a stub. A lost
+//! wake-up is a deadlock here, an append that nobody answers too. Time does not pass.
+
+use super::*;
+use crate::cluster::options::Bootstrap;
+use crate::cluster::transport::{Envelope, Inbox, Transport};
+use crate::replica::queue::proposals::{Item, Patience, QueueLimits};
+use crate::sync::completion::Ticket;
+use crate::sync::promise::Promise;
+use crate::types::{Index, NodeId};
+use loom::thread;
+
+#[derive(Debug)]
+struct Silence;
+
+impl Transport for Silence {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+    fn send(&self, _: Envelope) {}
+}
+
+struct Still;
+
+impl<N> Watch<N> for Still {
+    fn now(&self) -> Moment {
+        Moment(0)
+    }
+}
+
+/// Writes what it is given, and answers it once a sync is noted that began later.
+struct Stub {
+    queue: Arc<Queue>,
+    alone: bool,
+    fails: bool,
+    written: Vec<Promise>,
+    syncing: bool,
+    answered: u64,
+}
+
+impl Steered for Stub {
+    /// How many of those written it covers, and whether it fails.
+    type Job = (usize, bool);
+
+    fn run(job: &(usize, bool)) -> Result<()> {
+        if job.1 { Err(Error::new(ErrorKind::Io, "the disk is broken")) } else { Ok(()) }
+    }
+
+    fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    fn is_leader(&self) -> bool {
+        true
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn is_hungry(&self) -> bool {
+        true
+    }
+
+    fn committed(&self) -> RaftIndex {
+        RaftIndex(self.answered)
+    }
+
+    fn is_busy(&self, _: Moment) -> bool {
+        !self.written.is_empty()
+    }
+
+    fn awaits_commit(&self, _: Moment) -> bool {
+        !self.written.is_empty()
+    }
+
+    fn turn(&mut self, _: Moment, work: Work) -> Result<()> {
+        for item in work.items {
+            if let Item::Data(gathered) = item {
+                self.written.push(gathered.into_pieces(None).1);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_sync(&mut self, _: Moment) -> Option<(usize, bool)> {
+        assert!(!self.syncing, "one sync at a time");
+        self.syncing = !self.written.is_empty();
+        self.syncing.then_some((self.written.len(), self.fails))
+    }
+
+    fn end_sync(&mut self, _: Moment, job: &(usize, bool)) -> Result<()> {
+        assert!(std::mem::take(&mut self.syncing), "a sync is noted once");
+        self.answered += job.0 as u64;
+        for promise in self.written.drain(..job.0) {
+            promise.answer(Outcome::Placed { first: Index(1) });
+        }
+        Ok(())
+    }
+
+    fn deadline(&self, _: Moment) -> Option<Moment> {
+        None
+    }
+
+    fn prove_now(&mut self, _: Moment) {}
+
+    fn abdicate(&mut self) {}
+
+    fn end(&mut self) {
+        assert!(self.written.is_empty(), "what was written is synced before the end");
+    }
+
+    fn poison(&mut self, cause: &Error) {
+        self.queue.refuse(cause.clone());
+        for promise in self.written.drain(..) {
+            promise.answer(Outcome::Failed(cause.clone()));
+        }
+    }
+
+    fn settle(&mut self) {}
+
+    fn dismiss(&mut self) {}
+}
+
+/// Two threads that live as long as the queue is open; then all combinations of what a few callers do meanwhile.
+fn model(alone: bool, fails: bool, callers: fn(&Arc<Queue>)) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || {
+        let limits =
+            QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity: None, mail_bytes: 0 };
+        let queue = Arc::new(Queue::new(limits, 0));
+        let stub =
+            Stub { queue: queue.clone(), alone, fails, written: Vec::new(), syncing: false, answered: 0 };
+        let cluster = Cluster::new(NodeId(1), Bootstrap::Init, Arc::new(Silence));
+        let driver = Arc::new(Driver::new(stub, cluster, Still, true));
+        let threads = [0, 1].map(|_| {
+            let driver = driver.clone();
+            thread::spawn(move || driver.run())
+        });
+        callers(&queue);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(driver.turn().silent && driver.turn().ended.is_some());
+    });
+}
+
+fn append(queue: &Queue) -> Ticket {
+    queue.push_record(b"x", crate::record::batch::Stamp::default(), Patience::None).unwrap()
+}
+
+/// The second append can come while the first one is synced: the other thread has to take it, or be woken for it.
+#[test]
+fn loom_appends_are_answered_whoever_syncs() {
+    model(false, false, |queue| {
+        let tickets = [append(queue), append(queue)];
+        tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
+        queue.close();
+    });
+}
+
+/// Appends that were submitted before the close are carried out, wherever a sync stands.
+#[test]
+fn loom_close_carries_out_what_it_has() {
+    model(false, false, |queue| {
+        let ticket = append(queue);
+        queue.close();
+        ticket.wait().unwrap();
+    });
+}
+
+#[test]
+fn loom_close_of_a_log_on_its_own() {
+    model(true, false, |queue| {
+        let ticket = append(queue);
+        queue.close();
+        ticket.wait().unwrap();
+    });
+}
+
+/// A sync that fails ends both threads, and everybody is told.
+#[test]
+fn loom_failed_sync_is_told_to_all() {
+    model(false, true, |queue| {
+        let first = append(queue);
+        let second = queue.push_record(b"y", crate::record::batch::Stamp::default(), Patience::None);
+        assert!(first.wait().is_err());
+        if let Ok(second) = second {
+            assert!(second.wait().is_err());
+        }
+    });
+}

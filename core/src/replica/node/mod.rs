@@ -1,0 +1,857 @@
+//! Node: a replica and its store, without a thread and without a clock: whoever drives it says what time it is, hands
+//! it what waits, and carries out its syncs. The driver does so for a program, the simulator for tests; it is the
+//! same node.
+//!
+//! ```text
+//!  turn(now, work):  mail ──> replica ──┐
+//!                    time ──> replica ──┼──> plan ──> send ──> write (1 pwritev) ──> publish what is committed
+//!                    appends ─> replica ┘
+//!  begin_sync() ──> SyncJob::run (fdatasync, anywhere) ──> end_sync(now) ──> replica: persisted ──> send, publish
+//! ```
+//!
+//! A leader's messages leave before its own write: the followers' disks work at the same time as its own.
+//!
+//! Invariants:
+//! - positions move before answers are given: who was answered can read what it wrote;
+//! - `committed` moves only over what is written here; whether it is synced here does not matter;
+//! - files go only when a durable block says that the discard is committed;
+//! - after a failed write or sync nothing is written any more: the node is poisoned, and says so to nobody but its
+//!   callers and, if it led, to the one that may lead next.
+
+pub(crate) mod driver;
+pub(crate) mod repair_thread;
+
+use crate::cluster::membership::Membership;
+use crate::cluster::options::{Cluster, Role, Status};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::read::positions::{Positions, closed};
+use crate::replica::open::Opened;
+use crate::replica::queue::inbox::Mail;
+use crate::replica::queue::proposals::{Command, Item, Queue, Work};
+use crate::replica::raft::{Replica, body_bytes_of};
+use crate::replica::repair::scrubber::Tending;
+use crate::replica::writer::plan::Room;
+use crate::replica::writer::slow_disk::Limping;
+use crate::replica::writer::{Fsync, Writing};
+use crate::stats::Counters;
+use crate::store::allocator::Purpose;
+use crate::store::block_bytes;
+use crate::store::format::identity::Identity;
+use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::store::segment::Segment;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Outcome;
+use crate::sync::promise::Promise;
+use crate::types::{Index, NodeId, RaftIndex, Term, Timestamp};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// An idle log proves its tail after this time.
+const MARKER_DELAY: Duration = Duration::from_millis(10);
+/// Retention that found no room for its discard tries again after this time.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// What a node shares with handles.
+#[derive(Default)]
+pub(crate) struct Published {
+    /// Why the log is poisoned, if it is. Set once.
+    pub(crate) poison: OnceLock<Error>,
+    pub(crate) sessions: AtomicU32,
+    pub(crate) last_timestamp: AtomicU64,
+    pub(crate) counters: Counters,
+    status: Mutex<Option<Status>>,
+    log_options: Mutex<LogOptions>,
+    /// The largest record that the log's options allow; 0: they say nothing of it.
+    record_bytes_max: AtomicU32,
+    /// Why nothing can be read now: the log is being repaired.
+    held: Mutex<Option<Error>>,
+    /// Why this replica does not take what the log may hold.
+    shortage: Mutex<Option<Error>>,
+}
+
+impl Published {
+    /// How the replica stood when it last turned.
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows how it stands.
+    pub(crate) fn show(&self, status: Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// The options that are set for the log, as far as this replica knows them committed.
+    pub(crate) fn log_options(&self) -> LogOptions {
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest record, if the log sets it.
+    pub(crate) fn record_bytes_max(&self) -> Option<u32> {
+        Some(self.record_bytes_max.load(Ordering::Relaxed)).filter(|max| *max > 0)
+    }
+
+    /// These are the options that are set for the log.
+    pub(crate) fn show_log_options(&self, options: LogOptions) {
+        let record_bytes_max = options.get(LogOption::RecordBytesMax).unwrap_or(0);
+        self.record_bytes_max.store(u32::try_from(record_bytes_max).unwrap_or(u32::MAX), Ordering::Relaxed);
+        *self.log_options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+
+    /// Why this replica does not take what the log may hold.
+    pub(crate) fn shortage(&self) -> Option<Error> {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show_shortage(&self, why: Option<&Error>) {
+        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
+    }
+
+    /// From now on nothing can be read, for this reason; or all can.
+    pub(crate) fn hold(&self, why: Option<Error>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// # Errors
+    /// Why nothing can be read now.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+    }
+}
+
+/// A replica at work.
+pub(crate) struct Node {
+    pub(crate) replica: Replica,
+    pub(crate) writing: Writing,
+    me: Identity,
+    /// Those it was opened with.
+    options: Options,
+    /// What it goes by: those that are set for the log in the place of its own.
+    effective: Options,
+    /// Those that are set.
+    set: LogOptions,
+    cluster: Cluster,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) positions: Arc<Positions>,
+    pub(crate) published: Arc<Published>,
+    /// Taken from the queue and not ordered yet.
+    items: VecDeque<Item>,
+    /// The first of them needs a file that is being made.
+    awaits_file: bool,
+    /// A word of commit that should be kept found no room: [`Self::publish`] tries again with every turn.
+    owes_commit: bool,
+    /// Bytes of appends ordered and not written, as they were gathered.
+    gathered: usize,
+    /// Bytes written and not committed, by the entry they go up to, and when they were written.
+    uncommitted: VecDeque<(RaftIndex, u64, Moment)>,
+    /// Where the log began when it was last published.
+    first: Index,
+    uncommitted_bytes: u64,
+    /// A discard that is committed, whose files wait for a durable word of it.
+    to_drop: Option<(RaftIndex, Index)>,
+    /// When the tail wants its proof.
+    prove_at: Option<Moment>,
+    retain_at: Moment,
+    sync_began: Moment,
+    limping: Limping,
+    shown: Option<Shown>,
+    tending: Tending,
+    /// The options that are set for the log do not go with those that it was opened with.
+    misfit: Option<Error>,
+    /// What was published of why there is no room for what the log may hold.
+    shortage: Option<ErrorKind>,
+}
+
+/// What the status was made of. It is made anew at once when who leads or who is a member has changed.
+struct Shown {
+    lead: (Role, Term, Option<NodeId>),
+    membership: Membership,
+    /// The last committed entry and the last one.
+    upto: (RaftIndex, RaftIndex),
+    at: Moment,
+}
+
+/// Positions in the status are at most this old while the node turns.
+const STATUS_AGE: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// The node over a log that was just opened. One that is its cluster's only voter leads when this returns.
+    ///
+    /// # Errors
+    /// `Corrupt`: the log contradicts itself. `Io`, `Full`: the beginning of its term could not be written.
+    pub(crate) fn new(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
+        Self::with(opened, options, queue, positions, Arc::default(), seed, now)
+    }
+
+    /// As [`Self::new`], sharing with handles that there are already.
+    pub(crate) fn with(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        positions: Arc<Positions>,
+        published: Arc<Published>,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
+        let Opened { identity: me, store, sequencer, cluster, is_new, .. } = opened;
+        let (of_store, of_cluster) = (options.clone(), cluster.clone());
+        let tending = Tending::new(&store, queue.clone(), of_store, of_cluster, now);
+        store.preparer.tell({
+            let queue = queue.clone();
+            move || queue.push_mail(Mail::Errand)
+        });
+        let (writing, first) =
+            (Writing::new(store, sequencer.end(), sequencer.committed().raft), positions.first());
+        let archive = writing.archive.clone();
+        let mut replica = Replica::new(me, cluster.clone(), options.clone(), sequencer, archive, seed, now)?;
+        if !is_new {
+            replica.await_introduction();
+        }
+        let limping = Limping::new(cluster.limping_sync);
+        let mut node = Self {
+            replica,
+            writing,
+            me,
+            effective: options.clone(),
+            set: LogOptions::default(),
+            options,
+            cluster,
+            queue,
+            positions,
+            published,
+            items: VecDeque::new(),
+            awaits_file: false,
+            owes_commit: false,
+            gathered: 0,
+            uncommitted: VecDeque::new(),
+            first,
+            uncommitted_bytes: 0,
+            to_drop: None,
+            prove_at: None,
+            retain_at: now,
+            sync_began: now,
+            limping,
+            shown: None,
+            tending,
+            misfit: None,
+            shortage: None,
+        };
+        node.tending.learn(&node.replica);
+        if node.replica.membership().is_alone(node.cluster.node) {
+            node.replica.campaign(now, &mut node.writing)?;
+            while let Some(why) = node.replica.is_held() {
+                if let Some(why) = why {
+                    return Err(why.clone());
+                }
+                node.writing.store.preparer.keep_one_ready()?;
+                node.turn(now, Work::default())?;
+            }
+            node.finish(now)?;
+            while let Some(job) = node.begin_sync(now) {
+                job.run()?;
+                node.end_sync(now, &job)?;
+                node.turn(now, Work::default())?;
+            }
+        }
+        node.publish(now)?;
+        Ok(node)
+    }
+
+    /// Whether nobody else has a part in this log: a sync may as well run where the turn does.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.replica.is_alone()
+    }
+
+    /// Whether appends may be taken from the queue: there is room for more that is not committed.
+    pub(crate) fn is_hungry(&self) -> bool {
+        self.items.is_empty() && self.has_appetite()
+    }
+
+    /// Who does not lead refuses at once: nobody waits for room that need not come.
+    fn has_appetite(&self) -> bool {
+        self.uncommitted_bytes < self.cluster.uncommitted_bytes_max as u64 || !self.replica.is_leader()
+    }
+
+    /// When [`Self::turn`] has to be called at the latest. None: when something comes.
+    pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
+        let can_order = !self.items.is_empty() && !self.awaits_file && self.has_appetite();
+        if can_order || self.writing.can_write() {
+            return Some(now);
+        }
+        // Only who leads can discard, and not before the files of the last discard are gone.
+        let retains = self.replica.is_leader() && self.to_drop.is_none();
+        let retain = self.aging().filter(|_| retains).map(|(oldest, age)| {
+            let due = oldest.last_timestamp().0.saturating_add(age).saturating_add(1);
+            let left = Duration::from_millis(due.saturating_sub(self.replica.time(now).0));
+            now.plus(left).max(self.retain_at)
+        });
+        [self.replica.deadline(), self.prove_at, retain, self.tending.deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does all there is to do but syncing.
+    ///
+    /// # Errors
+    /// What the node dies of. It has to be told by [`Self::poison`].
+    pub(crate) fn turn(&mut self, now: Moment, work: Work) -> Result<()> {
+        self.writing.store.preparer.pass(now);
+        self.items.extend(work.items);
+        for mail in work.mail {
+            match mail {
+                Mail::Message(envelope) => {
+                    self.replica.receive(envelope, now, &mut self.writing)?;
+                    self.leave_what_is_jumped_over(); // the next one can be a reason to write at once
+                }
+                Mail::Ask(ask, patience, promise) => {
+                    self.replica.ask(ask, patience, promise, now, &mut self.writing)?;
+                }
+                Mail::Errand => {}
+            }
+        }
+        self.replica.advance(now, &mut self.writing)?;
+        self.order(now)?;
+        self.prove(now)?;
+        self.finish(now)?;
+        self.retain(now)?;
+        self.tend(now)
+    }
+
+    /// Looks after what is on the disk.
+    fn tend(&mut self, now: Moment) -> Result<()> {
+        if self.tending.wants_roll() && self.writing.is_settled() {
+            // What is damaged in the segment that grows is repaired once it does not grow any more.
+            let opening = self.replica.sequencer.opening();
+            match self.writing.plan.roll(opening, 0, Purpose::Metadata) {
+                Ok(()) => self.finish(now)?,
+                Err(error) => self.tending.cannot_roll(&error),
+            }
+        }
+        self.tending.turn(now, &mut self.replica, &self.published.counters);
+        self.send();
+        Ok(())
+    }
+
+    /// Sends, writes, and publishes.
+    fn finish(&mut self, now: Moment) -> Result<()> {
+        self.send();
+        self.write(now)?;
+        self.publish(now)
+    }
+
+    fn send(&mut self) {
+        for envelope in self.replica.take_outgoing() {
+            self.cluster.transport.send(envelope);
+        }
+        if let Some(failure) = self.replica.take_failure() {
+            let failure = self.writing.store.segments.met(failure, None);
+            match failure.kind() {
+                // The repair tells what it finds, once.
+                ErrorKind::Corrupt => tracing::debug!(%failure, "this replica could not read its own log"),
+                _ => tracing::error!(%failure, "this replica could not read its own log"),
+            }
+        }
+    }
+
+    /// Orders what was taken, a block's worth at a time: what waits for a sync should not wait for much more than
+    /// its own bytes.
+    fn order(&mut self, now: Moment) -> Result<()> {
+        let mut bytes = 0;
+        self.awaits_file = false;
+        while self.has_appetite() && bytes <= self.options.block_bytes_max as usize {
+            if self.must_await_file() {
+                self.awaits_file = true;
+                return Ok(());
+            }
+            match self.items.pop_front() {
+                Some(Item::Data(gathered)) => {
+                    let appends = gathered.entries.len() as u64;
+                    let (size, records) = (gathered.bytes, u64::from(gathered.records));
+                    if bytes > 0 && bytes + size > self.options.block_bytes_max as usize {
+                        self.items.push_front(Item::Data(gathered));
+                        return Ok(());
+                    }
+                    bytes += size;
+                    if self.replica.propose(gathered, now, &mut self.writing)? {
+                        self.published.counters.appends.fetch_add(appends, Ordering::Relaxed);
+                        self.published.counters.records.fetch_add(records, Ordering::Relaxed);
+                        self.gathered += size;
+                    } else {
+                        self.queue.account(size, 0);
+                    }
+                }
+                Some(Item::Command(command, promise)) => {
+                    self.replica.command(command, Some(promise), now, &mut self.writing)?;
+                }
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what comes next needs a file that is being made. This thread has heartbeats to send meanwhile.
+    fn must_await_file(&self) -> bool {
+        let (body, purpose) = match self.items.front() {
+            _ if !self.replica.is_leader() => return false, // it is refused
+            Some(Item::Data(gathered)) => (gathered.bytes, Purpose::Data),
+            Some(Item::Command(command, _)) => (body_bytes_of(command), self.replica.purpose_of(command)),
+            None => return false,
+        };
+        self.writing.plan.awaits_file(body, purpose)
+    }
+
+    /// Whether appends wait for a file that is being made.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn awaits_file(&self) -> bool {
+        self.awaits_file
+    }
+
+    /// Writes what is planned, as far as it can be without a sync.
+    pub(crate) fn write(&mut self, now: Moment) -> Result<()> {
+        if self.writing.plan.is_empty() {
+            self.queue.account(std::mem::take(&mut self.gathered), 0); // nothing but what sessions sent twice
+            return Ok(());
+        }
+        self.leave_what_is_jumped_over();
+        let done = self.writing.write()?;
+        let end = self.writing.written().end;
+        let counters = &self.published.counters;
+        counters.blocks.fetch_add(done.blocks, Ordering::Relaxed);
+        counters.bytes.fetch_add(done.bytes, Ordering::Relaxed);
+        counters.rolls.fetch_add(done.rolls, Ordering::Relaxed);
+        self.replica.written(end.raft);
+        self.positions.written(end.next.previous());
+        self.queue.account(std::mem::take(&mut self.gathered), done.bytes);
+        counters.truncated.fetch_add(self.replica.take_truncated_records(), Ordering::Relaxed);
+        if self.replica.take_turned() {
+            self.queue.recount(self.writing.store.segments.bytes_from(self.positions.first()));
+        }
+        while let Some((_, bytes, _)) = self.uncommitted.pop_back_if(|(raft, ..)| *raft > end.raft) {
+            self.uncommitted_bytes -= bytes; // a conflict has cut them off
+        }
+        if done.bytes > 0 {
+            self.uncommitted.push_back((end.raft, done.bytes, now));
+            self.uncommitted_bytes += done.bytes;
+        }
+        counters.wrote(&done.sizes);
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
+        for piece in done.pieces {
+            self.queue.reuse(piece);
+        }
+        self.prove_at = self.writing.store.is_unproven().then(|| now.plus(MARKER_DELAY));
+        Ok(())
+    }
+
+    /// A jump is in force for this replica before it is written, and with the write all older segments leave: who looks for a
+    /// record of theirs has to hear by then that it is discarded. Of what is discarded by command the segments stay until
+    /// that is published.
+    fn leave_what_is_jumped_over(&self) {
+        self.positions.discarded(self.replica.sequencer.committed().first);
+    }
+
+    /// What is to be synced, if anything is and no sync is under way.
+    pub(crate) fn begin_sync(&mut self, now: Moment) -> Option<Arc<Fsync>> {
+        self.sync_began = now;
+        let sync = self.writing.begin_sync()?;
+        self.published.counters.syncing(true);
+        Some(sync)
+    }
+
+    /// The sync that was under way has returned 0.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub(crate) fn end_sync(&mut self, now: Moment, job: &Arc<Fsync>) -> Result<()> {
+        let took = now.since(self.sync_began);
+        self.published.counters.syncing(false);
+        self.published.counters.synced(took);
+        self.limping.synced(took);
+        self.writing.end_sync(job);
+        let synced = self.writing.synced();
+        self.positions.durable_to(synced.end.next.previous());
+        self.replica.persisted(synced.ready, self.known_commit(), now, &mut self.writing)?;
+        self.drop_files();
+        self.finish(now)?;
+        self.mind_the_disk(now);
+        Ok(())
+    }
+
+    /// A leader whose disk is slow lets another lead.
+    fn mind_the_disk(&mut self, now: Moment) {
+        if self.replica.is_leader() && self.limping.is_reason_to_step_aside(now) {
+            self.replica.step_aside();
+        }
+    }
+
+    /// What is committed and written takes effect; who waits for it is answered.
+    fn publish(&mut self, now: Moment) -> Result<()> {
+        let committed =
+            if planted!(8) { self.replica.sequencer.end().raft } else { self.replica.committed() };
+        let upto = committed.min(self.writing.written().end.raft);
+        let members = self.replica.sequencer.committed().changed;
+        let due = self.replica.commit_to(upto);
+        let committed = self.replica.sequencer.committed();
+        let (raft, next, first) = (committed.raft, committed.next, committed.first);
+        let members_changed = committed.changed != members;
+        let moved = first > self.first;
+        if moved {
+            self.tell_discarded(first);
+        }
+        self.first = self.first.max(first);
+        self.obey_the_log();
+        self.writing.store.commit(raft);
+        let leads = self.replica.is_leader();
+        let counters = &self.published.counters;
+        while let Some((_, bytes, written)) = self.uncommitted.pop_front_if(|(at, ..)| *at <= raft) {
+            self.uncommitted_bytes -= bytes;
+            if leads {
+                counters.committed(now.since(written));
+            }
+        }
+        counters.uncommitted_bytes.store(self.uncommitted_bytes, Ordering::Relaxed);
+        self.positions.discarded(first);
+        self.positions.commit_entries_to(raft);
+        self.positions.commit_to(next.previous());
+        if moved {
+            self.to_drop = Some((raft, first));
+        }
+        // Who starts again must not look for voters that are long gone.
+        if moved || (members_changed && !planted!(35)) || self.owes_commit {
+            self.owes_commit = !self.keep_commit(raft);
+            self.drop_files();
+        }
+        self.publish_state(now);
+        self.positions.wake();
+        for (promise, outcome) in due {
+            promise.answer(outcome);
+        }
+        Ok(())
+    }
+
+    /// Plans a block that says how far the log is committed: what was committed has consequences that outlive this
+    /// process. A log on its own needs none: all that is durable is committed. False: there is no room for it now, or a
+    /// file is being made; this thread waits for none.
+    fn keep_commit(&mut self, raft: RaftIndex) -> bool {
+        if self.options.cluster.is_none() {
+            return true;
+        }
+        if self.writing.plan.awaits_file(HARD_STATE_BYTES, Purpose::Metadata) {
+            return false;
+        }
+        let state = self.replica.sequencer.hard_state();
+        let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+        let sequencer = &mut self.replica.sequencer;
+        match self.writing.plan.make_room(HARD_STATE_BYTES, Purpose::Metadata, sequencer) {
+            Ok(Room::Here) => self.writing.plan.push(block),
+            Ok(Room::Rolled) => {}
+            Err(_) => return false,
+        }
+        self.writing.plan.says_committed(raft);
+        true
+    }
+
+    /// How far the log is durably known here to be committed. In a log on its own, all that is durable is committed.
+    fn known_commit(&self) -> RaftIndex {
+        let synced = self.writing.synced();
+        if self.options.cluster.is_none() { synced.end.raft } else { synced.commit }
+    }
+
+    /// A discard's files go once it is durably known here that it is committed, and no file that is needed to come
+    /// from there to the end.
+    fn drop_files(&mut self) {
+        let known = if planted!(11) { self.writing.synced().end.raft } else { self.known_commit() };
+        if let Some((_, first)) = self.to_drop.take_if(|(raft, _)| *raft <= known) {
+            self.writing.store.drop_below(first, known);
+            self.replica.dropped_to(self.writing.archive.first());
+            self.queue.recount(self.writing.store.segments.bytes_from(first));
+        }
+    }
+
+    /// Tells the operator that the log begins at `first` from now on. Each replica tells it; why, the leader of that time.
+    fn tell_discarded(&self, first: Index) {
+        let records = first.0 - self.first.0;
+        self.published.counters.discarded.fetch_add(records, Ordering::Relaxed);
+        tracing::info!(node = %self.cluster.node, %first, records, "records before the first were discarded");
+    }
+
+    /// Goes by the options that are set for the log, and tells where this server was told otherwise.
+    fn obey_the_log(&mut self) {
+        let set = self.replica.sequencer.committed().options;
+        if set == self.set {
+            return;
+        }
+        self.set = set;
+        self.effective = set.over(&self.options);
+        self.queue.set_capacity(counted_capacity(&self.effective));
+        self.published.show_log_options(set);
+        self.retain_at = Moment::default();
+        let node = self.cluster.node;
+        tracing::info!(%node, %set, "options of the log");
+        let differences = set.differences(&self.options).join("; ");
+        if !differences.is_empty() {
+            tracing::warn!(
+                %node,
+                "this server's configuration differs from the log's options, which are obeyed: {differences}"
+            );
+        }
+        self.misfit = set.check(&self.options).err();
+        if let Some(why) = &self.misfit {
+            tracing::warn!(%node, "this server's other options do not go with the log's, and stop it as a leader where they meet: {why}");
+        }
+    }
+
+    fn publish_state(&mut self, now: Moment) {
+        let shortage = self.replica.shortage().or(self.misfit.as_ref());
+        if shortage.map(Error::kind) != self.shortage {
+            self.shortage = shortage.map(Error::kind);
+            self.published.show_shortage(shortage);
+        }
+        let published = &self.published;
+        let sequencer = &self.replica.sequencer;
+        published.sessions.store(sequencer.sessions().len() as u32, Ordering::Relaxed);
+        published.last_timestamp.store(sequencer.last_timestamp().0, Ordering::Relaxed);
+        let replica = &self.replica;
+        let lead = (replica.role(), replica.term(), replica.live_leader(now));
+        let upto = (sequencer.committed().raft, sequencer.end().raft);
+        // Once nothing more is to be expected, what is shown has to stand.
+        let quiet = self.prove_at.is_none();
+        let stale = |shown: &Shown| {
+            shown.lead != lead
+                || shown.membership != *replica.membership()
+                || now >= shown.at.plus(STATUS_AGE)
+                || (quiet && shown.upto != upto)
+        };
+        if self.shown.as_ref().is_none_or(stale) {
+            if self.shown.as_ref().and_then(|shown| shown.lead.2) != lead.2 {
+                tell_leader(self.cluster.node, lead.1, lead.2);
+            }
+            self.shown = Some(Shown { lead, membership: replica.membership().clone(), upto, at: now });
+            let status = self.status(now);
+            self.published.show(status);
+        }
+    }
+
+    /// How the replica stands.
+    pub(crate) fn status(&self, now: Moment) -> Status {
+        let sequencer = &self.replica.sequencer;
+        let committed = sequencer.committed();
+        Status {
+            log_id: self.me.log,
+            node: self.cluster.node,
+            directory: self.me.directory,
+            role: self.replica.role(),
+            term: self.replica.term(),
+            leader: self.replica.live_leader(now),
+            committed: committed.next.previous(),
+            committed_raft: committed.raft,
+            last_raft: sequencer.end().raft,
+            members: self.replica.membership().members().cloned().collect(),
+            peers: self.replica.peer_statuses(now),
+        }
+    }
+
+    /// Plans what proves the tail, once it was idle for a while.
+    fn prove(&mut self, now: Moment) -> Result<()> {
+        if self.prove_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        // Not while anything is on its way: it will prove what is there now.
+        if !self.writing.is_settled() {
+            self.prove_at = Some(now.plus(MARKER_DELAY));
+            return Ok(());
+        }
+        self.prove_at = None;
+        let commit = self.replica.sequencer.committed().raft;
+        if !self.is_alone()
+            && commit > self.writing.written().commit
+            && self.writing.plan.fits(block_bytes(HARD_STATE_BYTES) + HARD_STATE_BYTES)
+        {
+            // How far the log is committed is worth remembering: one that starts again serves so much at once. A discard's
+            // word of commit keeps its room.
+            let state = self.replica.sequencer.hard_state();
+            let block = self.replica.sequencer.hard_state_block(state.term, state.vote);
+            self.writing.plan.push(block);
+            self.writing.plan.says_committed(commit);
+            self.finish(now)?;
+            return Ok(()); // its own proof comes next time
+        }
+        for body in self.writing.store.proof() {
+            let marker = self.replica.sequencer.marker(body);
+            self.writing.plan.push(marker);
+        }
+        Ok(())
+    }
+
+    /// Discards whole segments that retention has no place for.
+    fn retain(&mut self, now: Moment) -> Result<()> {
+        if now < self.retain_at || self.to_drop.is_some() || !self.replica.is_leader() {
+            return Ok(());
+        }
+        let Some((first, why)) = self.beyond_retention(now) else {
+            if self.is_too_old(now) {
+                self.retain_at = now.plus(RETRY_DELAY); // it cannot go yet: not committed, or nothing in it
+            }
+            return Ok(());
+        };
+        let sequencer = &mut self.replica.sequencer;
+        let command = Command::Discard { first };
+        if self.writing.plan.make_room(body_bytes_of(&command), Purpose::Metadata, sequencer).is_err() {
+            self.retain_at = now.plus(RETRY_DELAY); // no file to be had
+            return Ok(());
+        }
+        self.replica.command(command, None, now, &mut self.writing)?;
+        let (used, bytes_max, age_max) =
+            (self.queue.used(), self.effective.retention_bytes, self.effective.retention_age);
+        tracing::info!(node = %self.cluster.node, %first, used, ?bytes_max, ?age_max, "{why}");
+        // Not again before this one has come into force.
+        self.retain_at = now.plus(MARKER_DELAY);
+        self.finish(now)
+    }
+
+    /// The oldest segment, if it can grow too old: it is full and records have an age limit.
+    fn aging(&self) -> Option<(Arc<Segment>, u64)> {
+        let age = self.effective.retention_age?;
+        let oldest = self.writing.store.segments.oldest_full()?;
+        Some((oldest, u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Whether the oldest segment is beyond the age limit, by the log's time: a wall clock that jumps discards nothing.
+    fn is_too_old(&self, now: Moment) -> bool {
+        self.aging().is_some_and(|(oldest, age)| {
+            oldest.last_timestamp() < Timestamp(self.replica.time(now).0.saturating_sub(age))
+        })
+    }
+
+    /// The first index that retention would leave, if it is beyond today's, and why.
+    fn beyond_retention(&self, now: Moment) -> Option<(Index, &'static str)> {
+        if self.effective.retention_bytes.is_none() && self.effective.retention_age.is_none() {
+            return None;
+        }
+        let oldest = self.writing.store.segments.oldest_full()?;
+        let too_many = self.effective.retention_bytes.is_some_and(|max| self.queue.used() > max);
+        let committed = self.replica.sequencer.committed();
+        let first = oldest.end().next;
+        let (option, of_log, of_server) = match (too_many, self.is_too_old(now)) {
+            (true, _) => (
+                LogOption::RetentionBytes,
+                "discards what is beyond retention_bytes of the log",
+                "discards what is beyond retention_bytes of this server",
+            ),
+            (false, true) => (
+                LogOption::RetentionAge,
+                "discards what is older than retention_age of the log",
+                "discards what is older than retention_age of this server",
+            ),
+            (false, false) => return None,
+        };
+        let why = if committed.options.get(option).is_some() { of_log } else { of_server };
+        (first > committed.first && first <= committed.next).then_some((first, why))
+    }
+
+    /// Whether anything is under way that time will bring about: blocks to be synced, appends to be committed.
+    pub(crate) fn is_busy(&self, now: Moment) -> bool {
+        !self.writing.is_settled() || self.awaits_commit(now)
+    }
+
+    /// Whether appends wait that others can help to commit: in the queue, taken from it, or ordered.
+    pub(crate) fn awaits_commit(&self, now: Moment) -> bool {
+        let waits = !self.items.is_empty() || self.replica.has_waiting() || self.queue.has_items();
+        waits && self.replica.can_commit(now)
+    }
+
+    /// Answers all that is left to who closes the log. What was not ordered is surely not in it.
+    pub(crate) fn end(&mut self) {
+        self.show_end();
+        let what = "outcome unknown: the log was closed before a majority had the append for certain";
+        self.replica.fail_all(&Error::new(ErrorKind::Unavailable, what));
+        for item in self.items.drain(..) {
+            fail(item, &closed());
+        }
+    }
+
+    /// Whether the tail wants a proof before the log is closed.
+    pub(crate) fn prove_now(&mut self, now: Moment) {
+        if self.writing.store.is_unproven() {
+            self.prove_at = Some(now);
+        }
+    }
+
+    /// A leader that is closed or poisoned lets another lead.
+    pub(crate) fn abdicate(&mut self) {
+        self.replica.abdicate();
+        self.send();
+    }
+
+    /// What is shown from now on stands for ever: this replica leads no more, and hears of nobody who does.
+    fn show_end(&self) {
+        let mut status = self.status(Moment::default());
+        if matches!(status.role, Role::Leader | Role::Candidate) {
+            status.role = Role::Follower;
+        }
+        (status.leader, status.peers) = (None, Vec::new());
+        self.published.show(status);
+    }
+
+    /// Ends the node's life as one that takes appends. Readers go on.
+    pub(crate) fn poison(&mut self, cause: &Error) {
+        tracing::error!(%cause, "the log is poisoned: it takes no more appends until it is opened again");
+        let error = self.published.poison.get_or_init(|| poisoned(cause)).clone();
+        self.show_end();
+        self.queue.refuse(error);
+        let unknown = unknown(cause);
+        self.replica.fail_all(&unknown);
+        for item in self.items.drain(..) {
+            fail(item, &unknown);
+        }
+    }
+}
+
+/// What one more append takes that is not counted when it is admitted: its block's header and padding, and what proves
+/// the tail.
+const UNCOUNTED_BYTES: u64 = 1024;
+
+/// The capacity as the queue counts it.
+pub(crate) fn counted_capacity(options: &Options) -> Option<u64> {
+    options.capacity_bytes.map(|bytes| bytes.saturating_sub(UNCOUNTED_BYTES))
+}
+
+/// Tells the operator of another leader, or of none.
+fn tell_leader(node: NodeId, term: Term, leader: Option<NodeId>) {
+    match leader {
+        Some(leader) if leader == node => tracing::info!(%node, %term, "this replica leads"),
+        Some(leader) => tracing::info!(%node, %term, %leader, "another replica leads"),
+        None => tracing::info!(%node, %term, "no leader is known"),
+    }
+}
+
+/// What every call gets once the log is poisoned.
+pub(crate) fn poisoned(cause: &Error) -> Error {
+    let what = format!("the log takes no more appends: {cause}; close it, mend the cause and open it again");
+    Error::caused(ErrorKind::Poisoned, what, cause)
+}
+
+/// Fails what was taken and not written.
+pub(crate) fn fail(item: Item, error: &Error) {
+    let promise: Promise = match item {
+        Item::Data(gathered) => gathered.into_pieces(None).1,
+        Item::Command(_, promise) => promise,
+    };
+    promise.answer(Outcome::Failed(error.clone()));
+}
+
+/// What the callers of a failed write get: whether it will be there after a restart is not known.
+pub(crate) fn unknown(cause: &Error) -> Error {
+    let what = format!("outcome unknown: {cause}; it may or may not be in the log after it is opened again");
+    Error::caused(ErrorKind::Poisoned, what, cause)
+}

@@ -1,0 +1,515 @@
+//! Opening: from a directory to a store and the state its blocks lead to. Makes a new log where there is none.
+//!
+//! The order in which a new log is made, each step durable before the next:
+//!
+//! 1. the lock file, empty; 2. the first segment's file; 3. its opening block; 4. the identity.
+//!
+//! A crash before 4 leaves no log: what is there then is removed by the next opening.
+
+use crate::cluster::membership::{ALONE, Member, Membership};
+use crate::cluster::options::{Bootstrap, Cluster};
+use crate::cluster::transport::{Envelope, Inbox, Transport};
+use crate::disk::{Disk, Lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::state::snapshot::FedState;
+use crate::store::allocator::{AHEAD, Preparer};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Kind};
+use crate::store::format::geometry::{SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, room_of};
+use crate::store::format::identity::{IDENTITY_FILE, Identity};
+use crate::store::read::scanner::{Found, Scanner};
+use crate::store::recovery::{Survey, repair, survey};
+use crate::store::segment::{Segments, file_name, file_number};
+use crate::store::whole_segments::is_aside;
+use crate::store::{NewBlock, PROOF_BYTES_MAX, Resume, Store, block_bytes};
+use crate::types::{DirectoryId, NodeId, RaftIndex};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A log's files, open, and what they say.
+pub(crate) struct Opened {
+    lock: Option<Box<dyn Lock>>,
+    pub(crate) identity: Identity,
+    pub(crate) store: Store,
+    /// As the last block leaves it, with all that is pending.
+    pub(crate) sequencer: Sequencer,
+    /// Its place in its cluster; that of a log on its own is made up.
+    pub(crate) cluster: Cluster,
+    pub(crate) segments: Arc<Segments>,
+    /// Whether the log was made just now.
+    pub(crate) is_new: bool,
+}
+
+impl Opened {
+    /// The lock on the directory, for who lives longest. Panics when it was taken before.
+    pub(crate) fn take_lock(&mut self) -> Box<dyn Lock> {
+        match self.lock.take() {
+            Some(lock) => lock,
+            None => unreachable!("the lock is taken once"),
+        }
+    }
+}
+
+/// What was found in a directory.
+pub(crate) enum Directory {
+    /// A log that goes on.
+    Ready(Box<Opened>),
+    /// A replica's log that cannot go on before it is repaired.
+    Damaged(Box<Damaged>),
+}
+
+/// A replica's log that recovery refuses. Nothing but damage keeps it from being opened.
+pub(crate) struct Damaged {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: Options,
+    pub(crate) cluster: Cluster,
+    pub(crate) identity: Identity,
+    /// Those of the log, once it is open.
+    pub(crate) segments: Arc<Segments>,
+    /// What recovery says.
+    pub(crate) why: Error,
+    lock: Option<Box<dyn Lock>>,
+}
+
+impl Damaged {
+    /// Tries to open it again, something having been repaired.
+    ///
+    /// # Errors
+    /// What stands in the way, if it is not damage; else [`Self::why`] says what is to be repaired next.
+    pub(crate) fn open_again(&mut self) -> Result<Option<Opened>> {
+        match recover(self.disk.clone(), &self.options, self.identity, self.segments.clone()) {
+            Ok(opened) => Ok(Some(Opened { lock: self.lock.take(), ..opened })),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.why = error;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+/// Opens or makes the log on `disk`.
+pub(crate) fn open(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+    match open_or_find_damage(disk, options)? {
+        Directory::Ready(opened) => Ok(*opened),
+        Directory::Damaged(damaged) => Err(damaged.why),
+    }
+}
+
+/// As [`open`]. With cluster options, damage is no error.
+pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Result<Directory> {
+    let existing = Identity::read(&*disk);
+    if let Ok(None) = existing
+        && !options.create
+    {
+        return Err(no_log(&*disk));
+    }
+    let lock = lock(&*disk)?;
+    // Again, under the lock: another process may have made it meanwhile.
+    let Some(identity) = Identity::read(&*disk)? else {
+        return create(disk, options, lock).map(|opened| Directory::Ready(Box::new(opened)));
+    };
+    if identity.follows {
+        let what = format!(
+            "{} holds a copy that follows log {:032x} from outside: it takes no appends and no part in a cluster (in a program: `Followed` goes on with it, `Viewer` reads it; `chiplog follow`, `chiplog read`)",
+            disk.path().display(),
+            identity.log.get()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    match recover(disk.clone(), options, identity, segments.clone()) {
+        Ok(opened) => Ok(Directory::Ready(Box::new(Opened { lock: Some(lock), ..opened }))),
+        Err(why) => match options.cluster.clone().filter(|_| why.kind() == ErrorKind::Corrupt) {
+            Some(cluster) => {
+                let (options, lock) = (options.clone(), Some(lock));
+                Ok(Directory::Damaged(Box::new(Damaged {
+                    disk,
+                    options,
+                    cluster,
+                    identity,
+                    segments,
+                    why,
+                    lock,
+                })))
+            }
+            None => Err(why),
+        },
+    }
+}
+
+/// Opens the log of a follower.
+///
+/// # Errors
+/// `NotFound`: there is none. `InvalidArgument`: the directory is a replica's, or that of a log on its own. `Locked`,
+/// `Corrupt`, `Unsupported`, `Io`.
+pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Opened> {
+    if Identity::read(&*disk)?.is_none() {
+        return Err(no_log(&*disk));
+    }
+    let lock = lock(&*disk)?;
+    let identity = followers_identity(&*disk)?.ok_or_else(|| no_log(&*disk))?;
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    let opened = recover(disk.clone(), options, identity, segments).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            let what = format!(
+                "{error}; what is damaged here stands in the log that is followed: `Followed::reset` this directory, and follow anew"
+            );
+            Error::caused(ErrorKind::Corrupt, what, &error)
+        }
+        _ => error,
+    })?;
+    Ok(Opened { lock: Some(lock), ..opened })
+}
+
+/// Makes the log of a follower that begins at `state`.
+///
+/// # Errors
+/// `InvalidArgument`: there is a log already. `Corrupt`: the state cannot be understood. `TooLarge`: it does not fit a
+/// segment. `Locked`, `Full`, `Io`.
+pub(crate) fn create_followed(disk: Arc<dyn Disk>, options: &Options, state: &FedState) -> Result<Opened> {
+    let lock = lock(&*disk)?;
+    if followers_identity(&*disk)?.is_some() {
+        let what = format!("{} holds a follower's log already: open it", disk.path().display());
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    remove_unfinished(&*disk)?;
+    let identity = Identity::random(&*disk, options.clock.now());
+    let identity = identity.map_err(|e| Error::io("make", disk.path(), e))?;
+    let identity = Identity { log: state.log(), follows: true, ..identity };
+    let mut sequencer = Sequencer::new(Me::Follower, Membership::default(), options);
+    sequencer.begin_at(&state.header, &state.body, options).map_err(|why| {
+        Error::new(ErrorKind::Corrupt, format!("the state that was fed cannot be understood: {why}"))
+    })?;
+    let opening = sequencer.opening();
+    check_opening(&opening, options)?;
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
+    preparer.prepare_first()?;
+    let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
+    keep(&*disk, identity)?;
+    let cluster = on_its_own();
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
+}
+
+/// Removes the log of a follower.
+///
+/// # Errors
+/// As [`open_followed`]; what is damaged is removed as well, but the identity has to be sound.
+pub(crate) fn reset_followed(disk: &dyn Disk) -> Result<()> {
+    if Identity::read(disk)?.is_none() {
+        return Err(no_log(disk));
+    }
+    let _lock = lock(disk)?;
+    if followers_identity(disk)?.is_none() {
+        return Err(no_log(disk));
+    }
+    let sync = || disk.sync_dir().map_err(|e| Error::io("sync", disk.path(), e));
+    for name in list(disk)?.iter().filter(|n| file_number(n).is_some() || is_temporary(n)) {
+        remove(disk, name)?;
+    }
+    // The identity goes last: as long as it is there, this can be done again.
+    sync()?;
+    remove(disk, IDENTITY_FILE)?;
+    sync()
+}
+
+/// The identity of a follower's directory, if there is a log.
+fn followers_identity(disk: &dyn Disk) -> Result<Option<Identity>> {
+    let identity = Identity::read(disk)?;
+    if identity.is_some_and(|i| !i.follows) {
+        let what = format!(
+            "{} holds a log on its own, or a replica of a cluster; a follower needs a directory for itself",
+            disk.path().display()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    Ok(identity)
+}
+
+/// Whether a segment has room for such an opening.
+fn check_opening(opening: &NewBlock, options: &Options) -> Result<()> {
+    let needed = block_bytes(opening.body.iter().map(Bytes::len).sum()) + PROOF_BYTES_MAX;
+    let room = room_of(options.segment_bytes as usize);
+    if needed <= room {
+        return Ok(());
+    }
+    let what = format!(
+        "the state that was fed takes {needed} bytes of a segment, which has room for {room}: raise segment_bytes"
+    );
+    Err(Error::new(ErrorKind::TooLarge, what))
+}
+
+fn lock(disk: &dyn Disk) -> Result<Box<dyn Lock>> {
+    let path = disk.path().join(IDENTITY_FILE);
+    disk.lock(IDENTITY_FILE).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            let what = format!(
+                "{} is open for writing already, in this process or another one: close it there, or read it meanwhile through a Viewer",
+                disk.path().display()
+            );
+            Error::new(ErrorKind::Locked, what)
+        }
+        _ => Error::io("lock", &path, e),
+    })
+}
+
+/// The place of a log on its own: it needs no way to anybody.
+fn on_its_own() -> Cluster {
+    Cluster::new(ALONE, Bootstrap::Init, Arc::new(Nobody))
+}
+
+/// The transport of a log that has nobody to talk to.
+#[derive(Debug)]
+struct Nobody;
+
+impl Transport for Nobody {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+    fn send(&self, _: Envelope) {}
+}
+
+fn create(disk: Arc<dyn Disk>, options: &Options, lock: Box<dyn Lock>) -> Result<Opened> {
+    remove_unfinished(&*disk)?;
+    let mut identity =
+        Identity::random(&*disk, options.clock.now()).map_err(|e| Error::io("make", disk.path(), e))?;
+    let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
+    let membership = match cluster.bootstrap {
+        Bootstrap::Init => Membership::of([Member::voter(cluster.node, DirectoryId(0), "")]),
+        Bootstrap::Join(log) => {
+            identity.log = log;
+            Membership::default()
+        }
+        Bootstrap::Existing => {
+            let what = format!(
+                "there is no replica at {}: if its disk was emptied, remove node {} from the cluster and add a new one",
+                disk.path().display(),
+                cluster.node
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+    };
+    let segments = Arc::new(Segments::new(disk.clone(), options.read_mode, VecDeque::new()));
+    let preparer = Arc::new(Preparer::new(disk.clone(), identity.log, options.segment_bytes, 1, Vec::new()));
+    preparer.prepare_first()?;
+    let sequencer = Sequencer::new(Me::Node(cluster.node), membership, options);
+    let opening = sequencer.opening();
+    let store = Store::create(disk.clone(), segments.clone(), preparer, opening)?;
+    keep(&*disk, identity)?;
+    Ok(Opened { lock: Some(lock), identity, store, sequencer, cluster, segments, is_new: true })
+}
+
+/// Removes what a crash left of a log that was being made. Refuses when there is more than that: then the
+/// identity was lost.
+fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
+    for name in list(disk)? {
+        let Some(number) = file_number(&name) else {
+            if is_temporary(&name) {
+                remove(disk, &name)?;
+            }
+            continue;
+        };
+        if number > 1 + AHEAD as u64 || holds_more_than_opening(disk, &name)? {
+            return Err(identity_gone(disk, &name));
+        }
+        remove(disk, &name)?;
+    }
+    Ok(())
+}
+
+fn identity_gone(disk: &dyn Disk, name: &str) -> Error {
+    let what =
+        format!("the log's identity is gone and {name} holds data; restore {IDENTITY_FILE} from a copy");
+    Error::corrupt(&disk.path().join(IDENTITY_FILE), 0, what)
+}
+
+/// # Errors
+/// `InvalidArgument`: the name of a log's directory is empty.
+pub(crate) fn check_name(dir: &Path) -> Result<()> {
+    if !dir.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let what = "the name of the log's directory is empty: \".\" is the one the process is in";
+    Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+/// Why a log's directory cannot be opened, though something of that name is there.
+pub(crate) fn cannot_open(dir: &Path, e: io::Error) -> Error {
+    if dir.is_file() {
+        return Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{} is a file, not a directory", dir.display()),
+        );
+    }
+    Error::io("open directory", dir, e)
+}
+
+/// Why a directory without an identity does not open: there is no log, or there is one that has lost it.
+pub(crate) fn no_log(disk: &dyn Disk) -> Error {
+    let holds_data = |name: &String| {
+        file_number(name).is_some_and(|number| {
+            number > 1 + AHEAD as u64 || holds_more_than_opening(disk, name).unwrap_or(true)
+        })
+    };
+    let names = match list(disk) {
+        Ok(names) => names,
+        Err(error) => return error,
+    };
+    match names.iter().find(|name| holds_data(name)) {
+        Some(name) => identity_gone(disk, name),
+        None => Error::new(ErrorKind::NotFound, format!("there is no log at {}", disk.path().display())),
+    }
+}
+
+/// Whether any block follows the opening block of a segment file. Not knowing counts as yes.
+fn holds_more_than_opening(disk: &dyn Disk, name: &str) -> Result<bool> {
+    use crate::store::format::segment::SegmentHeader;
+    let path = disk.path().join(name);
+    let io = |e| Error::io("read", &path, e);
+    let file = disk.open(name, false).map_err(io)?;
+    let mut head = vec![0; SEGMENT_HEADER_BYTES];
+    let length = file.len().map_err(io)?;
+    if length < u64::from(SEGMENT_BYTES_MIN) {
+        return Ok(true);
+    }
+    file.read_at(0, &mut head).map_err(io)?;
+    let Ok(header) = SegmentHeader::parse(&head) else { return Ok(true) };
+    if u64::from(header.bytes) != length {
+        return Ok(true);
+    }
+    let mut scanner = Scanner::new(file, path.clone(), header.id, header.bytes as usize);
+    let after = match scanner.block(SEGMENT_HEADER_BYTES)? {
+        Found::Block(opening, _) if opening.kind == Kind::Opening => SEGMENT_HEADER_BYTES + opening.stride(),
+        // The opening block itself may be half there.
+        _ => SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES,
+    };
+    Ok(scanner.later(after)?.end > after)
+}
+
+fn recover(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    identity: Identity,
+    segments: Arc<Segments>,
+) -> Result<Opened> {
+    for name in list(&*disk)?.iter().filter(|n| is_temporary(n)) {
+        remove(&*disk, name)?;
+    }
+    let cluster = options.cluster.clone().unwrap_or_else(on_its_own);
+    let me = if identity.follows { Me::Follower } else { Me::Node(cluster.node) };
+    let unlearnt = || Sequencer::new(me, Membership::default(), options);
+    let mut replayed = Replayed { sequencer: unlearnt(), options };
+    let mut survey = survey(&*disk, identity, &mut replayed)?;
+    let mut sequencer = replayed.sequencer;
+    if !identity.follows {
+        check_place(&*disk, identity, options, &cluster, sequencer.membership_at_end())?;
+    }
+    let begun_at = survey.segments.back().filter(|_| survey.segments.len() == 1).map(|s| s.base.raft);
+    if sequencer.end().raft == RaftIndex(0) || (identity.follows && begun_at == Some(sequencer.end().raft)) {
+        // Whoever made the log may have been killed, or have failed, before the identity was durable. Nothing
+        // was acknowledged before this opening, so nothing yet proves that it is.
+        keep(&*disk, identity)?;
+    }
+    let (file, unproven) = repair(&*disk, &mut survey)?;
+    let Survey { segments: found, unsealed, leftovers, .. } = survey;
+    let Some(last) = found.back().cloned() else {
+        return Err(Error::corrupt(disk.path(), 0, "the log has no segment"));
+    };
+    let mut spare = Vec::new();
+    for leftover in leftovers {
+        // Of the log's own past, readers of an earlier handle of this process may still have mappings.
+        let never_begun = file_number(&leftover.name).is_some_and(|n| n > last.number);
+        let fits = never_begun && leftover.bytes == u64::from(options.segment_bytes);
+        if fits && spare.len() < AHEAD { spare.push(leftover.name) } else { remove(&*disk, &leftover.name)? }
+    }
+    let last_base = last.base.raft;
+    let disk_path = disk.path().to_path_buf();
+    segments.replace(found);
+    let preparer = Preparer::new(disk.clone(), identity.log, options.segment_bytes, last.number + 1, spare);
+    for segment in unsealed {
+        preparer.seal(segment);
+    }
+    let (committed, end) = (sequencer.known_committed(), sequencer.end());
+    let resume = Resume { segment: last, file, unproven, committed };
+    let store = Store::new(disk.clone(), segments.clone(), Arc::new(preparer), resume)?;
+    if committed < last_base {
+        // What is not committed began in an earlier segment: its effects are learnt from there.
+        let state = sequencer.hard_state();
+        let mut replayed = Replayed { sequencer: unlearnt(), options };
+        if !store.archive().replay(committed, end.raft, &mut replayed)? {
+            let what = format!("entry {committed}, the last one known committed, is not in the files");
+            return Err(Error::corrupt(&disk_path, 0, what));
+        }
+        sequencer = replayed.sequencer;
+        sequencer.keep_hard_state(state, committed);
+    }
+    for name in list(&*disk)?.iter().filter(|n| is_aside(n)) {
+        remove(&*disk, name)?;
+    }
+    Ok(Opened { lock: None, identity, store, sequencer, cluster, segments, is_new: false })
+}
+
+/// Whether this directory is the one that the options mean.
+fn check_place(
+    disk: &dyn Disk,
+    identity: Identity,
+    options: &Options,
+    cluster: &Cluster,
+    membership: &Membership,
+) -> Result<()> {
+    let refuse = |what: String| {
+        Err(Error::new(ErrorKind::InvalidArgument, format!("{}: {what}", disk.path().display())))
+    };
+    if let Bootstrap::Join(log) = cluster.bootstrap
+        && log != identity.log
+    {
+        return refuse(format!("the directory holds log {}, not log {log}", identity.log));
+    }
+    if options.cluster.is_none() && *membership != Membership::alone() {
+        return refuse(
+            "the directory is a replica of a cluster: a program that gives its cluster options, or `chiplog serve`, has to open it".to_owned(),
+        );
+    }
+    if *membership == Membership::alone() && cluster.node != ALONE {
+        return refuse(format!(
+            "the log was on its own, which makes it that of node {ALONE}, not of node {}",
+            cluster.node
+        ));
+    }
+    let owner = membership.members().find(|m| m.directory == identity.directory);
+    match owner {
+        Some(owner) if owner.node != cluster.node => {
+            refuse(format!("the directory is that of node {}, not of node {}", owner.node, cluster.node))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the identity durable, and the way to it.
+fn keep(disk: &dyn Disk, identity: Identity) -> Result<()> {
+    identity.write(disk)?;
+    disk.sync_ancestors().map_err(|e| Error::io("sync the directories above", disk.path(), e))
+}
+
+fn list(disk: &dyn Disk) -> Result<Vec<String>> {
+    disk.list().map_err(|e| Error::io("list", disk.path(), e))
+}
+
+fn remove(disk: &dyn Disk, name: &str) -> Result<()> {
+    disk.remove(name).map_err(|e| Error::io("remove", &disk.path().join(name), e))
+}
+
+/// A file that the helper thread was making.
+fn is_temporary(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|n| file_number(&file_name_of(n)).is_some())
+}
+
+fn file_name_of(digits: &str) -> String {
+    debug_assert_eq!(file_name(0).len(), 24);
+    format!("{digits}.seg")
+}

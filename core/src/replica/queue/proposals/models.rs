@@ -1,0 +1,379 @@
+//! Every interleaving of callers and the writer at the queue. A lost wake-up is a deadlock here. Time does not
+//! pass in a model: who waits is woken by somebody else or never. (A model that fails can end in an abort: the
+//! queue still answers its promises while it is torn down.)
+
+use super::*;
+use crate::record::batch::{BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES};
+use loom::thread::{self, JoinHandle};
+use std::sync::Arc;
+
+const FOREVER: Patience = Patience::For(Duration::MAX);
+/// What a record of one byte takes.
+const ONE: usize = BATCH_HEADER_BYTES + 1 + RECORD_OVERHEAD_BYTES;
+
+/// A queue where `appends` appends may wait.
+fn queue(appends: usize) -> Arc<Queue> {
+    let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends, capacity: None, mail_bytes: 0 };
+    Arc::new(Queue::new(limits, 0))
+}
+
+fn push(queue: &Queue, record: u8, patience: Patience) -> Result<Ticket> {
+    queue.push_record(&[record], Stamp::default(), patience)
+}
+
+/// A caller on a thread of its own.
+fn caller<T: 'static>(queue: &Arc<Queue>, run: impl FnOnce(&Queue) -> T + 'static) -> JoinHandle<T> {
+    let queue = queue.clone();
+    thread::spawn(move || run(&queue))
+}
+
+/// The records of what was taken, in order; a command counts as a 0.
+fn records(items: VecDeque<Item>) -> Vec<u8> {
+    let mut records = Vec::new();
+    for item in items {
+        match item {
+            Item::Command(..) => records.push(0),
+            Item::Data(gathered) => {
+                let bytes: Vec<u8> = gathered.into_pieces(None).0.concat();
+                records.extend(bytes.chunks(ONE).map(|frame| frame[BATCH_HEADER_BYTES]));
+            }
+        }
+    }
+    records
+}
+
+/// What the writer takes, once there is something. None: the queue is closed and empty.
+fn next(queue: &Queue) -> Option<Work> {
+    loop {
+        let work = queue.take(true);
+        match (work.items.is_empty(), work.closed) {
+            (false, _) => return Some(work),
+            (true, true) => return None,
+            (true, false) => queue.wait(None),
+        }
+    }
+}
+
+/// Takes as the writer does until `count` appends came, never more at a time than may wait.
+fn take(queue: &Queue, count: usize) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        let came = records(next(queue).expect("the queue is open").items);
+        assert!(came.iter().filter(|n| **n != 0).count() <= queue.limits.appends, "{came:?} waited");
+        taken.extend(came);
+    }
+    taken
+}
+
+/// Takes as the writer does until the queue is closed and empty.
+fn drain(queue: &Queue) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while let Some(work) = next(queue) {
+        taken.extend(records(work.items));
+    }
+    taken
+}
+
+/// Answers what is still there as a poisoned writer does.
+fn fail_the_rest(queue: &Queue, why: &Error) {
+    for item in queue.take(true).items {
+        crate::replica::node::fail(item, why);
+    }
+}
+
+fn refusal(result: Result<Ticket>) -> ErrorKind {
+    result.map(drop).unwrap_err().kind()
+}
+
+/// The second append may find the writer asleep, awake, or on its way to sleep.
+#[test]
+fn loom_append_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).unwrap()));
+        assert_eq!(take(&queue, 2), [1, 2]);
+        drop(caller.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_two_callers_and_take() {
+    loom::model(|| {
+        let queue = queue(2);
+        let first = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, FOREVER).unwrap()));
+        let second = caller(&queue, |queue| push(queue, 3, FOREVER).unwrap());
+        let taken = take(&queue, 3);
+        let position = |n| taken.iter().position(|t| *t == n);
+        assert!(position(1) < position(2) && position(1).is_some() && position(3).is_some(), "{taken:?}");
+        drop(first.join().unwrap());
+        drop(second.join().unwrap());
+    });
+}
+
+/// A command stands where it was called, and wakes as an append does.
+#[test]
+fn loom_commands_between_appends_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| {
+            let discard = || queue.push_command(Command::Discard { first: Index(1) }).unwrap();
+            let append = |n| push(queue, n, Patience::None).unwrap();
+            [append(1), discard(), append(2), discard()]
+        });
+        assert_eq!(take(&queue, 4), [1, 0, 2, 0]);
+        drop(caller.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_append_waits_for_room_and_take() {
+    loom::model(|| {
+        let queue = queue(2);
+        let caller = caller(&queue, |queue| [1, 2, 3, 4].map(|n| push(queue, n, FOREVER).unwrap()));
+        assert_eq!(take(&queue, 4), [1, 2, 3, 4]);
+        drop(caller.join().unwrap());
+    });
+}
+
+/// Both may wait at once; one finds the room taken by the other and waits again.
+#[test]
+fn loom_two_appends_wait_for_room_and_take() {
+    loom::model(|| {
+        let queue = queue(1);
+        let _first = push(&queue, 1, FOREVER).unwrap();
+        let callers = [2, 3].map(|n| caller(&queue, move |queue| push(queue, n, FOREVER).unwrap()));
+        let mut taken = take(&queue, 3);
+        assert_eq!(taken[0], 1);
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 3]);
+        for caller in callers {
+            drop(caller.join().unwrap());
+        }
+    });
+}
+
+/// The room that one `take` makes is for all who wait: nobody else will tell them.
+#[test]
+fn loom_one_take_makes_room_for_all() {
+    loom::model(|| {
+        let queue = queue(2);
+        let _waiting = [1, 2].map(|n| push(&queue, n, FOREVER).unwrap());
+        let callers = [3, 4].map(|n| caller(&queue, move |queue| push(queue, n, FOREVER).unwrap()));
+        assert_eq!(take(&queue, 2), [1, 2]);
+        for caller in callers {
+            drop(caller.join().unwrap());
+        }
+    });
+}
+
+#[test]
+fn loom_close_and_take() {
+    loom::model(|| {
+        let queue = queue(10);
+        let closer = caller(&queue, |queue| {
+            let ticket = push(queue, 1, Patience::None).unwrap();
+            queue.close();
+            ticket
+        });
+        assert_eq!(drain(&queue), [1]);
+        drop(closer.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_close_and_append_that_waits_for_room() {
+    loom::model(|| {
+        let queue = queue(1);
+        let _first = push(&queue, 1, FOREVER).unwrap();
+        let caller = caller(&queue, |queue| refusal(push(queue, 2, FOREVER)));
+        queue.close();
+        assert_eq!(caller.join().unwrap(), ErrorKind::Closed);
+        assert_eq!(drain(&queue), [1]);
+    });
+}
+
+/// The writer poisons the log, answers what is left and leaves: an append is refused, or admitted and then answered. One
+/// that slipped in behind it would wait for ever.
+#[test]
+fn loom_refuse_and_append() {
+    loom::model(|| {
+        let queue = queue(10);
+        let caller = caller(&queue, |queue| match push(queue, 1, Patience::None) {
+            Ok(ticket) => ticket.wait().unwrap_err().kind(),
+            Err(error) => error.kind(),
+        });
+        let poisoned = Error::new(ErrorKind::Poisoned, "a write failed");
+        queue.refuse(poisoned.clone());
+        fail_the_rest(&queue, &poisoned);
+        assert_eq!(caller.join().unwrap(), ErrorKind::Poisoned);
+        assert!(queue.take(true).closed);
+    });
+}
+
+/// One reason for all, whoever asks, and it stays.
+#[test]
+fn loom_refuse_close_and_append() {
+    loom::model(|| {
+        let queue = queue(10);
+        let closer = caller(&queue, |queue| {
+            queue.close();
+            refusal(push(queue, 1, Patience::None))
+        });
+        queue.refuse(Error::new(ErrorKind::Poisoned, "a write failed"));
+        let seen = refusal(push(&queue, 2, Patience::None));
+        assert_eq!(closer.join().unwrap(), seen);
+    });
+}
+
+/// Taken bytes turn into used ones in one step: a caller that looks between the two would be refused (they
+/// count twice) or admitted beyond the capacity (they do not count).
+#[test]
+fn loom_account_and_append() {
+    for (capacity, fits) in [(2 * ONE, true), (2 * ONE - 1, false)] {
+        loom::model(move || {
+            let capacity = Some(capacity as u64);
+            let limits = QueueLimits { block_bytes: 1000, bytes: 1000, appends: 10, capacity, mail_bytes: 0 };
+            let queue = Arc::new(Queue::new(limits, 0));
+            let _first = push(&queue, 1, Patience::None).unwrap();
+            let caller = caller(&queue, |queue| push(queue, 2, Patience::None));
+            let taken = take(&queue, 1);
+            queue.account(ONE, ONE as u64);
+            let second = caller.join().unwrap();
+            assert_eq!(second.is_ok(), fits);
+            assert_eq!(second.err().map(|e| e.kind()), (!fits).then_some(ErrorKind::Full));
+            assert_eq!(taken[0], 1);
+        });
+    }
+}
+
+/// A discard makes room for one append, whichever comes first.
+#[test]
+fn loom_recount_and_append() {
+    loom::model(|| {
+        let limits = QueueLimits {
+            block_bytes: 1000,
+            bytes: 1000,
+            appends: 10,
+            capacity: Some(ONE as u64),
+            mail_bytes: 0,
+        };
+        let queue = Arc::new(Queue::new(limits, ONE as u64));
+        let caller = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        queue.recount(0);
+        let admitted = caller.join().unwrap();
+        assert!(push(&queue, 2, Patience::None).is_ok() != admitted, "room for one");
+    });
+}
+
+/// What two writers took, one at a time. `take` is one turn; how much they have then.
+#[derive(Clone)]
+struct Turns(Arc<loom::sync::Mutex<Vec<u8>>>);
+
+impl Turns {
+    fn new() -> Self {
+        Self(Arc::new(loom::sync::Mutex::new(Vec::new())))
+    }
+
+    fn take(&self, queue: &Queue) -> usize {
+        let mut taken = self.0.lock().unwrap();
+        taken.extend(records(queue.take(true).items));
+        taken.len()
+    }
+}
+
+/// Two writers, as the driver has them: who has the turn takes what waits; then one sleeps, and the other one syncs. With the
+/// caller they see a push that finds one asleep and the other one about to sync, away, or back. (With more preemptions than
+/// these there are too many interleavings.)
+#[test]
+fn loom_two_writers_take_turns() {
+    let mut models = loom::model::Builder::new();
+    models.preemption_bound = Some(3);
+    models.check(|| {
+        let (queue, turns) = (queue(10), Turns::new());
+        let pushing = caller(&queue, |queue| [1, 2].map(|n| push(queue, n, Patience::None).is_ok()));
+        let second = caller(&queue, {
+            let turns = turns.clone();
+            move |queue| {
+                while turns.take(queue) < 2 {
+                    queue.wait(None);
+                }
+                queue.close(); // the first one may be asleep
+            }
+        });
+        let mut away = true;
+        while turns.take(&queue) < 2 {
+            match std::mem::take(&mut away) {
+                true => queue.leave(),
+                false => queue.wait(None),
+            }
+        }
+        queue.close();
+        second.join().unwrap();
+        assert_eq!(pushing.join().unwrap(), [true, true]);
+        assert_eq!(*turns.0.lock().unwrap(), [1, 2]);
+    });
+}
+
+/// One that is asleep and one that is about to be, or both: a close ends both. (All interleavings take over a minute.)
+#[test]
+fn loom_close_and_two_writers() {
+    let mut models = loom::model::Builder::new();
+    models.preemption_bound = Some(5);
+    models.check(|| {
+        let queue = queue(10);
+        let second = caller(&queue, |queue| drain(queue));
+        let closing = caller(&queue, |queue| {
+            let pushed = push(queue, 1, Patience::None).is_ok();
+            queue.close();
+            pushed
+        });
+        let mut taken = drain(&queue);
+        taken.extend(second.join().unwrap());
+        assert!(closing.join().unwrap());
+        assert_eq!(taken, [1]);
+    });
+}
+
+/// Appends that were not wanted when the first writer took, and are when it leaves; and a turn that is due then.
+#[test]
+fn loom_one_writer_leaves_more_to_do() {
+    for due in [false, true] {
+        loom::model(move || {
+            let queue = queue(10);
+            let second = caller(&queue, move |queue| {
+                queue.wait(None);
+                records(queue.take(true).items)
+            });
+            assert!(queue.take(false).items.is_empty());
+            let pushed = if due { None } else { Some(push(&queue, 1, Patience::None).unwrap()) };
+            queue.expect(true, due);
+            queue.leave();
+            let expected: &[u8] = if due { &[] } else { &[1] };
+            assert_eq!(second.join().unwrap(), expected);
+            drop(pushed);
+        });
+    }
+}
+
+/// A sync that lasts: what comes meanwhile is taken by the other writer, which was asleep.
+#[test]
+fn loom_one_writer_is_away() {
+    loom::model(|| {
+        let (queue, turns) = (queue(10), Turns::new());
+        let second = caller(&queue, {
+            let turns = turns.clone();
+            move |queue| {
+                while turns.take(queue) < 1 {
+                    queue.wait(None);
+                }
+            }
+        });
+        let pushing = caller(&queue, |queue| push(queue, 1, Patience::None).is_ok());
+        if turns.take(&queue) == 1 {
+            queue.close(); // nothing is left for the second one
+        }
+        queue.leave();
+        second.join().unwrap();
+        assert!(pushing.join().unwrap());
+    });
+}

@@ -1,0 +1,622 @@
+//! Questions of the program that take more than a look: read barriers, changes of membership, transfers of
+//! leadership. Each is answered once, in its time or with what hindered it.
+//!
+//! - A **barrier** asks raft for a read index, in the safe mode: a majority confirms that the leader still leads.
+//!   Raft drops such questions silently (no leader known, nothing committed in its term yet): so they are asked
+//!   again, under a new context each time. All that come while one is under way share the next.
+//! - A **change** waits until the learners it promotes have caught up, is then proposed, and answered when it is in
+//!   force, a joint configuration left behind. Raft replaces one that it refuses by an entry without meaning. One that
+//!   leads to voters of which no majority is heard is refused, unless it is forced: it might never come into force.
+//! - A **transfer** is answered when the other leads. Raft may ignore it: it has a time-out.
+//!
+//! Invariant: who hears that something came about finds it in the status.
+
+use super::Replica;
+use super::admission::body_of;
+use crate::cluster::membership::{Change, Member, Membership};
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::queue::inbox::{Ask, Forced};
+use crate::replica::wire::raft_message;
+use crate::replica::writer::Writing;
+use crate::store::allocator::Purpose;
+use crate::store::format::segment::HARD_STATE_BYTES;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Outcome;
+use crate::sync::promise::Promise;
+use crate::types::{Index, NodeId, RaftIndex};
+use protobuf::Message as _;
+use raft::ReadState;
+use raft::eraftpb::{Entry, EntryType};
+use std::time::Duration;
+
+/// Entries that a learner may lack when it is promoted: what is on its way while appends go on.
+const CAUGHT_UP_ENTRIES: u64 = 256;
+/// So many election time-outs the voters that a change leads to have to be heard.
+const TIMEOUTS_TO_BE_HEARD: u32 = 2;
+/// So many barriers may wait: who asked for one can be gone.
+const BARRIERS_MAX: usize = 16 << 10;
+
+/// Questions that are not answered.
+pub(super) struct Asks {
+    retry: Duration,
+    /// Barriers to be asked with the next question.
+    next: Vec<Barrier>,
+    flying: Option<Flight>,
+    /// Barriers that wait for this replica to be as far.
+    landed: Vec<(RaftIndex, Barrier)>,
+    attempts: u64,
+    changes: Vec<Pending>,
+    transfer: Option<(NodeId, Moment, Promise)>,
+    /// What came about, for who asked for it: answered when the status shows it.
+    done: Vec<(Promise, Outcome)>,
+}
+
+struct Barrier {
+    until: Moment,
+    promise: Promise,
+}
+
+struct Flight {
+    attempt: u64,
+    again: Moment,
+    barriers: Vec<Barrier>,
+}
+
+struct Pending {
+    changes: Vec<Change>,
+    forced: Forced,
+    /// Until when the voters that it leads to are listened for.
+    heard_until: Moment,
+    until: Moment,
+    promise: Promise,
+    /// Where it was proposed, once it was.
+    at: Option<RaftIndex>,
+    /// Whether it is in force but for leaving the joint configuration.
+    joint: bool,
+}
+
+impl Asks {
+    /// Questions are numbered from `first_attempt` on, which no earlier life of this replica shares: an answer that one
+    /// of them asked for can still be on its way.
+    pub(super) fn new(election_timeout: Duration, first_attempt: u64) -> Self {
+        Self {
+            retry: election_timeout / 2,
+            next: Vec::new(),
+            flying: None,
+            landed: Vec::new(),
+            attempts: first_attempt,
+            changes: Vec::new(),
+            transfer: None,
+            done: Vec::new(),
+        }
+    }
+
+    /// How many barriers wait.
+    fn barriers(&self) -> usize {
+        self.next.len() + self.landed.len() + self.flying.as_ref().map_or(0, |f| f.barriers.len())
+    }
+
+    /// When there is something to do without anything having come.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let flight = self.flying.iter().flat_map(|f| f.barriers.iter().map(|b| b.until).chain([f.again]));
+        let next = self.next.iter().map(|b| b.until);
+        let changes = self.changes.iter().map(|c| c.until);
+        let transfer = self.transfer.iter().map(|t| t.1);
+        let landed = self.landed.iter().map(|(_, b)| b.until);
+        flight.chain(next).chain(changes).chain(transfer).chain(landed).min()
+    }
+
+    /// A read index came back.
+    pub(super) fn read_state(&mut self, state: &ReadState) {
+        let Some(attempt) = state.request_ctx.get(8..16).map(|b| crate::record::batch::u64_at(b, 0)) else {
+            return;
+        };
+        if let Some(flight) = self.flying.take_if(|f| f.attempt == attempt) {
+            self.landed.extend(
+                flight
+                    .barriers
+                    .into_iter()
+                    .map(|b| (RaftIndex(if planted!(13) { 0 } else { state.index }), b)),
+            );
+        }
+    }
+
+    /// This replica's log is committed up to `raft`: barriers at or below are passed. `due`: to be answered once that shows.
+    pub(super) fn committed(&mut self, raft: RaftIndex, next: Index, due: &mut Vec<(Promise, Outcome)>) {
+        due.append(&mut self.done);
+        if self.landed.is_empty() {
+            return;
+        }
+        for (at, barrier) in std::mem::take(&mut self.landed) {
+            if at <= raft {
+                due.push((barrier.promise, Outcome::Placed { first: next.previous() }));
+            } else {
+                self.landed.push((at, barrier));
+            }
+        }
+    }
+
+    /// This replica has jumped, and the command that discarded what lies between stands behind the jump: what it shows until
+    /// that comes was never a state of the log. A barrier from before may be passed sooner; one that is asked now is not, for
+    /// whoever let this replica jump knew the command to be committed.
+    pub(super) fn jumped(&mut self) {
+        if planted!(39) {
+            return;
+        }
+        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
+        let landed = self.landed.drain(..).map(|(_, b)| b);
+        self.next.extend(flying.chain(landed));
+    }
+
+    /// Whether changes of membership wait to be proposed, or to be in force.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// All up to `index` is applied. A change that was proposed there and has not come into force was refused by raft.
+    pub(super) fn applied_others(&mut self, index: RaftIndex) {
+        for refused in self.changes.extract_if(.., |c| !c.joint && c.at.is_some_and(|at| at <= index)) {
+            let what = "another change of membership was under way; try again";
+            refused.promise.answer(Outcome::Failed(Error::new(ErrorKind::Membership, what)));
+        }
+    }
+
+    /// A configuration came into force at `index`.
+    pub(super) fn applied_change(&mut self, index: RaftIndex, joint: bool) {
+        for pending in std::mem::take(&mut self.changes) {
+            let ours = pending.at.is_some_and(|at| at == index || (pending.joint && at < index));
+            if ours && !joint {
+                self.done.push((pending.promise, Outcome::Placed { first: Index(index.0) }));
+            } else {
+                self.changes.push(Pending { joint: pending.joint || ours, ..pending });
+            }
+        }
+    }
+
+    /// Nothing more will come of any of them.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for (promise, outcome) in self.done.drain(..) {
+            promise.answer(outcome);
+        }
+        let flying = self.flying.take().into_iter().flat_map(|f| f.barriers);
+        let landed = self.landed.drain(..).map(|(_, b)| b);
+        let barriers = flying.chain(landed).chain(self.next.drain(..)).map(|b| b.promise);
+        let changes = self.changes.drain(..).map(|c| c.promise);
+        let transfer = self.transfer.take().map(|(_, _, promise)| promise);
+        for promise in barriers.chain(changes).chain(transfer) {
+            promise.answer(Outcome::Failed(error.clone()));
+        }
+    }
+
+    /// This replica leads no more: what it was asked as a leader is not known to come about.
+    pub(super) fn lead_lost(&mut self) {
+        for pending in self.changes.drain(..) {
+            let what = "this replica ceased to lead: whether the change was made is not known; the status of the new leader tells, and to ask for the change again does no harm";
+            pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Unavailable, what)));
+        }
+    }
+}
+
+impl Replica {
+    /// Takes a question.
+    pub(crate) fn ask(
+        &mut self,
+        ask: Ask,
+        patience: Duration,
+        promise: Promise,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        let until = now.plus(patience);
+        match ask {
+            Ask::Barrier => {
+                if let Some(why) = self.exclusion().cloned() {
+                    promise.answer(Outcome::Failed(why));
+                    return Ok(());
+                }
+                if self.asks.barriers() >= BARRIERS_MAX {
+                    let what = format!("{BARRIERS_MAX} barriers wait already; try again");
+                    promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+                    return Ok(());
+                }
+                self.asks.next.push(Barrier { until, promise });
+                self.ask_again(now);
+            }
+            Ask::Change(changes, forced) => {
+                match self.refusal().map_or_else(|| self.membership.after(&changes), Err) {
+                    Ok(_) => {
+                        let heard_until = now.plus(self.cluster.election_timeout * TIMEOUTS_TO_BE_HEARD);
+                        let pending =
+                            Pending { changes, forced, heard_until, until, promise, at: None, joint: false };
+                        self.asks.changes.push(pending);
+                        self.lockstep(now, writing)?;
+                        self.change_when_caught_up(now, writing);
+                    }
+                    Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+                }
+            }
+            Ask::Transfer(to) => self.transfer(to, until, promise),
+            Ask::SetOptions(changes) => self.ask_to_set_options(changes, until, promise, now, writing)?,
+        }
+        self.process(now, writing)
+    }
+
+    fn transfer(&mut self, to: NodeId, until: Moment, promise: Promise) {
+        let refuse = |promise: Promise, kind, what: String| {
+            promise.answer(Outcome::Failed(Error::new(kind, what)));
+        };
+        if let Some(refusal) = self.refusal() {
+            return promise.answer(Outcome::Failed(refusal));
+        }
+        if to == self.node() {
+            return self.asks.done.push((promise, Outcome::Placed { first: Index(0) }));
+        }
+        if !self.membership.get(to).is_some_and(|m| m.is_voter() && !m.is_leaving()) {
+            return refuse(
+                promise,
+                ErrorKind::Membership,
+                format!("node {to} is no voter, so it cannot lead"),
+            );
+        }
+        self.raw.transfer_leader(to.0);
+        if let Some((_, _, earlier)) = self.asks.transfer.replace((to, until, promise)) {
+            refuse(earlier, ErrorKind::Unavailable, format!("the lead was then asked to go to node {to}"));
+        }
+    }
+
+    /// Lets another lead, without anybody waiting for it.
+    pub(crate) fn step_aside(&mut self) {
+        if let Some(successor) = self.successor() {
+            tracing::warn!(node = %self.node(), to = %successor, "steps aside: its disk is slow");
+            self.raw.transfer_leader(successor.0);
+        }
+    }
+
+    /// Answers who asked for a transfer, once somebody else leads or time is up.
+    fn answer_transfer(&mut self, now: Moment) {
+        let leader = self.leader().filter(|l| *l != self.node());
+        let over = |(_, until, _): &(NodeId, Moment, Promise)| leader.is_some() || *until <= now;
+        if !self.asks.transfer.as_ref().is_some_and(over) {
+            if let Some((to, ..)) = &self.asks.transfer
+                && self.is_leader()
+                && self.raw.raft.lead_transferee.is_none()
+                && self.raw.raft.prs().get(to.0).is_some_and(|p| p.recent_active)
+            {
+                // The message was lost, or came before the other was ready for it; raft gives up after a while. No
+                // appends are taken meanwhile: so not for one of whom nothing is heard.
+                self.raw.transfer_leader(to.0);
+            }
+            return;
+        }
+        let Some((to, _, promise)) = self.asks.transfer.take() else { return };
+        let outcome = match leader {
+            Some(leader) if leader == to => Outcome::Placed { first: Index(0) },
+            Some(leader) => {
+                let what = format!("node {leader} leads now, not node {to}");
+                Outcome::Failed(Error::new(ErrorKind::Unavailable, what))
+            }
+            None => {
+                let what = format!("node {to} did not take the lead in time");
+                Outcome::Failed(Error::new(ErrorKind::Timeout, what))
+            }
+        };
+        self.asks.done.push((promise, outcome));
+    }
+
+    /// Sends barriers that were not sent, or not heard of.
+    pub(super) fn ask_again(&mut self, now: Moment) {
+        self.answer_transfer(now);
+        let late = |what: &str| Outcome::Failed(Error::new(ErrorKind::Unavailable, what));
+        for (_, barrier) in self.asks.landed.extract_if(.., |(_, b)| b.until <= now) {
+            barrier.promise.answer(late("this replica did not come as far as the leader in time"));
+        }
+        if let Some(flight) = self.asks.flying.take_if(|f| f.again <= now) {
+            self.asks.next.splice(0..0, flight.barriers);
+        }
+        let flying = self.asks.flying.iter_mut().map(|f| &mut f.barriers);
+        for waiting in flying.chain([&mut self.asks.next]) {
+            for barrier in waiting.extract_if(.., |b| b.until <= now) {
+                barrier.promise.answer(late("no majority answered in time"));
+            }
+        }
+        // While a ready waits for room, raft would keep the question in memory.
+        if self.asks.flying.is_some() || self.asks.next.is_empty() || self.is_held().is_some() {
+            return;
+        }
+        if planted!(12) {
+            let next = std::mem::take(&mut self.asks.next);
+            self.asks.landed.extend(next.into_iter().map(|b| (RaftIndex(0), b)));
+            return;
+        }
+        self.asks.attempts = self.asks.attempts.wrapping_add(1);
+        let attempt = self.asks.attempts;
+        let mut context = self.node().0.to_le_bytes().to_vec();
+        context.extend_from_slice(&attempt.to_le_bytes());
+        self.raw.read_index(context);
+        let again = now.plus(self.asks.retry);
+        self.asks.flying = Some(Flight { attempt, again, barriers: std::mem::take(&mut self.asks.next) });
+    }
+
+    /// Proposes the first change whose learners have caught up, once there is room for it.
+    pub(super) fn change_when_caught_up(&mut self, now: Moment, writing: &mut Writing) {
+        let mut n = 0;
+        while n < self.asks.changes.len() {
+            if self.asks.changes[n].until <= now {
+                let pending = self.asks.changes.swap_remove(n);
+                if let (None, Some(refusal)) = (pending.at, self.cannot_vote_yet(&pending.changes)) {
+                    pending.promise.answer(Outcome::Failed(refusal));
+                    continue;
+                }
+                if let (None, None, Err(refusal)) =
+                    (pending.at, self.lagging(&pending.changes), self.check_heard(&pending, now))
+                {
+                    pending.promise.answer(Outcome::Failed(refusal));
+                    continue;
+                }
+                let what = match self.lagging(&pending.changes) {
+                    Some((node, lag)) if pending.at.is_none() => {
+                        format!("node {node} still lacks {lag} entries; promote it once it has caught up")
+                    }
+                    _ => match self.awaited() {
+                        Some(what) if pending.at.is_some() => what,
+                        Some(what) => format!("an earlier change is not in force: {what}"),
+                        None if pending.at.is_some() => {
+                            "the change was not in force in time; it may still come: the status tells, and to ask for it again does no harm".to_owned()
+                        }
+                        None => {
+                            "the change could not be proposed in time, and is dropped; try again".to_owned()
+                        }
+                    },
+                };
+                pending.promise.answer(Outcome::Failed(Error::new(ErrorKind::Timeout, what)));
+            } else {
+                n += 1;
+            }
+        }
+        let proposed = self.asks.changes.iter().any(|c| c.at.is_some());
+        let here = proposed || self.membership.is_joint() || !self.unapplied.is_empty();
+        // A new leader takes all that came before it for a change, and raft refuses one until that is applied.
+        let under_way = here || self.raw.raft.has_pending_conf();
+        let in_step = self.raw.raft.raft_log.last_index() == self.sequencer.end().raft.0;
+        // The first configuration in the log has to be one with a voter: this one.
+        if under_way || !in_step || !self.can_propose() || !self.knows_itself() {
+            return;
+        }
+        let Some(n) = self.next_change(now) else { return };
+        match self.propose_change(n, writing) {
+            Ok(None) => {} // its file is being made
+            Ok(at) => self.asks.changes[n].at = at,
+            Err(error) => self.asks.changes.remove(n).promise.answer(Outcome::Failed(error)),
+        }
+    }
+
+    /// The first change that can be proposed now. Those that lead to voters of which no majority is heard are refused, once
+    /// these had the time to answer.
+    fn next_change(&mut self, now: Moment) -> Option<usize> {
+        let mut n = 0;
+        loop {
+            let pending = self.asks.changes.get(n)?;
+            if self.lagging(&pending.changes).is_some() || self.cannot_vote_yet(&pending.changes).is_some() {
+                n += 1;
+                continue;
+            }
+            match self.check_heard(pending, now) {
+                Ok(()) => return Some(n),
+                Err(refusal) if pending.heard_until <= now => {
+                    self.asks.changes.remove(n).promise.answer(Outcome::Failed(refusal));
+                }
+                Err(_) => n += 1,
+            }
+        }
+    }
+
+    /// Whether a majority of the voters that a change leads to is heard.
+    ///
+    /// # Errors
+    /// `Membership`: it is not; names the voters of which nothing is heard.
+    fn check_heard(&self, pending: &Pending, now: Moment) -> Result<()> {
+        let Ok(next) = self.membership.after(&pending.changes) else { return Ok(()) }; // refused where it is proposed
+        let heard = self.heard_lately(now);
+        if pending.forced || next.voters() == self.membership.voters() || next.is_majority(&heard) {
+            return Ok(());
+        }
+        let list = |nodes: &mut dyn Iterator<Item = NodeId>| {
+            nodes.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let voters = list(&mut next.voters().into_iter().map(NodeId));
+        let silent = list(&mut next.voters().into_iter().map(NodeId).filter(|node| !heard.contains(node)));
+        let what = format!(
+            "the voters would be {voters}, and nothing is heard of {silent}: without a majority of them there would be no \
+             leader, perhaps for good. Nothing was changed: start what is away, or remove that first; or force the change"
+        );
+        Err(Error::new(ErrorKind::Membership, what))
+    }
+
+    /// Why a change would make a voter of a node that cannot take the log's options.
+    fn cannot_vote_yet(&self, changes: &[Change]) -> Option<Error> {
+        changes.iter().find_map(|change| match change {
+            Change::Promote(node) => self.cannot_take_options(*node),
+            _ => None,
+        })
+    }
+
+    /// The first node that a change promotes and that has not caught up, and what it lacks.
+    fn lagging(&self, changes: &[Change]) -> Option<(NodeId, u64)> {
+        let committed = self.raw.raft.raft_log.committed;
+        changes.iter().find_map(|change| {
+            let Change::Promote(node) = change else { return None };
+            let matched = self.raw.raft.prs().get(node.0).map_or(0, |p| p.matched);
+            let lag = committed.saturating_sub(matched);
+            (lag > CAUGHT_UP_ENTRIES || matched == 0).then_some((*node, lag))
+        })
+    }
+
+    /// Proposes the pending change `n`. None: a file for it is being made.
+    fn propose_change(&mut self, n: usize, writing: &mut Writing) -> Result<Option<RaftIndex>> {
+        let changes = &self.asks.changes[n].changes;
+        let result = self.membership.after(changes)?;
+        let entry = entry_of_change(changes, &result)?;
+        if !self.has_room_for_change(&entry, writing)? {
+            return Ok(None);
+        }
+        self.propose_entry(entry)?;
+        Ok(Some(RaftIndex(self.raw.raft.raft_log.last_index())))
+    }
+
+    /// Whether there is room for a change of membership and all that it brings: the entry that leaves a joint
+    /// configuration, and for each of the two a word of commit. Raft cannot give the change back. False: a file is being
+    /// made.
+    ///
+    /// # Errors
+    /// `Full`: no file is to be had; or what hinders it.
+    fn has_room_for_change(&self, change: &Entry, writing: &mut Writing) -> Result<bool> {
+        let mut leave = Entry::default();
+        leave.set_entry_type(EntryType::EntryConfChangeV2);
+        let bodies = [body_of(change), HARD_STATE_BYTES, body_of(&leave), HARD_STATE_BYTES];
+        let opening = self.sequencer.opening_bytes_max() + change.data.len();
+        let fit =
+            writing.plan.make_room_ahead(bodies.map(|b| (Purpose::Metadata, b)).into_iter(), opening, false);
+        match fit.why {
+            Some(why) => {
+                let what = format!("no room for a change of membership, which was not made: {why}");
+                Err(Error::new(why.kind(), what))
+            }
+            None => Ok(!fit.is_coming),
+        }
+    }
+
+    /// Whether raft takes proposals: of a leader, and not while it hands over the lead.
+    pub(super) fn can_propose(&self) -> bool {
+        self.is_leader() && self.raw.raft.lead_transferee.is_none() && self.is_held().is_none()
+    }
+
+    /// Whether the membership has this replica as it is.
+    fn knows_itself(&self) -> bool {
+        let right = |m: &Member| m.directory == self.me.directory && m.address == self.cluster.address;
+        self.options.cluster.is_none()
+            || self.sequencer.membership_at_end().get(self.node()).is_none_or(right)
+    }
+
+    /// A leader that the membership knows without directory or under another address says so: a log that was on
+    /// its own, a new cluster, or a node that moved.
+    pub(super) fn confirm_self(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        let settled = self.sequencer.committed().raft == self.sequencer.end().raft;
+        if self.knows_itself() || !self.can_propose() || self.membership.is_joint() || !settled {
+            return Ok(());
+        }
+        let node = self.node();
+        let result = self.membership.with_identity(node, self.me.directory, &self.cluster.address);
+        let change = Change::SetAddress { node, address: self.cluster.address.clone() };
+        let entry = entry_of_change(&[change], &result)?;
+        if !self.has_room_for_change(&entry, writing).unwrap_or(false) {
+            return Ok(()); // later
+        }
+        self.propose_entry(entry)?;
+        self.process(now, writing)
+    }
+}
+
+/// The entry that changes the membership so that `result` comes of it.
+fn entry_of_change(changes: &[Change], result: &Membership) -> Result<Entry> {
+    let change = raft_message::conf_change(changes, result);
+    let bytes = change
+        .write_to_bytes()
+        .map_err(|e| Error::new(ErrorKind::Membership, format!("the change cannot be encoded: {e}")))?;
+    let mut entry = Entry { data: bytes.into(), ..Entry::default() };
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    Ok(entry)
+}
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::sync::completion::Ticket;
+
+    /// A change that was proposed at this entry.
+    fn proposed(asks: &mut Asks, at: u64) -> Ticket {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        let until = Moment::START.plus(Duration::from_secs(1));
+        let at = Some(RaftIndex(at));
+        let pending = Pending {
+            changes: Vec::new(),
+            forced: false,
+            heard_until: until,
+            until,
+            promise,
+            at,
+            joint: false,
+        };
+        asks.changes.push(pending);
+        ticket
+    }
+
+    fn is_done(asks: &mut Asks, ticket: &Ticket) -> bool {
+        let mut due = Vec::new();
+        asks.committed(RaftIndex(100), Index(1), &mut due);
+        for (promise, outcome) in due {
+            promise.answer(outcome);
+        }
+        ticket.poll().is_some_and(|outcome| outcome.is_ok())
+    }
+
+    #[test]
+    fn change_is_answered_when_its_own_entry_is_in_force() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        assert!(!asks.has_changes());
+        let ticket = proposed(&mut asks, 5);
+        assert!(asks.has_changes());
+        for another in [4, 6] {
+            asks.applied_change(RaftIndex(another), false);
+            assert!(!is_done(&mut asks, &ticket), "entry {another} is not its own");
+        }
+        asks.applied_change(RaftIndex(5), false);
+        assert!(!asks.has_changes());
+        assert!(is_done(&mut asks, &ticket));
+    }
+
+    #[test]
+    fn joint_change_is_answered_once_the_joint_configuration_is_left() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let ticket = proposed(&mut asks, 5);
+        asks.applied_change(RaftIndex(5), true);
+        assert!(asks.has_changes());
+        asks.applied_others(RaftIndex(5));
+        assert!(asks.has_changes(), "raft has taken it");
+        asks.applied_change(RaftIndex(6), false);
+        assert!(is_done(&mut asks, &ticket));
+    }
+
+    #[test]
+    fn change_that_raft_refused_is_answered_as_refused() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let ticket = proposed(&mut asks, 5);
+        asks.applied_others(RaftIndex(4));
+        assert!(ticket.poll().is_none());
+        asks.applied_others(RaftIndex(5));
+        assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Membership);
+    }
+
+    #[test]
+    fn all_that_wait_hear_why_nothing_comes_of_it() {
+        let mut asks = Asks::new(Duration::from_secs(1), 0);
+        let until = Moment::START.plus(Duration::from_secs(1));
+        let mut tickets = vec![proposed(&mut asks, 5)];
+        let mut promise = || {
+            let promise = Promise::new();
+            tickets.push(promise.ticket(0, 0, 0));
+            promise
+        };
+        asks.next.push(Barrier { until, promise: promise() });
+        asks.landed.push((RaftIndex(9), Barrier { until, promise: promise() }));
+        let barriers = vec![Barrier { until, promise: promise() }];
+        asks.flying = Some(Flight { attempt: 1, again: until, barriers });
+        asks.transfer = Some((NodeId(3), until, promise()));
+        asks.fail_all(&Error::new(ErrorKind::Closed, "closed"));
+        for ticket in tickets {
+            assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Closed);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Replica: raft-rs, the sequencer and the questions of the program as one state machine. What goes in: the time,
+//! messages, proposals, questions, and the news that something is durable. What comes out: a plan of what is to be
+//! written, messages to send, and answers. No clock, no thread, no chance but what its seed gives.
+//!
+//! ```text
+//!  messages ──> receive ──┐                        ┌──> plan: blocks, rolls, readies
+//!  appends  ──> propose ──┤ RawNode, in lockstep   ├──> outgoing: messages that may leave now
+//!  time     ──> advance ──┤ with the Sequencer     ├──> answers to appends, once committed and written
+//!  synced   ──> persisted ┘                        └──> news: membership, leader
+//! ```
+//!
+//! Invariants:
+//! - the sequencer's end is raft's last entry whenever a step is over: every entry that raft makes or takes goes
+//!   through the sequencer, in order;
+//! - a message that speaks for what this replica has leaves only once that is durable: a follower's after its ready
+//!   and all before are synced, a leader's once its term is (a sole voter leads before its term is durable, and could
+//!   otherwise lead the same term twice);
+//! - an append is answered when its entry is committed; of one that was ordered and lost its leader the outcome is unknown;
+//! - nothing that a peer sends can panic: what raft asserts is checked before.
+//!
+//! The one thing it does to the disk is in `rollback`: what is planned has to be in the files before the state is
+//! replayed from them.
+
+mod admission;
+mod asks;
+mod election;
+#[cfg(any(test, feature = "planted-bugs"))]
+mod fixtures;
+mod leader_transfer;
+mod membership_change;
+mod options;
+mod peers;
+mod propose;
+mod ready;
+mod repair_service;
+mod storage;
+
+use crate::cluster::membership::{Member, Membership};
+use crate::cluster::options::{Cluster, Role};
+use crate::cluster::transport::Envelope;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::replica::state::log_clock::LogClock;
+use crate::replica::state::sequencer::Sequencer;
+use crate::replica::wire::raft_message;
+use crate::replica::writer::Writing;
+use crate::store::NewBlock;
+use crate::store::format::identity::Identity;
+use crate::store::segment::Base;
+use crate::sync::clock::Moment;
+use crate::types::{NodeId, RaftIndex, Term, Timestamp};
+use admission::Admission;
+use asks::Asks;
+use bytes::Bytes;
+use election::{SplitMix, Ticks};
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) use fixtures::snapshot_of;
+use leader_transfer::Handover;
+use options::{Newcomers, OptionChanges};
+use peers::Peers;
+pub(crate) use peers::handshake::Extent;
+use peers::handshake::Introduction;
+use propose::Waiting;
+pub(crate) use propose::body_bytes_of;
+use raft::eraftpb::Entry;
+use raft::{RawNode, StateRole};
+use ready::Durability;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+pub(crate) use storage::Entries;
+
+/// The replica's state.
+pub(crate) struct Replica {
+    raw: RawNode<Entries>,
+    pub(crate) sequencer: Sequencer,
+    options: Options,
+    cluster: Cluster,
+    me: Identity,
+    /// What raft's applied entries lead to.
+    membership: Membership,
+    ticks: Ticks,
+    /// The clock of the entries that it orders.
+    clock: LogClock,
+    durability: Durability,
+    /// Appends and commands whose entries are not committed, in the order of the log.
+    waiting: VecDeque<Waiting>,
+    /// Blocks that this leader ordered and raft has not handed back yet.
+    staged: VecDeque<NewBlock>,
+    /// Changes of membership that are committed and durable here and not in force.
+    unapplied: VecDeque<Entry>,
+    /// The last entry that is committed and durable here.
+    settled: RaftIndex,
+    /// Bodies that came with messages of this step.
+    arrived: BTreeMap<(RaftIndex, Term), Vec<Bytes>>,
+    outgoing: Vec<Envelope>,
+    asks: Asks,
+    option_changes: OptionChanges,
+    newcomers: Newcomers,
+    peers: Peers,
+    /// Of a replica that has started on a directory that was there: the answers of the others.
+    introduction: Option<Introduction>,
+    admission: Admission,
+    /// Raft's next ready waits for room, and why; None inside: a file is being made.
+    short: Option<Option<Error>>,
+    handover: Handover,
+    /// Answers of followers that are behind that were given nothing more.
+    paced: u64,
+    /// Whether entries were cut off, or jumped over, since it was last asked.
+    turned: bool,
+    /// Records cut off at conflicts since it was last asked.
+    truncated_records: u64,
+    /// The term that it leads, as far as it was noted.
+    led: Option<Term>,
+    lending: repair_service::Lending,
+    /// When this replica ceased to lead while appends waited.
+    lost_lead: Option<Moment>,
+    /// Why it takes no part any more.
+    out: Option<Error>,
+    /// It was removed, and still answers those who ask for its vote: they may not know.
+    answers_on: bool,
+    /// Why it takes no part as long as the cluster takes another directory for this node's.
+    misplaced: Option<Error>,
+}
+
+impl Replica {
+    /// A replica as its log's blocks leave it.
+    ///
+    /// # Errors
+    /// `Corrupt`: raft finds that the state contradicts itself.
+    pub(crate) fn new(
+        me: Identity,
+        cluster: Cluster,
+        options: Options,
+        sequencer: Sequencer,
+        archive: crate::store::read::entry_lookup::Archive,
+        seed: u64,
+        now: Moment,
+    ) -> Result<Self> {
+        let membership = sequencer.committed().membership.clone();
+        let mut state = sequencer.hard_state();
+        state.commit = sequencer.committed().raft;
+        let end = sequencer.end();
+        let entries = Entries::new(archive, end, state, membership.clone());
+        let election =
+            (cluster.election_timeout.as_nanos() / cluster.heartbeat.as_nanos().max(1)).max(3) as usize;
+        let config = raft::Config {
+            id: cluster.node.0,
+            election_tick: election,
+            heartbeat_tick: 1,
+            applied: state.commit.0,
+            max_size_per_msg: cluster.message_bytes_max.into(),
+            max_inflight_msgs: cluster.messages_inflight_max.into(),
+            check_quorum: true,
+            pre_vote: true,
+            max_uncommitted_size: raft::NO_LIMIT, // the node stops taking appends before
+            max_committed_size_per_ready: 4096 * raft_message::DESCRIPTOR_BYTES as u64,
+            ..raft::Config::default()
+        };
+        let raw = RawNode::new(&config, entries, &logger())
+            .map_err(|e| Error::new(ErrorKind::Corrupt, format!("raft cannot go on from this log: {e}")))?;
+        let ticks = Ticks::new(now, &cluster, election, seed);
+        let wall = options.clock.now();
+        // A wall clock behind the newest entry would hold the log's time up until it comes there.
+        let clock = LogClock::new(now, wall.max(sequencer.last_timestamp()));
+        let ahead = Duration::from_millis(sequencer.last_timestamp().0.saturating_sub(wall.0));
+        if ahead > Duration::from_secs(60) {
+            tracing::warn!(
+                newest_ms = sequencer.last_timestamp().0,
+                wall_ms = wall.0,
+                "the newest entry is stamped ahead of the wall clock: new ones get its time until the clock is as far"
+            );
+        }
+        let first_attempt = SplitMix(seed ^ wall.0.rotate_left(32)).next();
+        let mut replica = Self {
+            raw,
+            sequencer,
+            options,
+            me,
+            membership,
+            ticks,
+            durability: Durability { term: state.term, commit: state.commit, ..Durability::default() },
+            clock,
+            waiting: VecDeque::new(),
+            staged: VecDeque::new(),
+            unapplied: VecDeque::new(),
+            settled: state.commit,
+            arrived: BTreeMap::new(),
+            outgoing: Vec::new(),
+            asks: Asks::new(cluster.election_timeout, first_attempt),
+            option_changes: OptionChanges::default(),
+            newcomers: Newcomers::default(),
+            peers: Peers::default(),
+            introduction: None,
+            admission: Admission::default(),
+            short: None,
+            paced: 0,
+            handover: Handover::default(),
+            turned: false,
+            truncated_records: 0,
+            led: None,
+            lending: repair_service::Lending::default(),
+            lost_lead: None,
+            out: None,
+            answers_on: false,
+            misplaced: None,
+            cluster,
+        };
+        replica.members_changed();
+        replica.steady();
+        Ok(replica)
+    }
+
+    // ---- what it is ----
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.cluster.node
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// The log's time: the one of an entry that would be ordered now.
+    pub(crate) fn time(&self, now: Moment) -> Timestamp {
+        let shown = self.clock.peek(now, self.options.clock.now());
+        shown.max(self.sequencer.last_timestamp())
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        Term(self.raw.raft.term)
+    }
+
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        (self.raw.raft.leader_id != 0).then_some(NodeId(self.raw.raft.leader_id))
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        match self.raw.raft.state {
+            _ if self.exclusion().is_some() => Role::Removed,
+            StateRole::Leader => Role::Leader,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            StateRole::Follower if self.membership.get(self.node()).is_some_and(Member::is_voter) => {
+                Role::Follower
+            }
+            StateRole::Follower => Role::Learner,
+        }
+    }
+
+    /// Why it takes no part.
+    fn exclusion(&self) -> Option<&Error> {
+        self.out.as_ref().or(self.misplaced.as_ref())
+    }
+
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Whether nobody else has a part in this log.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.membership.is_alone(self.node()) && self.membership.members().nth(1).is_none()
+    }
+
+    /// The last entry known committed, written here or not.
+    pub(crate) fn committed(&self) -> RaftIndex {
+        RaftIndex(self.raw.raft.raft_log.committed)
+    }
+
+    /// What is in memory of an entry, for whoever watches.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(
+        &self,
+        raft: RaftIndex,
+    ) -> Option<(crate::store::format::block::BlockHeader, Option<Vec<Bytes>>)> {
+        self.raw.store().in_memory(raft)
+    }
+
+    /// Entries that are committed and wait to come into force.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn changes_not_in_force(&self) -> usize {
+        self.unapplied.len()
+    }
+
+    /// The node that raft has voted for in its term; 0: none.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn vote(&self) -> u64 {
+        self.raw.raft.vote
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term, or cannot be read.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(crate) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.raw.store().body(raft, term)
+    }
+
+    /// Messages that may leave now.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// When [`Self::advance`] has to be called at the latest. None: a log on its own needs no clock.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        let is_idle = self.is_alone() && self.is_leader() && !self.asks.has_changes() && self.short.is_none();
+        let asks = [self.asks.deadline(), self.options_deadline()].into_iter().flatten().min();
+        if self.needs_no_clock() || is_idle {
+            return asks;
+        }
+        Some(asks.map_or(self.ticks.next, |d| d.min(self.ticks.next)))
+    }
+
+    /// Whether it takes no part, and does not wait to be introduced to those whom it still answers either.
+    fn needs_no_clock(&self) -> bool {
+        self.out.is_some() && !(self.answers_on && self.introduction.is_some())
+    }
+
+    /// Whether entries were cut off, or jumped over, since the last time.
+    pub(crate) fn take_turned(&mut self) -> bool {
+        std::mem::take(&mut self.turned)
+    }
+
+    /// Records cut off at conflicts since the last time.
+    pub(crate) fn take_truncated_records(&mut self) -> u64 {
+        std::mem::take(&mut self.truncated_records)
+    }
+
+    /// What could not be read for a peer since the last time.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.raw.store().take_failure()
+    }
+
+    // ---- what goes in ----
+
+    /// Lets the time come.
+    pub(crate) fn advance(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        if now >= self.ticks.next {
+            // One that leads later has caught up with its wall clock by then.
+            self.clock.look(now, self.options.clock.now());
+        }
+        self.step_held(now, writing)?;
+        self.answer_room(writing);
+        let alone = self.is_alone() && self.is_leader();
+        if self.needs_no_clock() || alone || now >= self.ticks.next.plus(self.ticks.interval * 8) {
+            // Nobody to hear, or this process slept: what is in the inbox tells more than the clock.
+            if !alone && !self.needs_no_clock() && now >= self.ticks.next {
+                self.tick();
+            }
+            self.ticks.next = now.plus(self.ticks.interval);
+        }
+        while now >= self.ticks.next {
+            self.ticks.next = self.ticks.next.plus(self.ticks.interval);
+            self.tick();
+        }
+        self.report_snapshots(now);
+        self.ask_again(now);
+        self.ask_newcomers(now);
+        self.change_when_caught_up(now, writing);
+        self.set_options_once_known(now, writing)?;
+        if self.lost_lead.is_some_and(|at| now >= at.plus(self.cluster.election_timeout * 2)) {
+            self.give_up_waiting();
+        }
+        self.process(now, writing)
+    }
+
+    /// Takes a message from another replica, or drops it.
+    ///
+    /// # Errors
+    /// What the replica dies of. It is not the message's fault.
+    pub(crate) fn receive(&mut self, envelope: Envelope, now: Moment, writing: &mut Writing) -> Result<()> {
+        if self.out.is_some() && !self.answers_on {
+            return Ok(());
+        }
+        match self.open_envelope(envelope, now) {
+            Ok(Some((message, _))) if self.out.is_some() => self.tell_commit(&message),
+            Ok(Some(checked)) => self.step(checked, now, writing)?,
+            Ok(None) => {}
+            Err(why) => tracing::debug!(node = %self.node(), why, "dropped a message"),
+        }
+        self.steady();
+        Ok(())
+    }
+
+    /// Entries up to `raft` are in the files.
+    pub(crate) fn written(&mut self, raft: RaftIndex) {
+        self.raw.mut_store().written(raft);
+    }
+
+    /// The store's oldest files were dropped.
+    pub(crate) fn dropped_to(&mut self, base: Base) {
+        self.raw.mut_store().dropped_to(base);
+    }
+}
+
+/// Raft's own log lines, for whoever listens at debug level.
+fn logger() -> slog::Logger {
+    slog::Logger::root(ToTracing, slog::o!())
+}
+
+struct ToTracing;
+
+impl slog::Drain for ToTracing {
+    type Ok = ();
+    type Err = slog::Never;
+
+    fn log(&self, record: &slog::Record<'_>, _: &slog::OwnedKVList) -> Result<(), slog::Never> {
+        if record.level().is_at_least(slog::Level::Warning) {
+            tracing::debug!(target: "chiplog::raft", "{}", record.msg());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+pub(crate) mod tests;

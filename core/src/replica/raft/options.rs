@@ -1,0 +1,281 @@
+//! Options of the log: a leader changes them once all other members have said that they know them.
+//!
+//! ```text
+//! leader                                      members
+//! ------                                      -------
+//! options are to be changed
+//! Version ----------------------------------> which version of the format do you read, how large are your segments?
+//!                                 <---------- ReadsVersion(2, 64 MiB). An older version: no answer
+//! all know them and have room: the command is ordered
+//! ```
+//!
+//! A replica of an older version would not understand the command: it would have to stop where it stands. A replica whose
+//! segments are too small for the records that an option allows could not write them, and commits would stop. So each
+//! change asks again: what a node said before its program or its options were replaced says nothing.
+//!
+//! A member that joins later is asked as well, once it is a member: before that its address is not known. It begins as a
+//! learner, which counts for no majority. Until it has said that it knows the options that the log has, and has room for
+//! them, it is not promoted, and the program's log names it.
+//!
+//! Invariants:
+//! - the command holds all options, those that are not changed as well, as of the entry before it;
+//! - members are asked only while a change waits, and learners while the log has options.
+
+use super::Replica;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::record::batch::Malformed;
+use crate::replica::queue::proposals::Command;
+use crate::replica::raft::propose::body_bytes_of;
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::replica::writer::Writing;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Outcome;
+use crate::sync::promise::Promise;
+use crate::types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The version of the format that holds options of the log.
+const OPTIONS_VERSION: u32 = 2;
+/// The number of changes that may wait: their callers can be gone.
+const CHANGES_MAX: usize = 1024;
+
+/// Why a change ran out of time.
+const NO_FILE: &str = "no file was ready in time; nothing was changed";
+
+/// A member's own [`Options::segment_bytes`].
+type SegmentBytes = u32;
+
+/// Changes of the log's options that wait for the members' word.
+#[derive(Debug, Default)]
+pub(super) struct OptionChanges {
+    pending: Vec<Pending>,
+    /// What members that know the log's options have said.
+    know: BTreeMap<NodeId, SegmentBytes>,
+    /// When the members were asked first, and last.
+    asked: Option<(Moment, Moment)>,
+}
+
+/// What learners have said of the versions that they read, since this replica leads.
+#[derive(Debug, Default)]
+pub(super) struct Newcomers {
+    /// What those that know the log's options have said.
+    know: BTreeMap<NodeId, SegmentBytes>,
+    /// When each of the others was asked first, and whether it was named since.
+    asked: BTreeMap<NodeId, (Moment, bool)>,
+    again: Moment,
+}
+
+#[derive(Debug)]
+struct Pending {
+    changes: Vec<(LogOption, Option<u64>)>,
+    until: Moment,
+    promise: Promise,
+}
+
+impl Replica {
+    /// Options of the log are to be changed.
+    pub(super) fn ask_to_set_options(
+        &mut self,
+        changes: Vec<(LogOption, Option<u64>)>,
+        until: Moment,
+        promise: Promise,
+        now: Moment,
+        writing: &mut Writing,
+    ) -> Result<()> {
+        if self.option_changes.pending.len() >= CHANGES_MAX {
+            let what = format!("{CHANGES_MAX} changes of the log's options wait already; try again");
+            promise.answer(Outcome::Failed(Error::new(ErrorKind::Busy, what)));
+            return Ok(());
+        }
+        self.option_changes.pending.push(Pending { changes, until, promise });
+        self.set_options_once_known(now, writing)
+    }
+
+    /// Orders the changes that wait once every member is known to know them, and refuses those whose time is up.
+    pub(super) fn set_options_once_known(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        if self.option_changes.pending.is_empty() {
+            return Ok(());
+        }
+        if let Some(refusal) = self.refusal() {
+            if self.is_leader() && matches!(self.is_held(), Some(None)) {
+                // The file that raft's ready waits for is being made.
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
+            } else {
+                self.refuse_options(&refusal);
+            }
+            return Ok(());
+        }
+        self.ask_versions(now);
+        let waits_for = self.those_who_may_not_know();
+        let Some(node) = waits_for.first() else { return self.order_options(now, writing) };
+        let first = self.option_changes.asked.map_or(now, |(first, _)| first);
+        let is_silent = now >= first.plus(self.cluster.election_timeout * 2);
+        let is_there = waits_for.iter().find(|node| self.is_heard(**node, now));
+        if let Some(node) = is_there.filter(|_| is_silent) {
+            let what = format!(
+                "node {node} does not say that it knows options of the log: it runs an older version; nothing was \
+                 changed; bring all members to this version first"
+            );
+            self.refuse_options(&Error::new(ErrorKind::Unsupported, what));
+            return Ok(());
+        }
+        let what = format!(
+            "nothing was heard of node {node}, which may run a version that knows no options of the log; nothing was \
+             changed; start it, or remove it from the cluster"
+        );
+        self.give_up_options(now, ErrorKind::Unsupported, &what);
+        Ok(())
+    }
+
+    /// Refuses changes whose time is up.
+    fn give_up_options(&mut self, now: Moment, kind: ErrorKind, why: &str) {
+        for late in self.option_changes.pending.extract_if(.., |p| p.until <= now) {
+            late.promise.answer(Outcome::Failed(Error::new(kind, why)));
+        }
+        self.rest_when_done();
+    }
+
+    /// When changes that wait are to be looked at.
+    pub(super) fn options_deadline(&self) -> Option<Moment> {
+        self.option_changes.pending.iter().map(|p| p.until).min()
+    }
+
+    /// Orders the changes: nobody has to be waited for.
+    fn order_options(&mut self, now: Moment, writing: &mut Writing) -> Result<()> {
+        while !self.option_changes.pending.is_empty() {
+            self.lockstep(now, writing)?;
+            // What the lockstep finds out can have them refused.
+            let Some(pending) = self.option_changes.pending.first() else { break };
+            let set = self.sequencer.options_at_end().with(&pending.changes);
+            let command = Command::SetOptions(set);
+            if writing.plan.awaits_file(body_bytes_of(&command), self.purpose_of(&command)) {
+                // The helper tells when it is there.
+                self.give_up_options(now, ErrorKind::Timeout, NO_FILE);
+                return Ok(());
+            }
+            let Pending { promise, .. } = self.option_changes.pending.remove(0);
+            let checked = set.check(&self.options).and_then(|()| self.check_room_of_members(&set));
+            match checked {
+                Ok(()) => self.command(command, Some(promise), now, writing)?,
+                Err(refusal) => promise.answer(Outcome::Failed(refusal)),
+            }
+        }
+        self.rest_when_done();
+        Ok(())
+    }
+
+    /// Whether every other member's segments have room for what these options allow.
+    fn check_room_of_members(&self, set: &LogOptions) -> Result<()> {
+        let members = self.option_changes.know.iter();
+        members.map(|(node, bytes)| set.check_room_of(*node, *bytes, &self.options)).collect()
+    }
+
+    /// Asks those that have not answered, with every heartbeat.
+    fn ask_versions(&mut self, now: Moment) {
+        let due = |(_, last): (Moment, Moment)| now >= last.plus(self.cluster.heartbeat);
+        if !self.option_changes.asked.is_none_or(due) {
+            return;
+        }
+        let first = self.option_changes.asked.map_or(now, |(first, _)| first);
+        self.option_changes.asked = Some((first, now));
+        for node in self.those_who_may_not_know() {
+            self.post(node, raft_message::head(HeadKind::Version, &[]));
+        }
+    }
+
+    /// Asks learners of a log that has options whether they know them; names those that do not say so.
+    pub(super) fn ask_newcomers(&mut self, now: Moment) {
+        if !self.is_leader() || self.sequencer.options_at_end().is_empty() {
+            self.newcomers = Newcomers::default();
+            return;
+        }
+        if now < self.newcomers.again {
+            return;
+        }
+        self.newcomers.again = now.plus(self.cluster.heartbeat);
+        let learners: BTreeSet<NodeId> =
+            self.all_members().into_iter().filter(|m| m.is_learner()).map(|m| m.node).collect();
+        self.newcomers.asked.retain(|node, _| learners.contains(node));
+        self.newcomers.know.retain(|node, _| learners.contains(node));
+        for node in
+            learners.into_iter().filter(|node| !self.newcomers.know.contains_key(node)).collect::<Vec<_>>()
+        {
+            self.post(node, raft_message::head(HeadKind::Version, &[]));
+            let heard = self.is_heard(node, now);
+            let (first, named) = self.newcomers.asked.entry(node).or_insert((now, false));
+            if heard && !*named && now >= first.plus(self.cluster.election_timeout * 2) {
+                *named = true;
+                tracing::warn!(
+                    %node,
+                    "the learner does not say that it knows the log's options: it runs an older version, cannot follow this \
+                     log, and is not promoted; bring it to this version, with an empty directory and a new number if \
+                     it has stopped"
+                );
+            }
+        }
+    }
+
+    /// Why this learner cannot vote in a log with these options: it has not said that it knows them, or lacks room.
+    pub(super) fn cannot_take_options(&self, node: NodeId) -> Option<Error> {
+        let options = self.sequencer.options_at_end();
+        if options.is_empty() || !self.member(node).is_some_and(|m| m.is_learner()) {
+            return None;
+        }
+        let Some(segment_bytes) = self.newcomers.know.get(&node) else {
+            let what = format!(
+                "node {node} does not say that it knows options of the log, which this log has: it runs an older version, \
+                 or is away. Nothing was changed: bring it to this version, and promote it then"
+            );
+            return Some(Error::new(ErrorKind::Unsupported, what));
+        };
+        options.check_room_of(node, *segment_bytes, &self.options).err()
+    }
+
+    /// The other members, those of changes that are not in force included, that have not said that they know the options.
+    fn those_who_may_not_know(&self) -> Vec<NodeId> {
+        let others = self.all_members().into_iter().map(|m| m.node).filter(|node| *node != self.node());
+        others.filter(|node| !self.option_changes.know.contains_key(node)).collect()
+    }
+
+    /// Another replica asks which version of the format this one reads.
+    pub(super) fn asked_for_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        if !body.is_empty() {
+            return Err("question for a version has another length");
+        }
+        self.post(from, raft_message::reads_version(self.options.segment_bytes));
+        Ok(())
+    }
+
+    /// A member says which version of the format it reads. The next step orders what waits for it.
+    pub(super) fn told_version(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let (version, segment_bytes) = raft_message::parse_reads_version(body)?;
+        let is_newcomer = self.newcomers.asked.contains_key(&from);
+        if self.option_changes.pending.is_empty() && !is_newcomer {
+            return Err("a version that nobody asked for");
+        }
+        if version >= OPTIONS_VERSION {
+            if !self.option_changes.pending.is_empty() {
+                self.option_changes.know.insert(from, segment_bytes);
+            }
+            if is_newcomer {
+                self.newcomers.know.insert(from, segment_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come of the changes that wait: none of them is in the log.
+    pub(super) fn refuse_options(&mut self, refusal: &Error) {
+        for pending in std::mem::take(&mut self.option_changes).pending {
+            pending.promise.answer(Outcome::Failed(refusal.clone()));
+        }
+    }
+
+    fn rest_when_done(&mut self) {
+        if self.option_changes.pending.is_empty() {
+            self.option_changes = OptionChanges::default();
+        }
+    }
+}

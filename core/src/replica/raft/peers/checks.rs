@@ -1,0 +1,151 @@
+//! Checking: what raft would assert of a message is seen to before it gets it.
+
+use crate::cluster::membership::Membership;
+use crate::record::batch::{Malformed, u64_at};
+use crate::replica::raft::Replica;
+use crate::replica::state::sequencer::{Me, Sequencer};
+use crate::replica::wire::raft_message;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::segment::digest_of_bytes;
+use crate::types::{Index, RaftIndex, Term, Timestamp};
+use bytes::Bytes;
+use raft::eraftpb::{Message, MessageType, Snapshot};
+
+/// No log is so long. Places in a message are added to.
+const POSITION_MAX: u64 = u64::MAX >> 1;
+
+/// Bytes of what stands before the opening in a snapshot.
+const SNAPSHOT_HEAD_BYTES: usize = 16;
+
+impl Replica {
+    /// What raft would assert, or what only this process may say.
+    pub(crate) fn check_message(&mut self, message: &Message) -> Result<(), Malformed> {
+        let log = &self.raw.raft.raft_log;
+        if message.index > POSITION_MAX || message.commit > POSITION_MAX || message.reject_hint > POSITION_MAX
+        {
+            return Err("it tells of an entry beyond any log");
+        }
+        match message.get_msg_type() {
+            MessageType::MsgHup
+            | MessageType::MsgBeat
+            | MessageType::MsgUnreachable
+            | MessageType::MsgSnapStatus
+            | MessageType::MsgCheckQuorum
+            | MessageType::MsgTransferLeader
+            | MessageType::MsgPropose => Err("message that only this node may make"),
+            MessageType::MsgHeartbeat
+                if message.commit > log.last_index() && message.term >= self.raw.raft.term =>
+            {
+                // A leader says no more to a follower than what that follower acknowledged to it.
+                self.leave(
+                    "its leader has its word for entries that are not in its log: the disk was set back to an older state",
+                );
+                Err("the leader knows more of this log than there is")
+            }
+            MessageType::MsgAppend => {
+                let begins = log.term(log.first_index() - 1).unwrap_or_default();
+                if message.index >= log.committed && message.log_term < begins {
+                    return Err("entries follow one of an older term than this log begins with");
+                }
+                let mut next = message.index;
+                for entry in message.get_entries() {
+                    next += 1;
+                    if entry.index != next {
+                        return Err("entries do not follow the one they are said to follow");
+                    }
+                }
+                self.check_history(message)
+            }
+            MessageType::MsgSnapshot => {
+                let (header, opening) = parse_snapshot(message.get_snapshot())?;
+                let me = Me::Node(self.node());
+                let mut there = Sequencer::new(me, Membership::default(), &self.options);
+                there.jump(&header, &opening, &self.options)?;
+                let state = raft_message::conf_state(&there.committed().membership);
+                if *message.get_snapshot().get_metadata().get_conf_state() != state || state.voters.is_empty()
+                {
+                    return Err("snapshot's configuration is another than its opening block's");
+                }
+                Ok(())
+            }
+            MessageType::MsgTimeoutNow if log.persisted < log.last_index() => {
+                Err("asked to lead with entries that are not durable")
+            }
+            MessageType::MsgReadIndex if message.get_entries().len() != 1 => {
+                Err("a question without context")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A leader has every committed entry. One that has others in their place leads another history: a majority that elected
+    /// it had forgotten what it acknowledged. Raft does not look at entries below its commit, and would answer that it has
+    /// the leader's. This replica keeps what it has, and takes no part.
+    fn check_history(&mut self, message: &Message) -> Result<(), Malformed> {
+        let log = &self.raw.raft.raft_log;
+        if message.term < self.raw.raft.term || message.index > log.committed {
+            return Ok(());
+        }
+        let theirs = message.get_entries().iter().map(|e| (e.index, e.term));
+        let theirs = std::iter::once((message.index, message.log_term)).chain(theirs);
+        let oldest = log.first_index() - 1;
+        let differs = |(index, term): &(u64, u64)| {
+            (oldest..=log.committed).contains(index)
+                && log.term(*index).is_ok_and(|ours| ours != 0 && ours != *term)
+        };
+        let Some((index, term)) = theirs.into_iter().find(differs) else { return Ok(()) };
+        let ours = log.term(index).unwrap_or_default();
+        let what = format!(
+            "entry {index} is committed here in term {ours}, and node {}, which leads term {}, has one of term {term} in its \
+             place: some replica's disk was set back to an older state, and acknowledged records from there on may be here \
+             alone. Save them with `chiplog read` before this directory is removed",
+            message.from, message.term
+        );
+        tracing::error!(node = %self.node(), "{what}");
+        self.leave(&what);
+        Err("its sender leads another history")
+    }
+
+    /// The membership as of a snapshot can be older than this replica's place in it, and raft refuses a snapshot
+    /// without itself. That it follows changes nobody's majority.
+    pub(crate) fn admit_self(&self, message: &mut Message) {
+        let node = self.node().0;
+        let state = message.mut_snapshot().mut_metadata().mut_conf_state();
+        let there = [&state.voters, &state.voters_outgoing, &state.learners, &state.learners_next];
+        if !there.iter().any(|part| part.contains(&node)) {
+            state.learners.push(node);
+        }
+    }
+}
+
+/// A positions-only snapshot: the opening block of the sender's oldest segment.
+pub(crate) fn parse_snapshot(snapshot: &Snapshot) -> Result<(BlockHeader, Bytes), Malformed> {
+    let data = &snapshot.data;
+    if data.len() < SNAPSHOT_HEAD_BYTES {
+        return Err("snapshot is cut off");
+    }
+    let opening = data.slice(SNAPSHOT_HEAD_BYTES..);
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + opening.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(snapshot.get_metadata().index),
+        term: Term(snapshot.get_metadata().term),
+        first: Index(u64_at(data, 0)),
+        timestamp: Timestamp(u64_at(data, 8)),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[&opening]),
+        kind: Kind::Opening,
+    };
+    Ok((header, opening))
+}
+
+/// Whether a message is one of the questions before an election, or an answer to one: it binds nobody.
+pub(crate) fn is_aside(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse)
+}
+
+/// Whether a message asks for votes.
+pub(crate) fn is_candidates(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
+}

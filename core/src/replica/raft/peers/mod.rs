@@ -1,0 +1,395 @@
+//! The other replicas: what leaves for them and what is let in from them.
+//!
+//! Raft checks neither for whom a message is, nor of which log, nor whether the sender is who it says, and asserts
+//! where a message contradicts its state. So all of that is checked here, before it.
+
+pub(crate) mod checks;
+pub(crate) mod handshake;
+pub(crate) mod pace;
+
+use super::Replica;
+use super::peers::checks::is_candidates;
+use super::peers::handshake::Extent;
+use super::peers::pace::is_urgent;
+use crate::cluster::membership::Member;
+use crate::cluster::transport::Envelope;
+use crate::error::{Error, ErrorKind};
+use crate::record::batch::{Malformed, u64_at};
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::{Arrived, EntryKind, HeadKind};
+use crate::sync::clock::Moment;
+use crate::types::{DirectoryId, NodeId, RaftIndex, Term};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{Message, MessageType};
+use raft::{ProgressState, SnapshotStatus, StateRole};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What is remembered of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    /// Snapshots on their way, and until when they may be.
+    snapshots: BTreeMap<u64, Moment>,
+    /// When each was last heard.
+    heard_at: BTreeMap<NodeId, Moment>,
+    /// What each directory was heard to have durably: a term, and how far its log reached in it.
+    pub(super) heard: BTreeMap<(NodeId, DirectoryId), Extent>,
+}
+
+/// Who has said nothing for so long is not waited for when the log is closed.
+const HEARTBEATS_OF_SILENCE: u32 = 3;
+
+/// What of a message is for raft, with the bodies of its entries.
+pub(super) type ForRaft = Option<(Message, Vec<Arrived>)>;
+
+impl Replica {
+    /// Checks a message. What comes back is for raft.
+    pub(super) fn open_envelope(&mut self, envelope: Envelope, now: Moment) -> Result<ForRaft, Malformed> {
+        let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
+        if log != self.me.log {
+            return Err("it is of another log");
+        }
+        if to != self.node() || from == self.node() || from.is_none() {
+            return Err("it is for another node");
+        }
+        let known = self.member(from);
+        let is_impostor =
+            known.is_some_and(|m| m.directory.0 != 0 && m.directory != from_directory) && !planted!(16);
+        let is_member = known.is_some();
+        let stranger = !is_member && self.membership.get(self.node()).is_some();
+        if is_impostor {
+            self.tell_impostor(from, from_directory, &head);
+            return Err("its sender's directory is not the one the cluster knows");
+        }
+        if to_directory.0 != 0 && !planted!(16) {
+            self.learn_place(&head, to_directory);
+            if to_directory != self.me.directory {
+                return Err("it is for another directory: this node's disk was emptied or replaced");
+            }
+        }
+        let (kind, body) = raft_message::parse_head(&head)?;
+        match kind {
+            HeadKind::Raft => {}
+            HeadKind::Removed => return self.told_removed(&body, stranger).map(|()| None),
+            HeadKind::Hello => return self.greeted(from, from_directory, &body).map(|()| None),
+            HeadKind::Known => return self.introduced(from, &body).map(|()| None),
+            // A leader that is on its way out is one until the others know that it is.
+            HeadKind::Fetch | HeadKind::FetchCommitted | HeadKind::Blocks | HeadKind::Damaged
+                if !is_member && from.0 != self.raw.raft.leader_id =>
+            {
+                return Err("entries for, or from, a node that is no member");
+            }
+            HeadKind::Fetch | HeadKind::FetchCommitted => {
+                return self.lend(from, kind, &body, now).map(|()| None);
+            }
+            HeadKind::Blocks => return self.brought(&body, bodies).map(|()| None),
+            HeadKind::Damaged => return self.has_it_damaged(from, &body).map(|()| None),
+            HeadKind::Gone => return Ok(None), // what is damaged here is about to be discarded as well
+            HeadKind::Committed => return Ok(None), // a replica that does not open asked for it
+            HeadKind::Room => return self.asked_for_room(from, &body).map(|()| None),
+            HeadKind::HasRoom => return self.told_of_room(from, &body).map(|()| None),
+            HeadKind::Version => return self.asked_for_version(from, &body).map(|()| None),
+            HeadKind::ReadsVersion => return self.told_version(from, &body).map(|()| None),
+        }
+        let (message, arrived) = raft_message::decode_message(&body, bodies)?;
+        if message.from != from.0 || message.to != to.0 {
+            return Err("raft's message is from or for another node than its envelope says");
+        }
+        self.check_message(&message)?;
+        if is_member || from.0 == self.raw.raft.leader_id {
+            self.peers.heard_at.insert(from, now);
+        }
+        self.hear(from, from_directory, &message);
+        if !self.is_introduced_to(from) {
+            self.greet(from);
+            return Err("its sender has not said yet what it remembers of this directory");
+        }
+        // A removed replica gives no vote.
+        if self.out.is_none()
+            && !self.may_vote()
+            && (is_candidates(&message) || message.get_msg_type() == MessageType::MsgTimeoutNow)
+        {
+            return Err("it asks for a vote, and it is not known yet that the disk is not an older one");
+        }
+        // A leader knows who belongs to the cluster. Anybody else may lack the entry that let the candidate in, and its
+        // vote may be the one that is missing.
+        if stranger && is_candidates(&message) && self.is_leader() {
+            self.tell_removed(from, from_directory);
+            return Err("a node that is no member asks for votes");
+        }
+        Ok(Some((message, arrived)))
+    }
+
+    /// A leader's message, or a greeting, says which directory the cluster takes for this node's: if it is another one, this
+    /// replica takes no part. One that says that it is this one after all is as good: the sender of an earlier one knew less.
+    fn learn_place(&mut self, head: &Bytes, directory: DirectoryId) {
+        let right = directory == self.me.directory;
+        if right == self.misplaced.is_none() {
+            return;
+        }
+        let from_leader = raft_message(head).is_some_and(|m| is_leaders(&m) && m.term >= self.raw.raft.term);
+        // A leader that has started again greets first. A member that knows itself does not mind the greeting of a replica
+        // that knows an earlier directory.
+        let greeted = raft_message::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
+        if !(from_leader || greeted && !right && self.member(self.node()).is_none()) {
+            return;
+        }
+        if right {
+            // As loud as the word that it takes back.
+            tracing::warn!("node {} takes part after all: the cluster knows this directory", self.node());
+            self.misplaced = None;
+            return;
+        }
+        let node = self.node();
+        let what = format!(
+            "node {node} takes no part: the cluster knows it with directory {directory}, and this one is {}: its disk was \
+             emptied or replaced; remove node {node} from the cluster and add a new one",
+            self.me.directory
+        );
+        tracing::warn!("{what}");
+        self.misplaced = Some(Error::new(ErrorKind::Removed, what));
+    }
+
+    /// A node whose directory the cluster does not know any more asks for votes, or greets, as one does that repairs its log: it
+    /// can stop.
+    fn tell_impostor(&mut self, from: NodeId, directory: DirectoryId, head: &Bytes) {
+        let there = |m: &Member| m.directory == directory;
+        let may_come = self.sequencer.membership_at_end().get(from).is_some_and(there);
+        let greets = raft_message::parse_head(head).is_ok_and(|(kind, _)| kind == HeadKind::Hello);
+        if !may_come && (greets || raft_message(head).is_some_and(|m| is_candidates(&m))) {
+            self.tell_removed(from, directory);
+        }
+    }
+
+    /// Sends raft's messages, each with the bodies of its entries.
+    pub(super) fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            if message.to == self.node().0 {
+                continue;
+            }
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                let until = self.ticks.next.plus(self.cluster.election_timeout);
+                self.peers.snapshots.insert(message.to, until);
+            }
+            if !self.is_introduced_to(NodeId(message.to)) {
+                continue; // greeted with every tick; raft sends again
+            }
+            let message = self.durably_known(message);
+            match self.bodies_of(&message) {
+                Ok(bodies) => {
+                    let to = NodeId(message.to);
+                    match raft_message::encode_message(&message) {
+                        Ok(head) => self.post_as(to, head, bodies, is_urgent(&message)),
+                        Err(why) => tracing::error!(why, "a message could not be encoded"),
+                    }
+                }
+                // Raft sends again.
+                Err(error) => self.raw.store().note(error),
+            }
+        }
+    }
+
+    fn bodies_of(&self, message: &Message) -> crate::error::Result<Vec<Bytes>> {
+        let mut bodies = Vec::new();
+        if message.get_msg_type() != MessageType::MsgAppend {
+            return Ok(bodies);
+        }
+        for entry in message.get_entries() {
+            if let Ok(EntryKind::Block(_)) = raft_message::kind_of(entry) {
+                bodies.extend(self.raw.store().body(RaftIndex(entry.index), Term(entry.term))?);
+            }
+        }
+        Ok(bodies)
+    }
+
+    /// Sends a question or an answer that is no message of raft's.
+    pub(super) fn post(&mut self, to: NodeId, head: Bytes) {
+        self.post_as(to, head, Vec::new(), true);
+    }
+
+    pub(super) fn post_as(&mut self, to: NodeId, head: Bytes, bodies: Vec<Bytes>, urgent: bool) {
+        let to_directory = self.member(to).map_or(DirectoryId(0), |m| m.directory);
+        self.outgoing.push(Envelope {
+            log: self.me.log,
+            from: self.node(),
+            from_directory: self.me.directory,
+            to,
+            to_directory,
+            head,
+            bodies,
+            urgent,
+        });
+    }
+
+    /// Raft waits for ever for a snapshot of which it hears nothing.
+    pub(super) fn report_snapshots(&mut self, now: Moment) {
+        if self.peers.snapshots.is_empty() {
+            return;
+        }
+        let due: Vec<u64> =
+            self.peers.snapshots.iter().filter(|(_, at)| **at <= now).map(|(n, _)| *n).collect();
+        for node in due {
+            self.peers.snapshots.remove(&node);
+            let progress = self.raw.raft.prs().get(node);
+            if progress.is_some_and(|p| p.state == ProgressState::Snapshot) {
+                self.raw.report_snapshot(node, SnapshotStatus::Failure);
+            }
+        }
+    }
+
+    /// Tells a node that is no member that it can stop.
+    pub(super) fn tell_removed(&mut self, to: NodeId, directory: DirectoryId) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        let mut notice = self.committed().0.to_le_bytes().to_vec();
+        notice.extend_from_slice(&self.raw.raft.term.to_le_bytes());
+        let head = raft_message::head(HeadKind::Removed, &notice);
+        self.outgoing.push(Envelope {
+            log: self.me.log,
+            from: self.node(),
+            from_directory: self.me.directory,
+            to,
+            to_directory: directory,
+            head,
+            bodies: Vec::new(),
+            urgent: true,
+        });
+    }
+
+    fn told_removed(&mut self, body: &[u8], stranger: bool) -> Result<(), Malformed> {
+        let committed = body.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or("notice is cut off")?;
+        // The term that the sender leads; a version before this one does not tell it.
+        let term = body.get(8..16).map(|b| u64_at(b, 0));
+        // A sender that knows less of the log than this replica cannot know that: what is committed is not always remembered
+        // after a restart, what was in the log is.
+        let least = match self.last_known_member_at() {
+            Some(least) => least,
+            // It was removed before it started again, or the entry that made it a member is still to come. Its entries
+            // came from a leader that knew that entry: no leader of this term or a later one lacks it.
+            None if self.has_entries() && term.is_some_and(|term| term >= self.term().0) => self.committed(),
+            None => return Err("a notice of removal, and nothing says yet that this node is a member"),
+        };
+        let deposed = term.is_some_and(|term| term < self.term().0);
+        if stranger || deposed || committed < least.0 || self.is_leader() {
+            return Err("a notice of removal from a node that cannot know");
+        }
+        self.leave(
+            "the leader says that it was removed from the cluster, or another directory put in its place",
+        );
+        Ok(())
+    }
+
+    fn has_entries(&self) -> bool {
+        self.raw.raft.raft_log.last_index() > 0
+    }
+
+    /// The leader, as long as it can be believed to be there. Raft forgets one only in who stands for election: a learner
+    /// never does, nor does a voter whose disk hangs.
+    pub(crate) fn live_leader(&self, now: Moment) -> Option<NodeId> {
+        let heard = |node: &NodeId| {
+            let at = self.peers.heard_at.get(node);
+            at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout * 2)
+        };
+        self.leader().filter(|leader| *leader == self.node() || heard(leader))
+    }
+
+    /// Whether this replica leads and has lately heard so many that what it orders can still be committed.
+    pub(crate) fn can_commit(&self, now: Moment) -> bool {
+        let heard = self.heard_within(self.cluster.heartbeat * HEARTBEATS_OF_SILENCE, now);
+        self.is_leader() && self.membership.is_majority(&heard)
+    }
+
+    /// The nodes that were heard within so long, this one included.
+    fn heard_within(&self, silence: Duration, now: Moment) -> BTreeSet<NodeId> {
+        let lately = |at: &Moment| now.since(*at) <= silence;
+        let heard = self.peers.heard_at.iter().filter(|(_, at)| lately(at)).map(|(node, _)| *node);
+        heard.chain([self.node()]).collect()
+    }
+
+    /// The nodes that were heard within the last election time-out, this one included.
+    pub(super) fn heard_lately(&self, now: Moment) -> BTreeSet<NodeId> {
+        self.heard_within(self.cluster.election_timeout, now)
+    }
+
+    /// Whether another replica was heard within the last election time-out. Raft's own word for it starts anew every election
+    /// time-out, with nobody heard yet.
+    pub(super) fn is_heard(&self, node: NodeId, now: Moment) -> bool {
+        let at = self.peers.heard_at.get(&node);
+        at.is_some_and(|at| now.since(*at) <= self.cluster.election_timeout)
+    }
+
+    /// How far the others are; of a leader only.
+    pub(crate) fn peer_statuses(&self, now: Moment) -> Vec<crate::cluster::options::PeerStatus> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let last = self.raw.raft.raft_log.last_index();
+        let status = |member: &Member| {
+            let progress = self.raw.raft.prs().get(member.node.0)?;
+            Some(crate::cluster::options::PeerStatus {
+                node: member.node,
+                matched: RaftIndex(progress.matched),
+                lag: last.saturating_sub(progress.matched),
+                active: self.is_heard(member.node, now),
+            })
+        };
+        let node = self.node();
+        self.membership.members().filter(|m| m.node != node).filter_map(status).collect()
+    }
+
+    /// Whom to let lead instead: the voter that lacks least.
+    pub(crate) fn successor(&self) -> Option<NodeId> {
+        self.successor_of(|_| true)
+    }
+
+    /// As [`Self::successor`], of these nodes.
+    pub(super) fn successor_of(&self, of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let prs = self.raw.raft.prs();
+        let votes = |m: &&Member| m.node != self.node() && m.is_voter() && !m.is_leaving() && of(m.node);
+        let there = |m: &Member| prs.get(m.node.0).filter(|p| p.recent_active).map(|p| (p.matched, m.node));
+        self.membership.members().filter(votes).filter_map(there).max().map(|(_, node)| node)
+    }
+
+    /// A last word of a leader that can write no more: the one that lacks least may stand for election at once.
+    pub(crate) fn abdicate(&mut self) {
+        let Some(successor) = self.successor().filter(|_| self.is_leader()) else { return };
+        let mut message = Message { from: self.node().0, to: successor.0, ..Message::default() };
+        message.term = self.raw.raft.term;
+        message.set_msg_type(MessageType::MsgTimeoutNow);
+        self.send(vec![message]);
+    }
+}
+
+/// One sync can make the entries of many messages durable: of the acknowledgements that follow each other the last
+/// says all.
+pub(super) fn one_acknowledgement(messages: Vec<Message>) -> Vec<Message> {
+    let is_ack = |m: &Message| m.get_msg_type() == MessageType::MsgAppendResponse && !m.reject;
+    let mut kept: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match kept.last_mut() {
+            Some(last)
+                if is_ack(last) && is_ack(&message) && (last.to, last.term) == (message.to, message.term) =>
+            {
+                if message.index >= last.index {
+                    *last = message;
+                }
+            }
+            _ => kept.push(message),
+        }
+    }
+    kept
+}
+
+/// The message of raft's that a head is.
+fn raft_message(head: &Bytes) -> Option<Message> {
+    let (kind, body) = raft_message::parse_head(head).ok()?;
+    (kind == HeadKind::Raft).then(|| Message::parse_from_bytes(&body).ok())?
+}
+
+/// Whether only a leader sends such a message.
+fn is_leaders(message: &Message) -> bool {
+    let kind = message.get_msg_type();
+    matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
+}

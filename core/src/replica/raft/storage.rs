@@ -1,0 +1,340 @@
+//! The log as raft sees it: the newest entries from memory, older ones from the store's files.
+//!
+//! ```text
+//!  base        archive (files)            recent (memory)            last
+//!   |  entries that are written ... | entries, some not yet written |
+//! ```
+//!
+//! Invariants:
+//! - `recent` has no gaps and ends with the last entry; what it does not have is written;
+//! - an entry leaves `recent` only when it is written, and the bodies only when nobody is likely to need them.
+//!
+//! A file that cannot be read is no reason to panic: raft is told that the entries are not to be had just now, and
+//! the error is kept for the node to act upon.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::wire::raft_message::{body_bytes, conf_state, entry};
+use crate::store::format::block::{BlockHeader, Kind};
+use crate::store::format::segment::HardState;
+use crate::store::read::entry_lookup::Archive;
+use crate::store::segment::Base;
+use crate::types::{RaftIndex, Term};
+use bytes::{BufMut, Bytes, BytesMut};
+use raft::eraftpb::{Entry, Snapshot};
+use raft::storage::GetEntriesContext;
+use raft::{RaftState, StorageError};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// Bodies kept in memory for followers: the newest ones.
+const RECENT_BYTES_MAX: usize = 16 << 20;
+/// Entries kept in memory: raft asks for their terms all the time.
+const RECENT_ENTRIES_MAX: usize = 4096;
+
+/// An entry in memory.
+#[derive(Debug)]
+struct Recent {
+    header: BlockHeader,
+    /// None: to be read from the files.
+    body: Option<Vec<Bytes>>,
+}
+
+/// The log's entries.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    archive: Archive,
+    /// What comes just before the first entry.
+    base: Base,
+    recent: VecDeque<Recent>,
+    recent_bytes: usize,
+    /// The last entry that is written.
+    written: RaftIndex,
+    /// Whether anybody might ask for bodies: a log on its own keeps none.
+    keep_bodies: bool,
+    start: (HardState, Membership),
+    failure: RefCell<Option<Error>>,
+}
+
+impl Entries {
+    /// All entries are in the files, up to `end`.
+    pub(crate) fn new(archive: Archive, end: Base, state: HardState, membership: Membership) -> Self {
+        let base = archive.first();
+        let mut entries = Self {
+            archive,
+            base,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            written: end.raft,
+            keep_bodies: false,
+            start: (state, membership),
+            failure: RefCell::new(None),
+        };
+        entries.end_at(end);
+        entries
+    }
+
+    /// Without entries in memory; the last one is remembered by its position alone.
+    fn end_at(&mut self, end: Base) {
+        self.recent.clear();
+        self.recent_bytes = 0;
+        if end.raft > self.base.raft {
+            self.recent.push_back(Recent { header: header_at(end), body: None });
+        }
+    }
+
+    pub(crate) fn keep_bodies(&mut self, keep: bool) {
+        self.keep_bodies = keep;
+    }
+
+    /// The next entry, which is to be written.
+    pub(crate) fn push(&mut self, header: BlockHeader, body: &[Bytes]) {
+        assert_eq!(header.raft_index, self.last().next(), "entries have no gaps");
+        let body = self.keep_bodies.then(|| body.to_vec());
+        self.recent_bytes += body.as_ref().map_or(0, |_| body_bytes(&header));
+        self.recent.push_back(Recent { header, body });
+    }
+
+    /// Entries up to `raft` are written: memory may forget.
+    pub(crate) fn written(&mut self, raft: RaftIndex) {
+        self.written = raft;
+        while self.recent_bytes > RECENT_BYTES_MAX || self.recent.len() > RECENT_ENTRIES_MAX {
+            match self.recent.front() {
+                Some(oldest) if oldest.header.raft_index <= raft && self.recent.len() > 1 => {
+                    self.recent_bytes -= oldest.body.as_ref().map_or(0, |_| body_bytes(&oldest.header));
+                    self.recent.pop_front();
+                }
+                _ => break,
+            }
+        }
+    }
+
+    /// Entries beyond `end` are void.
+    pub(crate) fn truncate(&mut self, end: Base) {
+        while self.recent.back().is_some_and(|r| r.header.raft_index > end.raft) {
+            if let Some(Recent { header, body: Some(_) }) = self.recent.pop_back() {
+                self.recent_bytes -= body_bytes(&header);
+            }
+        }
+        if self.recent.is_empty() {
+            self.end_at(end);
+        }
+        self.written = self.written.min(end.raft);
+    }
+
+    /// All is void; the log goes on behind `base`.
+    pub(crate) fn jump(&mut self, base: Base) {
+        self.base = base;
+        self.written = base.raft;
+        self.end_at(base);
+    }
+
+    /// Files were dropped: entries up to `base` are not to be had any more.
+    pub(crate) fn dropped_to(&mut self, base: Base) {
+        if base.raft <= self.base.raft {
+            return;
+        }
+        self.base = base;
+        while self.recent.front().is_some_and(|r| r.header.raft_index <= base.raft) {
+            if let Some(Recent { header, body: Some(_) }) = self.recent.pop_front() {
+                self.recent_bytes -= body_bytes(&header);
+            }
+        }
+    }
+
+    pub(crate) fn last(&self) -> RaftIndex {
+        self.recent.back().map_or(self.base.raft, |r| r.header.raft_index)
+    }
+
+    /// What could not be read since the last time.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.failure.borrow_mut().take()
+    }
+
+    /// What is in the files.
+    pub(super) fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Remembers that something could not be read, for the node to act upon.
+    pub(super) fn note(&self, error: Error) {
+        // Of damage the repair tells, once a place.
+        if error.kind() != ErrorKind::Corrupt {
+            tracing::error!(%error, "an entry of the log cannot be read");
+        }
+        self.failure.borrow_mut().get_or_insert(error);
+    }
+
+    fn recent(&self, raft: RaftIndex) -> Option<&Recent> {
+        let first = self.recent.front()?.header.raft_index;
+        self.recent.get(usize::try_from(raft.0.checked_sub(first.0)?).ok()?)
+    }
+
+    /// What is in memory of an entry, for whoever watches.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(&self, raft: RaftIndex) -> Option<(BlockHeader, Option<Vec<Bytes>>)> {
+        let Recent { header, body } = self.recent(raft).filter(|r| r.header.length > 0)?;
+        Some((*header, body.clone()))
+    }
+
+    /// Of the entry `raft`, as it was in `term`: its body.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be read.
+    pub(crate) fn body(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        if let Some(Recent { header, body: Some(body) }) = self.recent(raft)
+            && header.term == term
+        {
+            return Ok(body.clone());
+        }
+        match self.archive.body(raft)? {
+            Some((header, body)) if header.term == term || planted!(40) => Ok(vec![body]),
+            _ => Err(Error::new(ErrorKind::NotFound, format!("entry {raft} of term {term} is not there"))),
+        }
+    }
+
+    /// The term of an entry, or of the base.
+    fn term_of(&self, raft: RaftIndex) -> raft::Result<Term> {
+        if raft == self.base.raft {
+            return Ok(self.base.term);
+        }
+        if let Some(recent) = self.recent(raft) {
+            return Ok(recent.header.term);
+        }
+        if raft < self.base.raft {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        match self.archive.term(raft) {
+            Ok(Some(term)) => Ok(term),
+            Ok(None) => Err(raft::Error::Store(StorageError::Unavailable)),
+            Err(error) => {
+                self.note(error);
+                Err(raft::Error::Store(StorageError::Unavailable))
+            }
+        }
+    }
+
+    fn range(&self, low: RaftIndex, high: RaftIndex, max: u64) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut bytes = 0u64;
+        if self.recent(low).is_none_or(|r| r.header.length == 0) {
+            // The first in memory can be a mere position: then it is read from the files as well.
+            let upto = self.recent.front().map_or(high, |r| match r.header.length {
+                0 => r.header.raft_index.next().min(high),
+                _ => r.header.raft_index.min(high),
+            });
+            for header in self.archive.headers(low, upto, max)? {
+                let body = || match header.kind {
+                    Kind::Configuration => self.archive.body(header.raft_index).map(|b| b.map(|(_, b)| b)),
+                    _ => Ok(None),
+                };
+                let body = body()?.unwrap_or_default();
+                entries.push(entry(&header, || body));
+            }
+            return Ok(entries);
+        }
+        for index in low.0..high.0 {
+            let Some(Recent { header, body }) = self.recent(RaftIndex(index)) else { break };
+            bytes += u64::from(header.length);
+            if bytes > max && !entries.is_empty() {
+                break;
+            }
+            let body = match (header.kind, body) {
+                (Kind::Configuration, None) => {
+                    self.archive.body(header.raft_index)?.map(|(_, b)| b).unwrap_or_default()
+                }
+                (Kind::Configuration, Some(pieces)) => pieces.first().cloned().unwrap_or_default(),
+                _ => Bytes::new(),
+            };
+            entries.push(entry(header, || body));
+        }
+        Ok(entries)
+    }
+}
+
+/// What stands for an entry of which only the position is known: its length is 0.
+fn header_at(end: Base) -> BlockHeader {
+    BlockHeader {
+        length: 0,
+        batch_count: 0,
+        raft_index: end.raft,
+        term: end.term,
+        first: end.next,
+        timestamp: crate::types::Timestamp(0),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: 0,
+        kind: Kind::NoOp,
+    }
+}
+
+/// What a positions-only snapshot holds: the next record's index and the opening block of the oldest segment.
+pub(crate) fn encode_snapshot(header: &BlockHeader, opening: &[u8]) -> Bytes {
+    let mut b = BytesMut::with_capacity(16 + opening.len());
+    b.put_u64_le(header.first.0);
+    b.put_u64_le(header.timestamp.0);
+    b.extend_from_slice(opening);
+    b.freeze()
+}
+
+impl raft::Storage for Entries {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let (state, membership) = &self.start;
+        let hard_state = raft::eraftpb::HardState {
+            term: state.term.0,
+            vote: if planted!(28) { 0 } else { state.vote },
+            commit: state.commit.0,
+            ..Default::default()
+        };
+        Ok(RaftState { hard_state, conf_state: conf_state(membership) })
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.base.raft.0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let max = max_size.into().unwrap_or(u64::MAX);
+        self.range(RaftIndex(low), RaftIndex(high), max).map_err(|error| {
+            self.note(error);
+            raft::Error::Store(StorageError::LogTemporarilyUnavailable)
+        })
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        self.term_of(RaftIndex(index)).map(|t| t.0)
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.base.raft.0 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last().0)
+    }
+
+    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+        let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
+        let (header, opening) = self.archive.oldest_opening().map_err(|error| {
+            self.note(error);
+            unavailable()
+        })?;
+        // A jump of our own is not written yet; or nothing was ever discarded.
+        if header.raft_index != self.base.raft || header.raft_index.0 == 0 {
+            return Err(unavailable());
+        }
+        let opened = crate::store::format::segment::Opening::parse(&opening).map_err(|_| unavailable())?;
+        let membership = Membership::decode(&opened.configuration).map_err(|_| unavailable())?;
+        let mut snapshot = Snapshot { data: encode_snapshot(&header, &opening), ..Snapshot::default() };
+        let metadata = snapshot.mut_metadata();
+        metadata.index = header.raft_index.0;
+        metadata.term = header.term.0;
+        metadata.set_conf_state(conf_state(&membership));
+        Ok(snapshot)
+    }
+}

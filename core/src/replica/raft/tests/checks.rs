@@ -1,0 +1,305 @@
+//! Messages that a replica takes from others, and those that it refuses.
+
+use super::*;
+use crate::replica::raft::peers::checks::parse_snapshot;
+use crate::replica::wire::repair_message::{Fetch, encode_blocks};
+
+#[test]
+fn each_place_of_a_message_is_bounded() {
+    const MAX: u64 = u64::MAX >> 1;
+    let mut node = joining();
+    let fields: [fn(&mut Message) -> &mut u64; 3] =
+        [|m| &mut m.index, |m| &mut m.commit, |m| &mut m.reject_hint];
+    for field in fields {
+        for (place, is_taken) in [(MAX, true), (MAX + 1, false), (u64::MAX, false)] {
+            let mut answer = message(MessageType::MsgAppendResponse, 1);
+            *field(&mut answer) = place;
+            assert_eq!(node.replica.check_message(&answer).is_ok(), is_taken, "{place}");
+        }
+    }
+}
+
+#[test]
+fn a_question_for_a_barrier_has_one_context() {
+    let mut node = joining();
+    for (contexts, is_taken) in [(0, false), (1, true), (2, false)] {
+        let mut question = message(MessageType::MsgReadIndex, 1);
+        question.set_entries(vec![Entry::default(); contexts].into());
+        assert_eq!(node.replica.check_message(&question).is_ok(), is_taken, "{contexts}");
+    }
+}
+
+/// A leader counts on what was acknowledged to it. One of an earlier term does not lead any more.
+#[test]
+fn replica_whose_leader_knows_more_of_its_log_takes_no_part() {
+    let mut node = joining();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    let mut older = message(MessageType::MsgHeartbeat, 1);
+    older.commit = 5;
+    turn(&mut node, &older);
+    assert_eq!(node.replica.role(), Role::Learner);
+    turn(&mut node, &Message { term: 2, ..older });
+    assert_eq!(node.replica.role(), Role::Removed);
+}
+
+#[test]
+fn snapshot_has_a_whole_head() {
+    let mut snapshot = raft::eraftpb::Snapshot { data: vec![0; 16].into(), ..Default::default() };
+    assert!(parse_snapshot(&snapshot).is_ok());
+    snapshot.data = vec![0; 15].into();
+    assert!(parse_snapshot(&snapshot).is_err());
+}
+
+#[test]
+fn snapshot_has_the_configuration_of_its_opening_block() {
+    let mut node = joining();
+    let mut other = snapshot();
+    other.mut_snapshot().mut_metadata().mut_conf_state().voters.push(9);
+    assert!(node.replica.check_message(&other).is_err());
+    assert!(node.replica.check_message(&snapshot()).is_ok());
+}
+
+/// The entry before the first one of a log is known by its term alone.
+#[test]
+fn what_follows_the_begin_of_a_log_has_to_fit_it() {
+    let mut node = joining();
+    turn(&mut node, &snapshot());
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+    let mut next = append(50, vec![entry_at(51)]);
+    next.log_term = 0;
+    assert!(node.replica.check_message(&next).is_err(), "it follows an older one");
+    next.log_term = 1;
+    assert!(node.replica.check_message(&next).is_ok());
+    assert_eq!(node.replica.role(), Role::Learner);
+    next.log_term = 2;
+    next.term = 2;
+    assert!(node.replica.check_message(&next).is_err(), "the committed entry is another one there");
+    assert_eq!(node.replica.role(), Role::Removed);
+}
+
+#[test]
+fn member_is_heard_from_its_own_directory_alone() {
+    let mut node = voter_of(2);
+    let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 5)).unwrap();
+    let impostor = Envelope { from_directory: DirectoryId(12), ..from_leader(heartbeat.clone()) };
+    give(&mut node, impostor);
+    assert_eq!(node.replica.term(), Term(1));
+    give(&mut node, from_leader(heartbeat));
+    assert_eq!(node.replica.term(), Term(5));
+}
+
+#[test]
+fn only_a_leader_says_which_directory_is_known() {
+    let mut node = joining();
+    let own = node.status(Moment::default()).directory;
+    let told = |kind, to_directory| {
+        let head = raft_message::encode_message(&message(kind, 1)).unwrap();
+        Envelope { to_directory, ..from_leader(head) }
+    };
+    give(&mut node, told(MessageType::MsgRequestVote, DirectoryId(99)));
+    assert_eq!(node.replica.role(), Role::Learner);
+    give(&mut node, told(MessageType::MsgHeartbeat, DirectoryId(99)));
+    assert_eq!(node.replica.role(), Role::Removed);
+    give(&mut node, told(MessageType::MsgRequestVote, own));
+    assert_eq!(node.replica.role(), Role::Removed);
+    give(&mut node, told(MessageType::MsgHeartbeat, own));
+    assert_eq!(node.replica.role(), Role::Learner);
+}
+
+/// The leader of an earlier term may not know that a member came back.
+#[test]
+fn deposed_leader_removes_nobody() {
+    let notice = |committed: u64, term: u64| {
+        raft_message::head(HeadKind::Removed, &[committed, term].map(u64::to_le_bytes).concat())
+    };
+    let mut node = voter_of(2);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    for (committed, term, is_believed) in [(3, 2, false), (2, 3, false), (3, 3, true)] {
+        give(&mut node, from_leader(notice(committed, term)));
+        assert_eq!(node.replica.role() == Role::Removed, is_believed, "{committed} in term {term}");
+    }
+    let mut node = voter_of(2);
+    give(&mut node, from_leader(notice(9, 9)));
+    assert_eq!(node.replica.role(), Role::Removed, "a later leader knows more");
+}
+
+/// A removed replica answers those who ask before an election with what is committed. It votes no more, and hears of no term.
+#[test]
+fn removed_replica_takes_no_entries() {
+    let mut node = voter_of(2);
+    give(
+        &mut node,
+        from_leader(raft_message::head(HeadKind::Removed, &[3u64, 1].map(u64::to_le_bytes).concat())),
+    );
+    assert_eq!(node.replica.role(), Role::Removed);
+    node.replica.answers_on = true;
+    assert_eq!(node.replica.deadline(), None, "it waits for nobody");
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 4));
+    for kind in [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote] {
+        let mut question = message(kind, 4);
+        (question.index, question.log_term) = (3, 1);
+        node.replica.raw.raft.election_elapsed = 100; // while it hears a leader it gives no vote
+        turn(&mut node, &question);
+        assert_eq!((node.replica.term(), node.replica.vote()), (Term(1), 0));
+    }
+}
+
+fn fetch(bytes_max: u32) -> Fetch {
+    // The anchor is nothing that this replica knows: the entries themselves are committed.
+    Fetch { first: RaftIndex(1), last: RaftIndex(3), anchor: (RaftIndex(3), Term(9)), bytes_max }
+}
+
+/// The entries in what was posted as such an answer, by message.
+fn posted_as(node: &mut Node, answer: HeadKind) -> Vec<Vec<u64>> {
+    let blocks = |e: Envelope| {
+        let (kind, body) = raft_message::parse_head(&e.head).unwrap();
+        let entries = || crate::replica::wire::repair_message::parse_blocks(&body, e.bodies).unwrap();
+        (kind == answer).then(|| entries().iter().map(|(header, _)| header.raft_index.0).collect())
+    };
+    node.replica.take_outgoing().into_iter().filter_map(blocks).collect()
+}
+
+/// How many entries were posted, by message.
+fn posted(node: &mut Node) -> Vec<usize> {
+    posted_as(node, HeadKind::Blocks).iter().map(Vec::len).collect()
+}
+
+/// Entry 4 is the last that is committed, and 5 and 6 are here. That the asker has entry 6 too says nothing of them.
+#[test]
+fn only_committed_entries_are_lent_as_such() {
+    let mut node = voter_of(3);
+    turn(&mut node, &append(4, vec![entry_at(5), entry_at(6)]));
+    let mut now = Moment::START;
+    for (first, last, any, committed) in [
+        (2, 6, vec![2, 3, 4, 5, 6], vec![2, 3, 4]),
+        (4, 5, vec![4, 5], vec![4]),
+        (5, 6, vec![5, 6], vec![4]),
+        (1, 2, vec![1, 2], vec![1, 2]),
+    ] {
+        let (first, last, anchor) = (RaftIndex(first), RaftIndex(last), (RaftIndex(6), Term(1)));
+        let question = Fetch { first, last, anchor, bytes_max: 1 << 20 };
+        for (head, answer, entries) in [
+            (question.encode(), HeadKind::Blocks, any),
+            (question.encode_committed(), HeadKind::Committed, committed),
+        ] {
+            now = now.plus(node.replica.cluster.heartbeat);
+            node.replica.take_outgoing();
+            node.replica.receive(from_leader(head), now, &mut node.writing).unwrap();
+            assert_eq!(posted_as(&mut node, answer), [entries], "{first} to {last}");
+        }
+    }
+}
+
+#[test]
+fn member_is_lent_what_fits_into_an_answer() {
+    let mut node = voter_of(2);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 2));
+    let archive = node.replica.raw.store().archive();
+    let bytes = |n| raft_message::body_bytes(&archive.body(RaftIndex(n)).unwrap().unwrap().0) as u32;
+    let (second, third) = (bytes(1) + bytes(2), bytes(1) + bytes(2) + bytes(3));
+    assert!(bytes(2) > 1 && bytes(3) > 1);
+    node.replica.take_outgoing();
+    let mut now = Moment::START;
+    for (bytes_max, entries) in [(second, 2), (second - 1, 1), (third, 3), (third - 1, 2), (0, 1)] {
+        let question = fetch(bytes_max).encode();
+        node.replica.receive(from_leader(question.clone()), now, &mut node.writing).unwrap();
+        assert_eq!(posted(&mut node), [entries], "{bytes_max} bytes");
+        // One answer in an eighth of a heartbeat.
+        let interval = node.replica.cluster.heartbeat / 8;
+        let soon = now.plus(interval - Duration::from_millis(1));
+        node.replica.receive(from_leader(question), soon, &mut node.writing).unwrap();
+        assert_eq!(posted(&mut node), [0; 0]);
+        now = now.plus(interval);
+    }
+}
+
+/// A leader has nothing to ask of others, and lends all the same.
+#[test]
+fn member_that_does_not_lead_is_lent_entries_and_a_stranger_is_not() {
+    let mut node = leader_of(2);
+    node.replica.take_outgoing();
+    let stranger = Envelope { from: NodeId(8), ..from_leader(fetch(1 << 20).encode()) };
+    give(&mut node, stranger);
+    assert_eq!(posted(&mut node), [0; 0]);
+    give(&mut node, from_leader(fetch(1 << 20).encode()));
+    assert_eq!(posted(&mut node), [3]);
+}
+
+/// A replica that is asked for discarded entries says so in each answer.
+#[test]
+fn discarded_entries_are_said_to_be_gone() {
+    let mut node = joining();
+    turn(&mut node, &snapshot());
+    node.replica.take_outgoing();
+    let interval = node.replica.cluster.heartbeat / 8;
+    let mut now = Moment::START;
+    for (after, is_told) in [(0, true), (1, false), (7, true), (8, true)] {
+        now = now.plus(interval * after / 8);
+        node.replica.receive(from_leader(fetch(1 << 20).encode()), now, &mut node.writing).unwrap();
+        let gone = |e: &Envelope| {
+            let (kind, body) = raft_message::parse_head(&e.head).unwrap();
+            kind == HeadKind::Gone
+                && crate::replica::wire::repair_message::parse_gone(&body) == Ok(RaftIndex(50))
+        };
+        assert_eq!(node.replica.take_outgoing().iter().any(gone), is_told, "{after}");
+    }
+}
+
+#[test]
+fn what_is_brought_is_taken_once() {
+    let mut node = voter_of(2);
+    let found: Vec<_> =
+        (1..=3).map(|n| node.replica.raw.store().archive().body(RaftIndex(n)).unwrap().unwrap()).collect();
+    let head = encode_blocks(HeadKind::Blocks, found.iter().map(|(header, _)| header));
+    let bodies = found.iter().map(|(_, body)| body.clone()).filter(|b| !b.is_empty()).collect();
+    give(&mut node, Envelope { bodies, ..from_leader(head) });
+    let brought: Vec<_> = node.replica.take_brought().iter().map(|(h, _)| h.raft_index.0).collect();
+    assert_eq!(brought, [1, 2, 3]);
+    assert!(node.replica.take_brought().is_empty());
+}
+
+/// A node that joins does not know yet who belongs to the cluster.
+#[test]
+fn leader_is_heard_before_it_is_known_as_a_member() {
+    let mut node = joining();
+    let timeout = node.replica.cluster.election_timeout;
+    let heartbeat = raft_message::encode_message(&message(MessageType::MsgHeartbeat, 1)).unwrap();
+    for at in [Moment::START, Moment::START.plus(timeout)] {
+        node.replica.receive(from_leader(heartbeat.clone()), at, &mut node.writing).unwrap();
+    }
+    let until = Moment::START.plus(timeout * 3);
+    assert_eq!(node.replica.live_leader(until), Some(LEADER));
+    assert_eq!(node.replica.live_leader(until.plus(Duration::from_millis(1))), None);
+}
+
+/// Raft and the log would count other majorities from there on.
+#[test]
+fn change_that_leads_raft_to_other_voters_is_refused() {
+    let mut node = voter_of(2);
+    let members: Vec<Member> = node.replica.membership().members().cloned().collect();
+    let mut change = append(3, vec![change_at(4, Change::Promote(NodeId(3)), &members)]);
+    change.commit = 4;
+    deliver(&mut node, raft_message::encode_message(&change).unwrap());
+    node.write(Moment::START).unwrap();
+    let job = node.begin_sync(Moment::START).unwrap();
+    job.run().unwrap();
+    let error = node.end_sync(Moment::START, &job).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("disagree about the voters"), "{error}");
+}
+
+#[test]
+fn refusal_tells_where_the_leader_is() {
+    let mut node = voter_of(2);
+    let says = |node: &Node, what| {
+        let refusal = node.replica.refusal().unwrap();
+        assert_eq!(refusal.kind(), ErrorKind::NotLeader);
+        assert!(refusal.to_string().contains(what), "{refusal}");
+    };
+    says(&node, ": node 1 leads;");
+    let mut members: Vec<Member> = node.replica.membership().members().cloned().collect();
+    members[0].address = "one:7000".to_owned();
+    let moves = Change::SetAddress { node: LEADER, address: "one:7000".to_owned() };
+    turn(&mut node, &Message { commit: 4, ..append(3, vec![change_at(4, moves, &members)]) });
+    says(&node, ": node 1 at one:7000 leads;");
+}

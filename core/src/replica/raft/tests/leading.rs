@@ -1,0 +1,427 @@
+//! Standing for election, leading, and what a leader tells the others.
+
+use super::*;
+use crate::error::Error;
+use crate::replica::queue::proposals::Command;
+use crate::sync::completion::Ticket;
+
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
+/// Heads of what left, by the kind.
+pub(super) fn heads(node: &mut Node, wanted: HeadKind) -> Vec<NodeId> {
+    let sent = node.replica.take_outgoing();
+    let is_wanted = |e: &Envelope| raft_message::parse_head(&e.head).unwrap().0 == wanted;
+    sent.iter().filter(|e| is_wanted(e)).map(|e| e.to).collect()
+}
+
+pub(super) fn give_from(node: &mut Node, from: NodeId, head: Bytes) {
+    give(node, envelope(from, directory_of(from), head));
+}
+
+fn give_raft(node: &mut Node, from: u64, mut message: Message) {
+    message.from = from;
+    give_from(node, NodeId(from), raft_message::encode_message(&message).unwrap());
+}
+
+/// Each voter waits for its own share of the time-out, and the first one is another one each term.
+#[test]
+fn voters_stand_for_election_one_after_the_other() {
+    let mut node = voter_of(3);
+    let election = node.replica.ticks.election;
+    let apart = (election * 3 / 5).div_ceil(3);
+    assert!(apart > 1);
+    for term in 2..8 {
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        let place = (1 + term as usize) % 3; // node 2 stands second among 1, 2 and 3
+        let timeout = election + (1 + place * apart).min(election - 1);
+        assert_eq!(node.replica.raw.raft.randomized_election_timeout(), timeout, "term {term}");
+    }
+}
+
+#[test]
+fn replica_without_a_place_waits_by_chance() {
+    let mut node = joining();
+    let election = node.replica.ticks.election;
+    let mut seen = std::collections::BTreeSet::new();
+    for term in 2..40 {
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        seen.insert(node.replica.raw.raft.randomized_election_timeout());
+    }
+    assert!(seen.iter().all(|t| (election..2 * election).contains(t)), "{seen:?}");
+    assert!(seen.len() > 4, "{seen:?}");
+}
+
+/// Lets ticks pass until it asks whether it would be voted for. How many that were.
+fn ticks_until_it_asks(node: &mut Node, now: &mut Moment) -> usize {
+    for ticks in 1..100 {
+        *now = now.plus(HEARTBEAT);
+        node.replica.advance(*now, &mut node.writing).unwrap();
+        let asks = |e: Envelope| {
+            let (kind, body) = raft_message::parse_head(&e.head).unwrap();
+            let message = || Message::parse_from_bytes(&body).unwrap();
+            kind == HeadKind::Raft && message().get_msg_type() == MessageType::MsgRequestPreVote
+        };
+        if node.replica.take_outgoing().into_iter().any(asks) {
+            return ticks;
+        }
+    }
+    panic!("it never stands for election");
+}
+
+/// The others may have waited for a leader that they had heard a little later.
+#[test]
+fn candidate_that_nobody_answers_asks_again_soon() {
+    let mut node = voter_of(3);
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    let election = node.replica.ticks.election;
+    let mut now = Moment::START;
+    let turn = (1 + 3) % 3;
+    let apart = (election * 3 / 5).div_ceil(3);
+    assert_eq!(ticks_until_it_asks(&mut node, &mut now), election + 1 + turn * apart);
+    let again = (election / 3).max(2) + turn;
+    let asked = [(); 3].map(|()| ticks_until_it_asks(&mut node, &mut now));
+    assert_eq!(asked, [again - 1, again, again], "the tick in which it stood counts");
+}
+
+/// Two that ask at the same moment would each get half of the votes.
+#[test]
+fn candidate_gives_way_to_the_one_whose_turn_comes_first() {
+    let stands = |term: u64, from: u64, index: u64, asked_in: u64| {
+        let mut node = voter_of(3);
+        turn(&mut node, &message(MessageType::MsgHeartbeat, term));
+        ticks_until_it_asks(&mut node, &mut Moment::START.plus(Duration::ZERO));
+        assert_eq!(node.replica.role(), Role::Candidate);
+        let mut question = message(MessageType::MsgRequestPreVote, asked_in);
+        (question.index, question.log_term) = (index, 1);
+        give_raft(&mut node, from, question);
+        node.replica.role() == Role::Candidate
+    };
+    // In term 3 the order is 1, 2, 3; in term 4 it is 3, 1, 2; in term 5 it is 2, 3, 1.
+    assert!(!stands(3, 1, 4, 4));
+    assert!(stands(3, 3, 4, 4));
+    assert!(!stands(4, 3, 4, 5));
+    assert!(!stands(4, 1, 4, 5));
+    assert!(stands(5, 1, 4, 6));
+    assert!(stands(5, 3, 4, 6));
+    assert!(stands(3, 1, 3, 4), "that one lacks an entry");
+    assert!(stands(3, 1, 4, 3), "it asks for a term that has begun");
+}
+
+/// A process that slept knows nothing of the time in between; one that is only late makes up for its ticks.
+#[test]
+fn late_ticks_are_made_up_for_and_slept_ones_are_not() {
+    let elapsed = |intervals: u32| {
+        let mut node = voter_of(3);
+        node.replica.raw.raft.election_elapsed = 0;
+        node.replica.advance(Moment::START.plus(HEARTBEAT * intervals), &mut node.writing).unwrap();
+        node.replica.raw.raft.election_elapsed
+    };
+    assert_eq!([0, 1, 4, 8, 9, 30].map(elapsed), [0, 1, 4, 8, 1, 1]);
+}
+
+/// A close waits for what can still be committed, and for nothing else.
+#[test]
+fn leader_that_hears_no_majority_can_commit_nothing() {
+    let mut node = voter_of(2);
+    assert!(!node.replica.can_commit(Moment::START), "it does not lead");
+    lead(&mut node);
+    assert!(node.replica.can_commit(Moment::START.plus(HEARTBEAT * 3)));
+    assert!(!node.replica.can_commit(Moment::START.plus(HEARTBEAT * 3 + Duration::from_millis(1))));
+}
+
+#[test]
+fn leader_tells_how_far_the_others_are() {
+    let mut node = voter_of(2);
+    assert!(node.replica.peer_statuses(Moment::START).is_empty());
+    lead(&mut node);
+    let mut answer = message(MessageType::MsgAppendResponse, 2);
+    answer.index = 3;
+    turn(&mut node, &answer);
+    let peers = node.replica.peer_statuses(Moment::START);
+    let told: Vec<_> = peers.iter().map(|p| (p.node, p.matched.0, p.lag, p.active)).collect();
+    assert_eq!(told, [(LEADER, 3, 1, true)]);
+    assert_eq!((node.replica.term(), node.replica.leader()), (Term(2), Some(NodeId(2))));
+}
+
+/// Only a leader knows who was removed, and only who is no member is told.
+#[test]
+fn strangers_that_stand_for_election_hear_of_their_removal() {
+    let mut node = voter_of(2);
+    let question = || message(MessageType::MsgRequestPreVote, 3);
+    give_raft(&mut node, 3, question());
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+    lead(&mut node);
+    give_raft(&mut node, 1, question());
+    give_raft(&mut node, 3, message(MessageType::MsgHeartbeatResponse, 2));
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+    give_raft(&mut node, 3, question());
+    assert_eq!(heads(&mut node, HeadKind::Removed), [NodeId(3)]);
+}
+
+/// A replica whose directory was replaced while it repaired its log greets and does nothing else. It repaired for ever.
+#[test]
+fn directory_that_was_replaced_hears_of_it_when_it_greets() {
+    let mut node = voter_of(3);
+    let hello = || raft_message::head(HeadKind::Hello, &[0; 16]);
+    let former = |head| envelope(NodeId(3), DirectoryId(9), head);
+    give(&mut node, former(hello()));
+    assert_eq!(heads(&mut node, HeadKind::Removed), [], "it does not lead");
+    lead(&mut node);
+    node.replica.take_outgoing();
+    give(&mut node, former(hello()));
+    let notice = node.replica.take_outgoing().pop().unwrap();
+    assert_eq!(raft_message::parse_head(&notice.head).unwrap().0, HeadKind::Removed);
+    assert_eq!((notice.to, notice.to_directory), (NodeId(3), DirectoryId(9)));
+    give_from(&mut node, NodeId(3), hello());
+    assert_eq!(heads(&mut node, HeadKind::Removed), []);
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::Full, "no room")
+}
+
+#[test]
+fn leader_without_room_asks_once_in_an_election_timeout() {
+    let mut node = voter_of(2);
+    let timeout = node.replica.cluster.election_timeout;
+    node.replica.has_refused(1000, &full(), Moment::START);
+    assert_eq!(heads(&mut node, HeadKind::Room), [], "it does not lead");
+    lead(&mut node);
+    node.replica.take_outgoing();
+    let soon = timeout - Duration::from_millis(1);
+    let busy = Error::new(ErrorKind::Busy, "much to do");
+    let io = Error::new(ErrorKind::Io, "no file");
+    for (error, after, asks) in [
+        (&busy, Duration::ZERO, false),
+        (&full(), Duration::ZERO, true),
+        (&full(), soon, false),
+        (&full(), timeout, true),
+        (&io, timeout * 2, true),
+        (&busy, timeout * 4, false),
+    ] {
+        node.replica.has_refused(1000, error, Moment::START.plus(after));
+        let asked = heads(&mut node, HeadKind::Room);
+        assert_eq!(asked, if asks { vec![LEADER] } else { vec![] }, "{error} after {after:?}");
+    }
+}
+
+/// One that may not lead, or lacks room itself, says nothing.
+#[test]
+fn voter_with_room_answers_the_leader() {
+    let ask = |node: &mut Node, bytes: u64| {
+        give_from(node, LEADER, raft_message::head(HeadKind::Room, &bytes.to_le_bytes()));
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        heads(node, HeadKind::HasRoom)
+    };
+    let mut node = joining();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 1));
+    assert_eq!(ask(&mut node, 100), [], "a learner");
+    become_voter(&mut node, 2);
+    assert_eq!(ask(&mut node, 100), [LEADER]);
+    assert_eq!(ask(&mut node, u32::MAX.into()), []);
+    assert_eq!(ask(&mut node, u64::MAX), [], "no block is so large");
+    node.replica.admission.set_short(true);
+    assert_eq!(ask(&mut node, 100), [], "it has no room for what the leader sends");
+    node.replica.admission.set_short(false);
+    node.replica.misplaced = Some(full());
+    node.replica.answer_room(&mut node.writing);
+    assert_eq!(heads(&mut node, HeadKind::HasRoom), [], "it takes no part");
+}
+
+/// With room on one of three nothing could be committed without the leader's disk.
+#[test]
+fn lead_goes_where_a_majority_has_room() {
+    let mut node = leader_of(3);
+    for from in [1, 3] {
+        let mut answer = message(MessageType::MsgAppendResponse, 2);
+        answer.index = 5;
+        give_raft(&mut node, from, answer);
+    }
+    node.replica.has_refused(1000, &full(), Moment::START);
+    assert_eq!(heads(&mut node, HeadKind::Room), [LEADER, NodeId(3)]);
+    let room = |bytes: u64| raft_message::head(HeadKind::HasRoom, &bytes.to_le_bytes());
+    give_from(&mut node, LEADER, room(999));
+    give_from(&mut node, LEADER, room(1000));
+    assert_eq!(node.replica.raw.raft.lead_transferee, None);
+    give_from(&mut node, NodeId(3), room(1000));
+    assert!(node.replica.raw.raft.lead_transferee.is_some());
+}
+
+/// The outcome of a transfer to node 1 if this node leads instead; none: nothing yet.
+fn transferred(leads: Option<u64>) -> Option<Result<(), ErrorKind>> {
+    let mut node = leader_of(3);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let patience = Duration::from_secs(60);
+    node.replica.ask(Ask::Transfer(LEADER), patience, promise, Moment::START, &mut node.writing).unwrap();
+    if let Some(from) = leads {
+        give_raft(&mut node, from, message(MessageType::MsgHeartbeat, 3));
+    }
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    node.turn(Moment::START, Work::default()).unwrap();
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+#[test]
+fn transfer_is_answered_by_who_leads_then() {
+    assert_eq!(transferred(None), None);
+    assert_eq!(transferred(Some(1)), Some(Ok(())));
+    assert_eq!(transferred(Some(3)), Some(Err(ErrorKind::Unavailable)));
+}
+
+/// A learner of which nothing is heard may lack all, however short the log is.
+#[test]
+fn learner_is_promoted_once_it_has_answered() {
+    let mut node = leader_of(2);
+    let acknowledged = |from, index| {
+        let mut answer = message(MessageType::MsgAppendResponse, 2);
+        (answer.from, answer.index, answer.commit) = (from, index, index);
+        answer
+    };
+    let change = |node: &mut Node, change| {
+        let patience = Duration::from_secs(60);
+        let ask = Ask::Change(vec![change], false);
+        node.replica.ask(ask, patience, Promise::new(), Moment::START, &mut node.writing).unwrap();
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+        node.replica.raw.raft.raft_log.last_index()
+    };
+    turn(&mut node, &acknowledged(1, 4));
+    let (learner, directory) = (NodeId(3), DirectoryId(13));
+    let address = String::new();
+    assert_eq!(change(&mut node, Change::AddLearner { node: learner, directory, address }), 5);
+    assert_eq!(node.replica.changes_not_in_force(), 0);
+    assert!(node.replica.membership().get(learner).is_none(), "node 1 has not acknowledged it");
+    turn(&mut node, &acknowledged(1, 5));
+    turn(&mut node, &acknowledged(1, 5));
+    assert!(node.replica.membership().get(learner).is_some());
+    assert_eq!(change(&mut node, Change::Promote(learner)), 5, "it lacks all");
+    give_raft(&mut node, 3, acknowledged(3, 5));
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert_eq!(node.replica.raw.raft.raft_log.last_index(), 6);
+}
+
+#[test]
+fn change_that_is_not_in_force_in_time_says_what_it_waits_for() {
+    let mut node = leader_of(2);
+    let second = Duration::from_secs(1);
+    let add = |node: &mut Node, learner: u64| {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        let (directory, address) = (DirectoryId(u128::from(learner)), String::new());
+        let change = Change::AddLearner { node: NodeId(learner), directory, address };
+        let ask = Ask::Change(vec![change], false);
+        node.replica.ask(ask, second, promise, Moment::START, &mut node.writing).unwrap();
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+        ticket
+    };
+    let acknowledged =
+        |index, commit| Message { index, commit, ..message(MessageType::MsgAppendResponse, 2) };
+    turn(&mut node, &acknowledged(4, 4));
+    let first = add(&mut node, 3);
+    turn(&mut node, &acknowledged(5, 4));
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(5));
+    let next = add(&mut node, 4);
+    node.replica.advance(Moment::START.plus(second), &mut node.writing).unwrap();
+    let why = |ticket: Ticket| ticket.poll().unwrap().map(drop).unwrap_err().to_string();
+    let waits = "the change of entry 5 is committed, and comes into force once";
+    let (first, next) = (why(first), why(next));
+    assert!(first.contains(waits) && !first.contains("an earlier change"), "{first}");
+    assert!(next.contains(&format!("an earlier change is not in force: {waits}")), "{next}");
+}
+
+/// Its entries need not be on its disk yet, and its vote for itself would count as if they were.
+#[test]
+fn voter_whose_log_is_not_durable_does_not_stand_for_election() {
+    let mut node = voter_of(3);
+    give(&mut node, from_leader(raft_message::encode_message(&append(4, vec![entry_at(5)])).unwrap()));
+    let mut now = Moment::START;
+    for _ in 0..4 * node.replica.ticks.election {
+        now = now.plus(HEARTBEAT);
+        node.replica.advance(now, &mut node.writing).unwrap();
+    }
+    assert_eq!(node.replica.role(), Role::Follower);
+}
+
+/// If its disk is set back, only its followers can tell that entries are missing.
+#[test]
+fn leader_tells_with_its_heartbeats_how_far_its_disk_is() {
+    let mut node = leader_of(2);
+    node.replica.take_outgoing();
+    node.replica.advance(Moment::START.plus(HEARTBEAT), &mut node.writing).unwrap();
+    let (_, body) = raft_message::parse_head(&node.replica.take_outgoing().pop().unwrap().head).unwrap();
+    let heartbeat = Message::parse_from_bytes(&body).unwrap();
+    assert_eq!((heartbeat.get_msg_type(), heartbeat.index), (MessageType::MsgHeartbeat, 4));
+}
+
+/// Another leader may make the change or not.
+#[test]
+fn change_is_answered_when_its_leader_is_deposed() {
+    let mut node = leader_of(2);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::Change(vec![Change::Remove(LEADER)], false);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// Orders a command of a leader's.
+fn order(node: &mut Node, command: Command) -> Ticket {
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    node.replica.command(command, Some(promise), Moment::START, &mut node.writing).unwrap();
+    ticket
+}
+
+/// An append whose leader was deposed, and of which no other leader tells what became of it.
+#[test]
+fn append_without_its_leader_is_given_up_after_two_election_timeouts() {
+    let mut node = leader_of(2);
+    let ticket = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    let timeout = node.replica.cluster.election_timeout * 2;
+    node.replica.advance(Moment::START.plus(timeout - Duration::from_millis(1)), &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    node.replica.advance(Moment::START.plus(timeout), &mut node.writing).unwrap();
+    assert_eq!(ticket.poll().unwrap().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// The next leader has the first of two entries, and another one in the place of the second.
+#[test]
+fn append_that_stays_in_the_log_is_answered_by_its_commit() {
+    let mut node = leader_of(2);
+    let stays = order(&mut node, Command::OpenSession { idle_max_ms: 60_000 });
+    let is_cut_off = order(&mut node, Command::Discard { first: Index(100) });
+    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(6));
+    let mut other = append(5, vec![Entry { index: 6, term: 3, ..Entry::default() }]);
+    (other.term, other.log_term, other.commit) = (3, 2, 6);
+    turn(&mut node, &other);
+    node.turn(Moment::START, Work::default()).unwrap();
+    let kept = node.writing.store.segments.bytes_from(Index(1));
+    assert_eq!(node.queue.used(), kept, "what was cut off takes no capacity");
+    let outcome = |ticket: Ticket| ticket.poll().unwrap().map(drop).map_err(|error| error.kind());
+    assert_eq!(outcome(is_cut_off), Err(ErrorKind::Unavailable));
+    assert_eq!(outcome(stays), Ok(()));
+    assert_eq!(node.published.counters.truncated.load(Ordering::Relaxed), 99);
+}
+
+/// Raft waits for ever for a snapshot of which it hears nothing.
+#[test]
+fn snapshot_of_which_nothing_is_heard_is_given_up() {
+    let mut node = leader_of(2);
+    let state = |node: &Node| node.replica.raw.raft.prs().get(1).unwrap().state;
+    let until = node.replica.ticks.next.plus(node.replica.cluster.election_timeout);
+    let sent = Message { from: 2, to: 1, ..message(MessageType::MsgSnapshot, 2) };
+    node.replica.send(vec![sent.clone()]);
+    node.replica.report_snapshots(until);
+    assert_ne!(state(&node), raft::ProgressState::Snapshot, "it has arrived long since");
+    node.replica.send(vec![sent]);
+    node.replica.raw.raft.mut_prs().get_mut(1).unwrap().become_snapshot(4);
+    node.replica.report_snapshots(Moment::START);
+    assert_eq!(state(&node), raft::ProgressState::Snapshot);
+    node.replica.report_snapshots(until);
+    assert_eq!(state(&node), raft::ProgressState::Probe);
+}

@@ -1,0 +1,374 @@
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod changes;
+mod checks;
+mod entries;
+mod introduced;
+mod leading;
+mod without_room;
+
+use super::fixtures::snapshot_of;
+use crate::cluster::membership::{Change, Member, Membership};
+use crate::cluster::memory_transport::MemoryNetwork;
+use crate::cluster::options::{Bootstrap, Cluster, Role};
+use crate::cluster::transport::{Envelope, Inbox, Transport};
+use crate::disk::sim::SimDisk;
+use crate::error::ErrorKind;
+use crate::options::Options;
+use crate::read::positions::Positions;
+use crate::replica::node::Node;
+use crate::replica::open::open;
+use crate::replica::queue::inbox::{Ask, Mail};
+use crate::replica::queue::proposals::{Queue, QueueLimits, Work};
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::sync::clock::Moment;
+use crate::sync::promise::Promise;
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, Term, Timestamp};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const LOG: LogId = LogId(7);
+pub(crate) const LEADER: NodeId = NodeId(1);
+pub(crate) const DIRECTORY: DirectoryId = DirectoryId(11);
+
+/// Node 2, which is to join.
+pub(super) fn joining() -> Node {
+    joining_over(MemoryNetwork::new().transport())
+}
+
+fn joining_over(transport: Arc<dyn Transport>) -> Node {
+    joining_with(transport, Options::with_segment_bytes(64 << 10))
+}
+
+fn joining_with(transport: Arc<dyn Transport>, options: Options) -> Node {
+    let cluster = Cluster::new(NodeId(2), Bootstrap::Join(LOG), transport);
+    node_on(&SimDisk::default(), Options { cluster: Some(cluster), ..options })
+}
+
+/// Node 2 on this disk. `bootstrap`: how it begins.
+pub(crate) fn node_with(disk: &SimDisk, bootstrap: Bootstrap) -> Node {
+    let cluster = Cluster::new(NodeId(2), bootstrap, MemoryNetwork::new().transport());
+    node_on(disk, Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) })
+}
+
+fn node_on(disk: &SimDisk, options: Options) -> Node {
+    let opened = open(Arc::new(disk.clone()), &options).unwrap();
+    opened.store.preparer.go_unaided();
+    let limits = QueueLimits {
+        block_bytes: 1 << 10,
+        bytes: 1 << 20,
+        appends: 16,
+        capacity: None,
+        mail_bytes: 1 << 20,
+    };
+    let positions = Arc::new(Positions::new(Index(1), Index(0), Index(0)));
+    Node::new(opened, options, Arc::new(Queue::new(limits, 0)), positions, 1, Moment::START).unwrap()
+}
+
+/// An envelope for node 2 that carries this.
+pub(crate) fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -> Envelope {
+    Envelope {
+        log: LOG,
+        from,
+        from_directory,
+        to: NodeId(2),
+        to_directory: DirectoryId(0),
+        head,
+        bodies: Vec::new(),
+        urgent: false,
+    }
+}
+
+/// The directory of a voter beside node 2.
+pub(crate) fn directory_of(node: NodeId) -> DirectoryId {
+    if node == LEADER { DIRECTORY } else { DirectoryId(13) }
+}
+
+fn from_leader(head: Bytes) -> Envelope {
+    envelope(LEADER, DIRECTORY, head)
+}
+
+fn give(node: &mut Node, envelope: Envelope) {
+    node.replica.receive(envelope, Moment::START, &mut node.writing).unwrap();
+}
+
+fn deliver(node: &mut Node, head: Bytes) {
+    give(node, from_leader(head));
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+}
+
+pub(crate) fn append(index: u64, entries: Vec<Entry>) -> Message {
+    let mut message = Message { from: LEADER.0, to: 2, term: 1, index, ..Message::default() };
+    message.set_msg_type(MessageType::MsgAppend);
+    message.log_term = 1;
+    message.set_entries(entries.into());
+    message
+}
+
+pub(crate) fn entry_at(index: u64) -> Entry {
+    Entry { index, term: 1, ..Entry::default() }
+}
+
+/// A change of membership as an entry, and the members that it leads to.
+fn change_at(index: u64, change: Change, members: &[Member]) -> Entry {
+    let change = raft_message::conf_change(&[change], &Membership::of(members.iter().cloned()));
+    let mut entry = entry_at(index);
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    entry.data = change.write_to_bytes().unwrap().into();
+    entry
+}
+
+/// A wall clock that is set.
+#[derive(Debug, Default)]
+struct SetClock(std::sync::atomic::AtomicU64);
+
+impl crate::options::Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// It looked at its clock only while it led: one that was opened ten minutes ahead of the time stayed so, and led with it.
+#[test]
+fn follower_whose_clock_was_put_right_is_right_when_it_leads() {
+    let wall = Arc::new(SetClock::default());
+    let right = |seconds: u64| 1_700_000_000_000 + seconds * 1000;
+    wall.0.store(right(600), Ordering::Relaxed);
+    let options = Options { clock: wall.clone(), ..Options::with_segment_bytes(64 << 10) };
+    let mut node = joining_with(MemoryNetwork::new().transport(), options);
+    for second in 1..=1200 {
+        wall.0.store(right(second), Ordering::Relaxed);
+        let now = Moment::START.plus(Duration::from_secs(second));
+        node.replica.advance(now, &mut node.writing).unwrap();
+    }
+    let now = Moment::START.plus(Duration::from_secs(1200));
+    assert_eq!(node.replica.time(now), Timestamp(right(1200)));
+}
+
+/// The place behind an entry was worked out before the entry was checked: that of the last possible one overflowed.
+#[test]
+fn entries_beyond_any_log_are_refused() {
+    let mut node = joining();
+    for (index, entries) in [
+        (u64::MAX, vec![entry_at(1)]),
+        (u64::MAX - 1, vec![entry_at(u64::MAX)]),
+        (u64::MAX - 1, vec![entry_at(u64::MAX), entry_at(0)]),
+        (u64::MAX - 2, vec![entry_at(u64::MAX - 1), entry_at(u64::MAX), entry_at(0)]),
+    ] {
+        deliver(&mut node, raft_message::encode_message(&append(index, entries)).unwrap());
+        assert_eq!(node.replica.sequencer.end().raft, RaftIndex(0));
+    }
+    let mut older = append(0, vec![entry_at(1)]);
+    older.log_term = 0; // raft itself goes back from there in search of such a term, beyond the beginning
+    deliver(&mut node, raft_message::encode_message(&older).unwrap());
+    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(0));
+    deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
+    assert_eq!(node.replica.sequencer.end().raft, RaftIndex(1));
+}
+
+/// What is committed is not always remembered after a restart. A leader of long ago, which did not know of this node yet,
+/// knew as much, and its notice was believed.
+#[test]
+fn who_does_not_know_our_own_entry_cannot_know_that_we_were_removed() {
+    let mut node = joining();
+    let member = |n: u64, directory| Member::voter(NodeId(n), directory, "");
+    let directory = node.status(Moment::default()).directory;
+    let promotion = change_at(2, Change::Promote(NodeId(2)), &[member(1, DIRECTORY), member(2, directory)]);
+    deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1), promotion])).unwrap());
+    assert_eq!(node.replica.sequencer.pending_membership(), Some(RaftIndex(2)));
+    let notice = |committed: u64| raft_message::head(HeadKind::Removed, &committed.to_le_bytes());
+    deliver(&mut node, notice(1));
+    assert_ne!(node.replica.role(), Role::Removed);
+    deliver(&mut node, notice(2));
+    assert_eq!(node.replica.role(), Role::Removed);
+}
+
+/// A deposed leader does not know a node that joined since. A node with an empty log believed its notice.
+#[test]
+fn joining_node_believes_no_notice_of_removal() {
+    let mut node = joining();
+    deliver(&mut node, raft_message::head(HeadKind::Removed, &7u64.to_le_bytes()));
+    assert_ne!(node.replica.role(), Role::Removed);
+    let in_term_9 = [7u64, 9].map(u64::to_le_bytes).concat();
+    deliver(&mut node, raft_message::head(HeadKind::Removed, &in_term_9));
+    assert_ne!(node.replica.role(), Role::Removed);
+}
+
+fn snapshot() -> Message {
+    snapshot_of(LEADER, DIRECTORY, NodeId(2))
+}
+
+/// The segments that a replica jumps over left before its first index moved. Who looked in between for a record of theirs
+/// heard that the log is damaged, and the scrub went there.
+#[test]
+fn what_is_jumped_over_is_discarded_before_it_is_gone() {
+    let mut node = joining();
+    deliver(&mut node, raft_message::encode_message(&append(0, vec![entry_at(1)])).unwrap());
+    node.turn(Moment::START, Work::default()).unwrap();
+    let oldest = |node: &Node| node.writing.store.segments.snapshot().first().map(|s| s.base.next);
+    assert_eq!((oldest(&node), node.positions.first()), (Some(Index(1)), Index(1)));
+
+    deliver(&mut node, raft_message::encode_message(&snapshot()).unwrap());
+    assert_eq!(oldest(&node), Some(Index(1)), "not written yet");
+    node.write(Moment::START).unwrap();
+    assert_eq!(oldest(&node), Some(Index(100)));
+    assert_eq!(node.positions.first(), Index(100), "and not published yet");
+    assert_eq!(node.status(Moment::START).committed_raft, RaftIndex(50));
+
+    // The leader's word that its log begins there is remembered as ever: it may discard more.
+    node.turn(Moment::START, Work::default()).unwrap();
+    sync(&mut node);
+    let kept = node.writing.store.segments.bytes_from(Index(100));
+    assert_eq!(node.queue.used(), kept, "what was jumped over takes no capacity");
+    assert_eq!(
+        node.writing.synced().commit,
+        RaftIndex(50),
+        "that it is committed is durable, so that files may go"
+    );
+}
+
+/// Keeps what is sent.
+#[derive(Debug, Default)]
+struct Wire {
+    sent: Mutex<Vec<Envelope>>,
+    backlog: AtomicUsize,
+}
+
+impl Transport for Wire {
+    fn attach(&self, _: NodeId, _: Inbox) {}
+    fn detach(&self, _: NodeId) {}
+
+    fn send(&self, envelope: Envelope) {
+        self.sent.lock().unwrap().push(envelope);
+    }
+
+    fn backlog(&self, _: NodeId) -> usize {
+        self.backlog.load(Ordering::Relaxed)
+    }
+}
+
+impl Wire {
+    /// What was sent since the last time: kinds, and whether they are urgent.
+    fn take(&self) -> Vec<(MessageType, bool)> {
+        let kind = |e: Envelope| {
+            let (_, body) = raft_message::parse_head(&e.head).unwrap();
+            (Message::parse_from_bytes(&body).unwrap().get_msg_type(), e.urgent)
+        };
+        std::mem::take(&mut *self.sent.lock().unwrap()).into_iter().map(kind).collect()
+    }
+}
+
+/// Gives it a message, and does all that follows.
+pub(crate) fn turn(node: &mut Node, message: &Message) {
+    let from = NodeId(message.from);
+    let head = raft_message::encode_message(message).unwrap();
+    let mail = Mail::Message(envelope(from, directory_of(from), head));
+    node.turn(Moment::START, Work { mail: [mail].into(), ..Work::default() }).unwrap();
+    sync(node);
+}
+
+fn sync(node: &mut Node) {
+    while let Some(job) = node.begin_sync(Moment::START) {
+        job.run().unwrap();
+        node.end_sync(Moment::START, &job).unwrap();
+    }
+}
+
+/// A message of raft's from node 1.
+pub(crate) fn message(kind: MessageType, term: u64) -> Message {
+    let mut message = Message { from: LEADER.0, to: 2, term, ..Message::default() };
+    message.set_msg_type(kind);
+    message
+}
+
+/// Makes node 2 a voter beside node 1, and beside node 3 if there are three voters. All of it is committed.
+pub(crate) fn become_voter(node: &mut Node, voters: usize) {
+    let directory = node.status(Moment::default()).directory;
+    let all = [
+        Member::voter(LEADER, DIRECTORY, ""),
+        Member::voter(NodeId(2), directory, ""),
+        Member::voter(NodeId(3), DirectoryId(13), ""),
+    ];
+    let changed = |index: u64| {
+        let members = &all[..index as usize - 1];
+        change_at(index, Change::Promote(members[members.len() - 1].node), members)
+    };
+    let last = voters as u64 + 1;
+    let mut entries = append(0, std::iter::once(entry_at(1)).chain((2..=last).map(changed)).collect());
+    entries.commit = last;
+    turn(node, &entries);
+    assert_eq!(node.replica.role(), Role::Follower);
+}
+
+/// Node 2, one of so many voters.
+fn voter_of(voters: usize) -> Node {
+    let mut node = joining();
+    become_voter(&mut node, voters);
+    node
+}
+
+/// Node 2, which leads so many voters in term 2.
+fn leader_of(voters: usize) -> Node {
+    let mut node = voter_of(voters);
+    lead(&mut node);
+    node
+}
+
+/// Has node 2, a voter, lead term 2 by node 1's vote.
+fn lead(node: &mut Node) {
+    turn(node, &message(MessageType::MsgTimeoutNow, 1));
+    turn(node, &message(MessageType::MsgRequestVoteResponse, 2));
+    assert_eq!(node.replica.role(), Role::Leader);
+}
+
+/// An answer to a heartbeat means to raft that all before it came, or is lost: since heartbeats overtake entries, it sent a
+/// large one again with each of them, beside the one that was still on its way.
+#[test]
+fn who_still_has_much_to_be_sent_gets_nothing_more_for_its_heartbeats() {
+    let wire = Arc::new(Wire::default());
+    let mut node = joining_over(wire.clone());
+    become_voter(&mut node, 2);
+    lead(&mut node);
+    assert_eq!((node.replica.role(), node.replica.term()), (Role::Leader, Term(2)));
+    let sent = wire.take();
+    assert_eq!(sent.last(), Some(&(MessageType::MsgAppend, false)), "{sent:?}");
+    assert!(sent.contains(&(MessageType::MsgRequestVote, true)), "{sent:?}");
+    let answer = message(MessageType::MsgHeartbeatResponse, 2);
+    for _ in 0..3 {
+        wire.backlog.store(1 << 20, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), []);
+        wire.backlog.store(1 << 10, Ordering::Relaxed);
+        turn(&mut node, &answer);
+        assert_eq!(wire.take(), [(MessageType::MsgAppend, false)]);
+    }
+    // What it has got, it says all the same, and gets what is next.
+    wire.backlog.store(1 << 20, Ordering::Relaxed);
+    let mut all = message(MessageType::MsgAppendResponse, 2);
+    all.index = 4;
+    turn(&mut node, &all);
+    assert_eq!(node.status(Moment::default()).committed_raft, RaftIndex(4));
+}
+
+/// Each that was given up stayed until its time was over, and nobody counted them.
+#[test]
+fn barriers_are_bounded() {
+    let mut node = joining();
+    let patience = Duration::from_secs(60);
+    let mut refused = 0;
+    for _ in 0..17 << 10 {
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        node.replica.ask(Ask::Barrier, patience, promise, Moment::START, &mut node.writing).unwrap();
+        if let Some(outcome) = ticket.poll() {
+            assert_eq!(outcome.map(drop).unwrap_err().kind(), ErrorKind::Busy);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1 << 10);
+}

@@ -1,0 +1,269 @@
+//! A replica whose disk is full to the last byte.
+
+use super::*;
+use crate::error::Error;
+use crate::options::log_options::LogOption;
+use crate::replica::wire::raft_message::Arrived;
+use crate::store::block_bytes;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::segment::{HARD_STATE_BYTES, digest_of_bytes};
+
+/// Node 2, the only voter, with node 3 as a learner of which nothing is heard.
+fn sole_voter(disk: &SimDisk) -> Node {
+    let mut node = node_with(disk, Bootstrap::Init);
+    let learner = Change::AddLearner { node: NodeId(3), directory: DirectoryId(13), address: String::new() };
+    assert_eq!(change(&mut node, learner), Some(Ok(())));
+    assert_eq!(node.replica.role(), Role::Leader);
+    node
+}
+
+/// Asks for a change of membership, does all that follows, and returns the answer.
+fn change(node: &mut Node, change: Change) -> Option<Result<(), ErrorKind>> {
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::Change(vec![change], false);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    for _ in 0..3 {
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+    }
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+/// Raft had the change before anybody looked for its room: the leader was held.
+#[test]
+fn change_without_room_is_refused() {
+    let disk = SimDisk::default();
+    let mut node = sole_voter(&disk);
+    disk.limit_space(Some(0));
+    let address = |n: usize| Change::SetAddress { node: NodeId(3), address: format!("{n:0>200}") };
+    let answered = (0..2000).map(|n| change(&mut node, address(n))).find(|a| *a != Some(Ok(())));
+    assert!(node.replica.is_held().is_none());
+    assert_eq!(answered, Some(Some(Err(ErrorKind::Full))));
+    assert_eq!(node.replica.role(), Role::Leader);
+    disk.limit_space(None);
+    let later = crate::store::allocator::RETRY_DELAY;
+    node.turn(Moment::START.plus(later), Work::default()).unwrap();
+    assert_eq!(change(&mut node, address(0)), Some(Ok(())));
+}
+
+/// It is its own majority, so it never steps down: each tick left a heartbeat in memory.
+#[test]
+fn held_sole_voter_keeps_no_messages() {
+    let mut node = sole_voter(&SimDisk::default());
+    let waits = |node: &Node| (node.replica.raw.raft.msgs.len(), node.replica.raw.raft.read_states.len());
+    let before = waits(&node);
+    let patience = Duration::from_secs(60);
+    let now = Moment::START;
+    node.replica.ask(Ask::Barrier, patience, Promise::new(), now, &mut node.writing).unwrap();
+    node.replica.short = Some(Some(Error::new(ErrorKind::Full, "no room")));
+    for n in 0..200 {
+        node.replica.tick();
+        node.replica.ask_again(Moment::START.plus(Duration::from_millis(100 * n)));
+    }
+    assert_eq!(waits(&node), before);
+}
+
+/// Asks for an option of the log, does what follows, and returns the answer.
+fn set_option(node: &mut Node, option: LogOption, value: u64) -> Option<Result<(), ErrorKind>> {
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::SetOptions(vec![(option, Some(value))]);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    for _ in 0..3 {
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(node);
+    }
+    ticket.poll().map(|outcome| outcome.map(drop).map_err(|error| error.kind()))
+}
+
+/// Changes of options that free nothing took the room of the discard that would have.
+#[test]
+fn options_that_free_nothing_leave_the_reserve_alone() {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Init);
+    disk.limit_space(Some(0));
+    let mut answers = (0..2000).map(|n| set_option(&mut node, LogOption::SessionsMax, 1 + n % 2));
+    assert_eq!(answers.find(|answer| *answer != Some(Ok(()))), Some(Some(Err(ErrorKind::Full))));
+    drop(answers);
+    assert_eq!(set_option(&mut node, LogOption::RetentionBytes, 1 << 30), Some(Ok(())));
+}
+
+/// It was refused as `Full` although its file was only being made.
+#[test]
+fn change_of_options_waits_for_the_file_that_raft_waits_for() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Init);
+    node.replica.short = Some(None);
+    let promise = Promise::new();
+    let ticket = promise.ticket(0, 0, 0);
+    let ask = Ask::SetOptions(vec![(LogOption::SessionsMax, Some(3))]);
+    node.replica.ask(ask, Duration::from_secs(60), promise, Moment::START, &mut node.writing).unwrap();
+    assert!(ticket.poll().is_none());
+    node.replica.short = None;
+    for _ in 0..3 {
+        node.turn(Moment::START, Work::default()).unwrap();
+        sync(&mut node);
+    }
+    assert!(ticket.poll().unwrap().is_ok());
+}
+
+/// Node 2 in term 1 with one entry, on a disk that has no more room for files.
+fn follower() -> Node {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Join(LOG));
+    turn(&mut node, &append(0, vec![entry_at(1)]));
+    disk.limit_space(Some(0));
+    node
+}
+
+/// Plans blocks until there is no room for so many bytes more.
+fn fill(node: &mut Node, bytes: usize) {
+    while node.writing.plan.has_space(bytes) {
+        let marker = node.replica.sequencer.marker(0);
+        node.writing.plan.push(marker);
+    }
+}
+
+fn last(node: &Node) -> u64 {
+    node.replica.raw.raft.raft_log.last_index()
+}
+
+const DISCARD: u64 = 1;
+const SESSION: u64 = 2;
+
+fn command(raft: u64, op: u64) -> Arrived {
+    let body = [op, 1].map(u64::to_le_bytes).concat();
+    let header = BlockHeader {
+        length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(raft),
+        term: Term(1),
+        first: Index(1),
+        timestamp: Timestamp(1),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[&body]),
+        kind: Kind::Command,
+    };
+    (header, vec![Bytes::from(body)])
+}
+
+/// Gives a follower these commands behind its last entry. How many of them it takes.
+fn commands_taken(node: &mut Node, ops: &[u64]) -> u64 {
+    let before = last(node);
+    let arrived: Vec<_> = (before + 1..).zip(ops).map(|(raft, op)| command(raft, *op)).collect();
+    let entries = arrived.iter().map(|(header, _)| raft_message::entry(header, Bytes::new)).collect();
+    node.replica.step((append(before, entries), arrived), Moment::START, &mut node.writing).unwrap();
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert!(node.replica.is_held().is_none());
+    last(node) - before
+}
+
+/// It makes room, and cannot be in the log without the entries before it.
+#[test]
+fn what_stands_before_a_discard_may_have_the_reserve() {
+    for fitting in [0, 2] {
+        let mut node = follower();
+        while node.writing.plan.is_roomy((fitting + 1) * block_bytes(16)) {
+            let marker = node.replica.sequencer.marker(0);
+            node.writing.plan.push(marker);
+        }
+        assert_eq!(commands_taken(&mut node, &[SESSION; 4]), fitting as u64);
+        assert!(node.replica.is_short());
+        assert_eq!(commands_taken(&mut node, &[SESSION, SESSION, SESSION, DISCARD, SESSION]), 4);
+    }
+}
+
+#[test]
+fn nothing_is_taken_where_the_word_of_commit_has_no_room() {
+    let mut node = follower();
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION, DISCARD]), 0);
+    assert!(node.replica.is_short());
+}
+
+/// However much room there is left: so many that the word of commit fits behind them.
+#[test]
+fn entries_are_taken_as_far_as_there_is_room() {
+    let word = block_bytes(HARD_STATE_BYTES);
+    let each = block_bytes(word); // an entry without data may be a change of membership, with a word before it
+    for left in (0..4 * each).step_by(block_bytes(0)) {
+        let mut node = follower();
+        fill(&mut node, left + block_bytes(0));
+        assert!(node.writing.plan.has_space(left));
+        let many = append(1, (2..22).map(entry_at).collect());
+        node.replica.step((many, Vec::new()), Moment::START, &mut node.writing).unwrap();
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+        assert!(node.replica.is_held().is_none(), "{left} bytes");
+        assert_eq!(last(&node) - 1, (left.saturating_sub(word) / each) as u64, "{left} bytes");
+    }
+}
+
+/// All that come before the next ready share the room.
+#[test]
+fn messages_of_one_turn_are_taken_as_far_as_there_is_room() {
+    let mut node = follower();
+    for index in 1..2000 {
+        let message = append(index, vec![entry_at(index + 1)]);
+        node.replica.step((message, Vec::new()), Moment::START, &mut node.writing).unwrap();
+    }
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert!(node.replica.is_held().is_none());
+    assert!((2..2000).contains(&last(&node)) && node.replica.is_short());
+}
+
+/// Raft refuses it, and answers that there is another leader.
+#[test]
+fn deposed_leader_needs_no_room() {
+    let mut node = follower();
+    turn(&mut node, &message(MessageType::MsgHeartbeat, 3));
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
+    assert!(!node.replica.is_short(), "no room is looked for");
+}
+
+/// A term, or entries that take the place of others, are written only if there is room for all of them.
+#[test]
+fn ready_without_room_is_not_taken() {
+    let conflict = || {
+        let mut other = append(1, vec![Entry { index: 2, term: 2, ..Entry::default() }]);
+        other.term = 2;
+        other
+    };
+    let word = block_bytes(HARD_STATE_BYTES);
+    for (message, left) in [
+        (message(MessageType::MsgHeartbeat, 2), 2 * word), // a term, and a word of commit behind it
+        (conflict(), 60_000),
+        (snapshot(), 60_000),
+    ] {
+        let mut node = follower();
+        let held = append(1, vec![entry_at(2)]);
+        turn(&mut node, &held);
+        fill(&mut node, left);
+        let mut message = message;
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            node.replica.admit_self(&mut message);
+        }
+        let kind = message.get_msg_type();
+        node.replica.raw.step(message).unwrap();
+        node.replica.process(Moment::START, &mut node.writing).unwrap();
+        let why = node.replica.is_held().flatten().map(Error::kind);
+        assert_eq!(why, Some(ErrorKind::Full), "{kind:?}");
+    }
+}
+
+#[test]
+fn message_that_waits_for_a_file_is_kept_until_it_is_made() {
+    let mut node = node_with(&SimDisk::default(), Bootstrap::Join(LOG));
+    turn(&mut node, &append(0, vec![entry_at(1)]));
+    node.writing.store.preparer.go_late(true);
+    fill(&mut node, block_bytes(HARD_STATE_BYTES));
+    assert_eq!(commands_taken(&mut node, &[SESSION]), 0);
+    for _ in 0..3 {
+        assert!(node.replica.holds_messages());
+        node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    }
+    node.writing.store.preparer.help();
+    node.replica.advance(Moment::START, &mut node.writing).unwrap();
+    assert_eq!((last(&node), node.replica.holds_messages()), (2, false));
+}

@@ -1,0 +1,492 @@
+//! Diagnosis: what is wrong with a log that does not open, where recovery says that something is, and what the files beside
+//! the damage tell of it. It repairs at once what needs no other replica.
+//!
+//! Recovery alone decides what is damage; this only looks where it points. A file that is missing or too short counts as
+//! absent: its neighbours are the nearest files that open.
+//!
+//! Must not know: other replicas, time.
+
+use crate::cluster::membership::Membership;
+use crate::error::{Error, ErrorKind, Result};
+use crate::replica::open::{Damaged, Opened};
+use crate::replica::state::sequencer::{Me, Replayed, Sequencer};
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::header_of;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::geometry::SEGMENT_BYTES_MAX;
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::segment::{HardState, Opening, SegmentHeader};
+use crate::store::read::chain::Walk;
+use crate::store::read::scanner::{Found, Scanner};
+use crate::store::read::segment_files;
+use crate::store::read::segment_files::Files;
+use crate::store::recovery::Past;
+use crate::store::recovery::gap::{Look, Place, Probe, Spare, Wound};
+use crate::store::segment::{Base, file_number};
+use crate::store::whole_segments::{make_whole, mend_header, set_aside};
+use crate::types::{RaftIndex, SegmentId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The outcome of a diagnosis.
+pub(crate) enum Diagnosis {
+    /// Nothing: the log is open.
+    Opened(Box<Opened>),
+    Found(Box<Finding>),
+}
+
+/// Damage that other replicas have to help with.
+pub(crate) struct Finding {
+    pub(crate) wound: Wound,
+    /// The segment's opening block, if that is gone.
+    pub(crate) opening: Option<Spare>,
+    /// Whether a hard state can have stood here that nothing later supersedes, if there is room for one.
+    pub(crate) state_lost: bool,
+}
+
+/// Finds what is wrong where recovery says that something is. It repairs at once what needs no other replica.
+///
+/// # Errors
+/// The error of recovery, if nothing can be repaired; `Io`.
+pub(crate) fn diagnose(damaged: &mut Damaged) -> Result<Diagnosis> {
+    loop {
+        let why = damaged.why.clone();
+        let place = why.place().and_then(|(path, at)| Some((file_number(path.file_name()?.to_str()?)?, at)));
+        let Some((number, at)) = place else { return Err(why) };
+        let Some(opened) = find_file(damaged, number)? else {
+            let is_in_header = at < SEGMENT_HEADER_BYTES as u64;
+            if !is_in_header || !is_header_mended(damaged, number)? {
+                restore(damaged, number)?;
+            }
+            match damaged.open_again()? {
+                Some(opened) => return Ok(Diagnosis::Opened(Box::new(opened))),
+                None => continue,
+            }
+        };
+        let end = following(damaged, number)?.map(|base| (None, base));
+        let mut place = Place { number, id: opened.header.id, bytes: opened.header.bytes, base: None, end };
+        let Some((mut wound, mut probe)) = examine(damaged, &place)? else { return Err(why) };
+        let mut last = end.is_none();
+        let upto = if planted!(73) { RaftIndex(u64::MAX) } else { wound.latest_beginning() };
+        if wound.is_opening()
+            && let Some(before) = end_before(damaged, number, upto)?
+        {
+            // The opening is made of what stands before it, so that has to be sound first.
+            match examine(damaged, &before.place)? {
+                Some(found) => {
+                    (wound, probe) = found;
+                    last = false;
+                }
+                None => {
+                    place.base = Some(before.base);
+                    // The hole stays as it was found: what is sound behind it is nowhere taken for lost.
+                    let found =
+                        examine(damaged, &place)?.filter(|(found, _)| found.to == wound.to || planted!(73));
+                    let Some(found) = found else { return Err(why) };
+                    (wound, probe) = found;
+                    wound.begin_behind(before.place.number, before.committed, before.is_sure || planted!(73));
+                }
+            }
+        }
+        let state_lost = last && !probe.state_follows(wound.to.unwrap_or(wound.from))?;
+        let opening = match wound.is_opening() {
+            true => {
+                let block = state_before(damaged, &wound)?.ok_or(why)?.opening();
+                Some((header_of(&block), block.body))
+            }
+            false => None,
+        };
+        return Ok(Diagnosis::Found(Box::new(Finding { wound, opening, state_lost })));
+    }
+}
+
+/// Gives a segment file that is missing or too short its length again: what it lacks is fetched then. Only of one that
+/// another segment follows: that one begins where this one ended, and holds a later hard state. Nothing tells what this
+/// replica acknowledged in the last one, nor how it voted there.
+///
+/// Of files next to each other that are missing, the last one takes the place of all, with their bytes together. It
+/// begins where the sound blocks before it end. A file that is too short and has no sound opening counts as missing: with it
+/// it has lost the place where those before it ended, and in which term. It is kept under another name until the log opens:
+/// nobody else need have what it holds.
+///
+/// # Errors
+/// `Corrupt`: it is the last one, or something else is wrong with the file; `Io`.
+fn restore(damaged: &Damaged, number: u64) -> Result<()> {
+    let why = &damaged.why;
+    let refuse = |what: &str| {
+        let what = format!(
+            "{why}; {what}: remove this node from the cluster, and add a new one with an empty directory"
+        );
+        Err(Error::caused(ErrorKind::Corrupt, what, why))
+    };
+    let all = numbers(damaged)?;
+    let behind = alive_behind(damaged, number)?;
+    let begun = behind.iter().find_map(|(header, base)| base.map(|base| (*header, base)));
+    let Some((SegmentHeader { number: next, bytes: next_bytes, .. }, begins)) = begun else {
+        let mut none_begun = true;
+        for file in open_files(damaged, behind.iter().map(|(header, _)| header.number)) {
+            none_begun &= file?.scanner().later(SEGMENT_HEADER_BYTES)?.end == 0;
+        }
+        return refuse(match none_begun {
+            true => "no segment follows it, so nothing tells what this replica acknowledged and voted there",
+            false => {
+                "the opening of the segment behind it is damaged too, so nothing tells where this one ended"
+            }
+        });
+    };
+    let is_there = all.contains(&number);
+    let number = if is_there { number } else { next - 1 };
+    let before = end_before(damaged, number, begins.raft)?.map(|before| before.place);
+    let (disk, log) = (&*damaged.disk, damaged.identity.log);
+    let one = next_bytes.max(damaged.options.segment_bytes).max(before.as_ref().map_or(0, |b| b.bytes));
+    if is_there && !make_whole(disk, log, number, one)? {
+        return refuse("nothing tells what stood there");
+    }
+    let file = find_file(damaged, number)?;
+    let begins = file.as_ref().map(base_of).transpose()?.flatten().is_some();
+    // Of one without a footer nothing tells how much of it is missing.
+    let missing = before.as_ref().map_or(1, |b| number - b.number + u64::from(b.end.is_none()));
+    if !is_there || missing > 1 && !begins {
+        if before.is_none() {
+            return refuse("the segments before it do not tell where it began");
+        }
+        let bytes = u64::from(one) * missing;
+        let Some(bytes) = u32::try_from(bytes).ok().filter(|b| missing == 1 || *b <= SEGMENT_BYTES_MAX)
+        else {
+            let what =
+                format!("{missing} segments are missing next to each other, more than one file can hold");
+            return refuse(&what);
+        };
+        set_aside(disk, number)?;
+        make_whole(disk, log, number, bytes)?;
+    }
+    tracing::warn!(
+        segment = number,
+        missing,
+        "a segment file was missing or too short: it is filled with what others have"
+    );
+    Ok(())
+}
+
+/// The first wound of a segment, if there is any about which something can be told.
+fn examine(damaged: &Damaged, place: &Place) -> Result<Option<(Wound, Probe)>> {
+    let mut probe = Probe::new(&*damaged.disk, place.clone(), PIECE_BYTES)?;
+    let wound = match probe.look_on()? {
+        Look::Broken(cause) => probe.wound(cause)?,
+        Look::More | Look::Sound => None,
+    };
+    Ok(wound.map(|wound| (wound, probe)))
+}
+
+/// The numbers of all segment files.
+pub(crate) fn numbers(damaged: &Damaged) -> Result<BTreeSet<u64>> {
+    let names = damaged.disk.list().map_err(|e| Error::io("list", damaged.disk.path(), e))?;
+    Ok(names.iter().filter_map(|n| file_number(n)).collect())
+}
+
+/// Where the segment behind `number` begins, if that can be told. Files that do not open are passed over.
+fn following(damaged: &Damaged, number: u64) -> Result<Option<Base>> {
+    Ok(alive_behind(damaged, number)?.first().and_then(|file| file.1))
+}
+
+/// The files behind `number` that open, in order, and where they begin, if their opening or their footer is sound. Without
+/// those that are dead: a conflict cut them off, so a later one begins where they do, or before. None stays open: there can be
+/// more than a process may have.
+fn alive_behind(damaged: &Damaged, number: u64) -> Result<Vec<(SegmentHeader, Option<Base>)>> {
+    let mut alive = Vec::new();
+    let mut next: Option<Base> = None;
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n > number)) {
+        let file = file?;
+        let base = base_of(&file)?.or_else(|| file.footer.map(|f| Base::before(&f)));
+        if next.is_some_and(|next| base.is_some_and(|base| base.raft >= next.raft)) {
+            continue;
+        }
+        next = base.or(next);
+        alive.push((file.header, base));
+    }
+    alive.reverse();
+    Ok(alive)
+}
+
+/// Whether all segments behind a hole go with its end, which these committed entries contradict. A file that does not tell
+/// where it begins does if it holds no sound blocks.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn all_behind_goes(damaged: &Damaged, wound: &Wound, committed: &[BlockHeader]) -> Result<bool> {
+    if !wound.is_founded(committed) {
+        return Ok(false);
+    }
+    for (SegmentHeader { number, id, bytes, .. }, base) in alive_behind(damaged, wound.place.number)? {
+        let goes = match base {
+            Some(base) => wound.goes_with(base, committed),
+            None => examine(damaged, &Place { number, id, bytes, base: None, end: None })?.is_none(),
+        };
+        if !goes {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The end of a segment, as the place where the next one begins.
+struct End {
+    place: Place,
+    base: Base,
+    /// The last entry that the segment says is committed.
+    committed: RaftIndex,
+    /// Whether the next one surely began there. Else a conflict can have cut off the entry at the end.
+    is_sure: bool,
+}
+
+/// The end of the segment before `number`, which begins behind entry `upto` at the latest: by its footer, or else behind
+/// its last sound block. All that it holds behind entry `upto` is dead. The segment is the nearest one that opens and has begun;
+/// one that begins at that entry or behind it is left of segments that a conflict cut off.
+fn end_before(damaged: &Damaged, number: u64, upto: RaftIndex) -> Result<Option<End>> {
+    let files = numbers(damaged)?.into_iter().rev().filter(|n| *n < number);
+    let alive =
+        |file: segment_files::Opened| Ok(base_of(&file)?.filter(|base| base.raft < upto).map(|_| file));
+    let mut alive = open_files(damaged, files).filter_map(|file| file.and_then(alive).transpose());
+    let Some(before) = alive.next().transpose()? else { return Ok(None) };
+    let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
+    let mut walk = Walk::new(&before);
+    walk.run(&mut before.scanner(), &mut Past { learner: &mut replayed, to: upto })?;
+    let SegmentHeader { number: its_own, id, bytes, .. } = before.header;
+    let place = Place { number: its_own, id, bytes, base: None, end: None };
+    let committed = walk.commit;
+    if let Some(footer) = before.footer.filter(|footer| footer.last_raft <= upto) {
+        let base = Base { raft: footer.last_raft, term: footer.last_term, next: footer.next };
+        let place = Place { end: Some((Some(footer.data_end as usize), base)), ..place };
+        // A segment gets its footer once the next number has begun at its end.
+        return Ok(Some(End { place, base, committed, is_sure: its_own + 1 == number }));
+    }
+    let base = walk.end;
+    let end = (base.raft == upto).then_some((None, base));
+    Ok(Some(End { place: Place { end, ..place }, base, committed, is_sure: false }))
+}
+
+fn unlearnt(damaged: &Damaged) -> Sequencer {
+    Sequencer::new(Me::Node(damaged.cluster.node), Membership::default(), &damaged.options)
+}
+
+/// Mends a segment's header, if the file is there and enough is left that tells what stood there.
+///
+/// # Errors
+/// `Io`: whether it is mended is not known.
+fn is_header_mended(damaged: &Damaged, number: u64) -> Result<bool> {
+    if !numbers(damaged)?.contains(&number) {
+        return Ok(false);
+    }
+    match mend_header(&*damaged.disk, damaged.identity.log, number) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(false),
+        mended => mended.map(|()| true),
+    }
+}
+
+/// A segment file whose fixed parts are sound, if it is there and they are.
+///
+/// # Errors
+/// As [`open_file`].
+fn find_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Opened>> {
+    if numbers(damaged)?.contains(&number) { open_file(damaged, number) } else { Ok(None) }
+}
+
+/// The segment file of this number, if its fixed parts are sound. One that could not be read says nothing of the log, and may
+/// well be the one that tells most.
+///
+/// # Errors
+/// `Io`; `Unsupported`: a newer version wrote it.
+fn open_file(damaged: &Damaged, number: u64) -> Result<Option<segment_files::Opened>> {
+    let files = Files { disk: &*damaged.disk, identity: damaged.identity, names: BTreeMap::new() };
+    match files.open(number, false) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(None),
+        opened => opened,
+    }
+}
+
+/// Those of these segment files that [`open_file`] opens, one at a time.
+fn open_files(
+    damaged: &Damaged,
+    numbers: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = Result<segment_files::Opened>> {
+    numbers.filter_map(|number| open_file(damaged, number).transpose())
+}
+
+/// Where a segment begins, if its opening block is sound.
+///
+/// # Errors
+/// `Io`.
+fn base_of(file: &segment_files::Opened) -> Result<Option<Base>> {
+    Ok(match file.scanner().block(SEGMENT_HEADER_BYTES)? {
+        Found::Block(h, _) if h.kind == Kind::Opening => {
+            Some(Base { raft: h.raft_index, term: h.term, next: h.first })
+        }
+        _ => None,
+    })
+}
+
+/// The state behind the last entry before a hole, from the opening of the segment that holds that entry.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn state_before(damaged: &Damaged, wound: &Wound) -> Result<Option<Sequencer>> {
+    let number = if wound.is_opening() { wound.made_of } else { Some(wound.place.number) };
+    let Some(number) = number else { return Ok(None) };
+    let Some(holding) = find_file(damaged, number)? else { return Ok(None) };
+    let mut replayed = Replayed { sequencer: unlearnt(damaged), options: &damaged.options };
+    let to = RaftIndex(wound.first().0 - 1);
+    Walk::new(&holding).run(&mut holding.scanner(), &mut Past { learner: &mut replayed, to })?;
+    let sequencer = replayed.sequencer;
+    Ok((sequencer.end().raft == to).then_some(sequencer))
+}
+
+/// The highest term that blocks from the one before a hole on tell of, and the vote in it, if one was given; 0: no block
+/// tells of one. A segment's opening repeats the hard state, so earlier segments say no more.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn newest_state(damaged: &Damaged, wound: &Wound) -> Result<Option<HardState>> {
+    // The opening can be in the hole.
+    let from = wound.made_of.unwrap_or(wound.place.number);
+    let mut newest = None;
+    for number in numbers(damaged)?.into_iter().filter(|n| *n >= from) {
+        let Some(file) = open_file(damaged, number)? else { continue };
+        let place = Place { number, id: file.header.id, bytes: file.header.bytes, base: None, end: None };
+        let states = Probe::new(&*damaged.disk, place, PIECE_BYTES)?.states(SEGMENT_HEADER_BYTES)?;
+        let states = states.into_iter().map(|(_, state)| state);
+        newest = newest.into_iter().chain(states).max_by_key(|state| (state.term, state.vote != 0));
+    }
+    Ok(newest)
+}
+
+/// The last entry that the changes of membership in a log say is committed, `entries` that are put back into a hole included:
+/// a change is written only behind the word that the one before is committed. A repair that loses such a word keeps what it said.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn committed_by_changes(damaged: &Damaged, wound: &Wound, entries: &[Spare]) -> Result<RaftIndex> {
+    let change = |h: &BlockHeader| (h.kind == Kind::Configuration).then_some(h.raft_index);
+    let mut changes: BTreeSet<RaftIndex> = entries.iter().filter_map(|(header, _)| change(header)).collect();
+    let from = wound.made_of.unwrap_or(wound.place.number);
+    // Entries that a conflict cut off stand behind the place where a later segment begins.
+    let mut upto = RaftIndex(u64::MAX);
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev().filter(|n| *n >= from)) {
+        let file = file?;
+        let mut scanner = file.scanner();
+        let mut at = SEGMENT_HEADER_BYTES;
+        while at + BLOCK_HEADER_BYTES <= scanner.limit() {
+            let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, file.header.id).ok();
+            changes.extend(header.as_ref().and_then(change).filter(|raft| *raft <= upto));
+            at += BLOCK_HEADER_BYTES;
+        }
+        let is_lost = file.header.number == wound.place.number && wound.is_opening();
+        let base = base_of(&file)?.map(|base| base.raft).or(is_lost.then(|| RaftIndex(wound.first().0 - 1)));
+        upto = base.map_or(upto, |base| base.min(upto));
+    }
+    Ok(changes.into_iter().rev().nth(1).unwrap_or_default())
+}
+
+/// The last membership that sound blocks tell of, and the entry that it is of. If this replica is the only voter in it, that
+/// need not be committed: then it is the one before, as long as no sound block says that the change is committed.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn membership_on(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+    let last = last_membership(damaged)?;
+    let node = damaged.cluster.node;
+    if !last.0.is_alone(node) {
+        return Ok(last);
+    }
+    let mut committed = RaftIndex(0);
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
+        let file = file?;
+        let told = told_in(&mut file.scanner(), file.header.id)?;
+        committed = told.iter().map(|(_, _, commit)| *commit).fold(committed, RaftIndex::max);
+        for (at, membership, _) in told.into_iter().rev() {
+            match membership {
+                Some(membership) if !membership.is_alone(node) => return Ok((membership, at)),
+                Some(_) if at <= committed => return Ok(last),
+                _ => {}
+            }
+        }
+    }
+    Ok(last)
+}
+
+/// The sound blocks of a segment that tell of a membership, or how far the log is committed: the entry that each is of, or
+/// behind, and both.
+///
+/// # Errors
+/// `Io`.
+fn told_in(scanner: &mut Scanner, id: SegmentId) -> Result<Vec<(RaftIndex, Option<Membership>, RaftIndex)>> {
+    let mut told = Vec::new();
+    let mut now: Option<Membership> = None;
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
+        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
+        let tells = |h: BlockHeader| matches!(h.kind, Kind::Opening | Kind::Configuration | Kind::HardState);
+        if header.is_ok_and(tells)
+            && let Found::Block(header, body) = scanner.block(at)?
+        {
+            let mut commit = RaftIndex(0);
+            match header.kind {
+                Kind::HardState => commit = HardState::parse(body).map_or(commit, |state| state.commit),
+                Kind::Configuration if body.is_empty() => now = now.map(|joint| joint.left()),
+                Kind::Configuration => now = raft_message::membership_of_change(body).ok(),
+                _ => {
+                    let opening = Opening::parse(body).ok();
+                    commit = opening.as_ref().map_or(commit, |opening| opening.hard_state.commit);
+                    now = opening.and_then(|opening| Membership::decode(&opening.configuration).ok());
+                }
+            }
+            let membership = if header.kind == Kind::HardState { None } else { now.clone() };
+            told.push((header.raft_index, membership, commit));
+        }
+        at += BLOCK_HEADER_BYTES;
+    }
+    Ok(told)
+}
+
+/// The last membership that any sound block tells of, and the entry that it is of; empty when none does.
+fn last_membership(damaged: &Damaged) -> Result<(Membership, RaftIndex)> {
+    let mut later = Vec::new();
+    for file in open_files(damaged, numbers(damaged)?.into_iter().rev()) {
+        let file = file?;
+        let mut scanner = file.scanner();
+        let opening = match scanner.block(SEGMENT_HEADER_BYTES)? {
+            Found::Block(h, body) if h.kind == Kind::Opening => {
+                Opening::parse(body).ok().map(|opening| (opening, h.raft_index))
+            }
+            _ => None,
+        };
+        later.push(file);
+        let Some((opening, at)) = opening else { continue };
+        let mut last = (Membership::decode(&opening.configuration).unwrap_or_default(), at);
+        for file in later.iter().rev() {
+            configurations(&mut file.scanner(), file.header.id, &mut last)?;
+        }
+        return Ok(last);
+    }
+    Ok((Membership::default(), RaftIndex(0)))
+}
+
+/// Follows the sound configuration blocks of a segment.
+fn configurations(scanner: &mut Scanner, id: SegmentId, last: &mut (Membership, RaftIndex)) -> Result<()> {
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at + BLOCK_HEADER_BYTES <= scanner.limit() {
+        let header = BlockHeader::parse(scanner.bytes(at, BLOCK_HEADER_BYTES)?, id);
+        if header.is_ok_and(|h| h.kind == Kind::Configuration)
+            && let Found::Block(header, body) = scanner.block(at)?
+        {
+            let membership = match body.is_empty() {
+                true => last.0.left(),
+                false => raft_message::membership_of_change(body).unwrap_or_else(|_| last.0.clone()),
+            };
+            *last = (membership, header.raft_index);
+        }
+        at += BLOCK_HEADER_BYTES;
+    }
+    Ok(())
+}

@@ -1,0 +1,479 @@
+//! Repairing: a replica whose log does not open for damage. It takes no part: no vote, no lead, no acknowledgement, for
+//! raft knows no such thing as an entry that was acknowledged and is not there. It asks the other members for what is
+//! missing, puts it back in place, and asks recovery again, until that has nothing to say against the log.
+//!
+//! ```text
+//!   recovery: Corrupt at (file, offset) ──> probe: wound ──> fetch from members ──> fill, mend, sync ──┐
+//!       ^                                                                                              │
+//!       └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Recovery alone decides what is damage; [`diagnose`] finds out what is missing there.
+//!
+//! [`terms`]: the term and vote of a replica that has lost its own. [`superseded`]: damage in entries that were never committed.
+//! [`members`]: the replicas to ask. [`treatment`]: the repair of one place.
+//!
+//! Must not know: threads, raft's state.
+
+mod members;
+mod superseded;
+mod terms;
+mod treatment;
+
+use crate::cluster::membership::Membership;
+use crate::cluster::options::{Role, Status};
+use crate::cluster::transport::Envelope;
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::batch::{Malformed, u64_at};
+use crate::replica::open::{Damaged, Opened};
+use crate::replica::raft::Extent;
+use crate::replica::repair::diagnosis::{
+    Diagnosis, all_behind_goes, committed_by_changes, diagnose, membership_on, newest_state, state_before,
+};
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::replica::wire::repair_message::{parse_blocks, parse_gone};
+use crate::store::format::segment::HardState;
+use crate::sync::clock::Moment;
+use crate::types::{DirectoryId, Index, NodeId, RaftIndex, Term};
+use bytes::Bytes;
+use members::Members;
+use superseded::{Doubt, go_on_before};
+use terms::{Terms, binding, with_state};
+use treatment::Treatment;
+
+/// A replica that waits for what it has lost.
+pub(crate) struct Repairing {
+    damaged: Damaged,
+    members: Members,
+    treatment: Box<Treatment>,
+    terms: Terms,
+    /// The highest term that this disk tells of, once that was looked for.
+    disk_term: Option<Term>,
+    greet_at: Option<Moment>,
+    /// Why it takes no part any more, repaired or not.
+    out: Option<Error>,
+    pub(crate) repaired: u64,
+    outgoing: Vec<Envelope>,
+}
+
+/// The outcome of a doubt.
+enum Settled {
+    NotYet,
+    /// Nothing contradicts what stood in the hole.
+    Unfounded,
+    /// The log goes on without it.
+    Replaced,
+}
+
+/// The beginning of a repair.
+pub(crate) enum Begun {
+    /// It could be repaired without the others.
+    Opened(Box<Opened>),
+    Repairing(Box<Repairing>),
+}
+
+impl Repairing {
+    /// Begins with what is to be done for a log that does not open.
+    ///
+    /// # Errors
+    /// What recovery said, when it cannot be repaired: nobody to ask, or it is not known what is missing.
+    pub(crate) fn begin(mut damaged: Damaged) -> Result<Begun> {
+        let members = Members::new(damaged.cluster.node, membership_on(&damaged)?);
+        if members.in_log.0.is_alone(damaged.cluster.node) {
+            return Err(damaged.why);
+        }
+        let treatment = match diagnose(&mut damaged)? {
+            Diagnosis::Opened(opened) => return Ok(Begun::Opened(opened)),
+            Diagnosis::Found(finding) => Treatment::of(*finding, &damaged),
+        };
+        tracing::error!(
+            why = %damaged.why, node = %damaged.cluster.node,
+            "the log is damaged; this replica takes no part before it has fetched what is missing from others"
+        );
+        damaged.cluster.transport.members(&members.possible().cloned().collect::<Vec<_>>());
+        let terms = Terms::new(damaged.cluster.election_timeout);
+        Ok(Begun::Repairing(Box::new(Self {
+            damaged,
+            members,
+            treatment,
+            terms,
+            disk_term: None,
+            greet_at: None,
+            out: None,
+            repaired: 0,
+            outgoing: Vec::new(),
+        })))
+    }
+
+    /// The error that appends and reads get meanwhile.
+    pub(crate) fn refusal(&self) -> Error {
+        if let Some(out) = &self.out {
+            return out.clone();
+        }
+        let why = &self.damaged.why;
+        let waits = match (&self.treatment.doubt, self.treatment.mender.missing()) {
+            (None, Some(entry)) => format!("it asks the other members for raft entry {entry}"),
+            _ => "it waits to hear from a leader, whom the other voters elect once they are a majority without it".to_owned(),
+        };
+        let what = format!(
+            "this replica is repairing its log and takes no part until it has what is missing: {why}; {waits}. If no member has it any more, remove this node from the cluster, and add a new one with an empty directory"
+        );
+        Error::new(ErrorKind::Unavailable, what)
+    }
+
+    pub(crate) fn damaged(&self) -> &Damaged {
+        &self.damaged
+    }
+
+    /// Messages to be sent.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<Envelope> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// How it stands.
+    pub(crate) fn status(&self) -> Status {
+        let Damaged { identity, cluster, .. } = &self.damaged;
+        Status {
+            log_id: identity.log,
+            node: cluster.node,
+            directory: identity.directory,
+            role: if self.out.is_some() { Role::Removed } else { Role::Repairing },
+            term: self.terms.highest(),
+            leader: self.terms.leader(),
+            committed: Index(0),
+            committed_raft: RaftIndex(0),
+            last_raft: RaftIndex(0),
+            members: self.members.newest().0.members().cloned().collect(),
+            peers: Vec::new(),
+        }
+    }
+
+    /// The entry that it lacks, if it asks for one.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn missing(&self) -> Option<RaftIndex> {
+        let Treatment { mender, doubt, .. } = &*self.treatment;
+        doubt.as_ref().map_or(mender, |doubt| &doubt.rivals).missing()
+    }
+
+    /// When [`Self::turn`] has to be called at the latest. None: nothing is left to do.
+    pub(crate) fn deadline(&self, now: Moment) -> Option<Moment> {
+        if self.out.is_some() {
+            return None;
+        }
+        let mender = &self.treatment.mender;
+        let next = match &self.treatment.doubt {
+            Some(doubt) if !doubt.is_settled() => Some(doubt.rivals.deadline(now)),
+            None if mender.missing().is_some() => Some(mender.deadline(now)),
+            _ => self.terms.listens_until().filter(|at| *at > now),
+        };
+        Some(next.into_iter().chain(self.greet_at).min().unwrap_or(now))
+    }
+
+    /// Takes what came and does what there is to do. The log, once it opens.
+    ///
+    /// # Errors
+    /// It cannot be repaired.
+    pub(crate) fn turn(
+        &mut self,
+        now: Moment,
+        mail: impl IntoIterator<Item = Envelope>,
+    ) -> Result<Option<Opened>> {
+        self.terms.listen(now);
+        for envelope in mail {
+            if let Err(why) = self.receive(envelope, now) {
+                tracing::debug!(why, "dropped a message");
+            }
+        }
+        if self.out.is_some() {
+            return Ok(None);
+        }
+        self.greet(now);
+        loop {
+            if self.treatment.doubt.is_some() {
+                match self.settle_doubt(now)? {
+                    Settled::NotYet => return Ok(None),
+                    Settled::Unfounded => {}
+                    Settled::Replaced => {
+                        if let Some(opened) = self.look_again(None)? {
+                            return Ok(Some(opened));
+                        }
+                    }
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.treatment.is_suspected) {
+                self.doubt(None);
+                continue;
+            }
+            let others = self.members.others();
+            if let Some((peer, fetch)) = self.treatment.mender.ask(now, &others) {
+                self.post(peer, fetch.encode());
+            }
+            if let Some(entry) = self.treatment.mender.missing() {
+                return if self.members.is_gone_everywhere(entry) {
+                    Err(self.is_lost(entry))
+                } else {
+                    Ok(None)
+                };
+            }
+            let Treatment { mender, opening, state_lost, .. } = &*self.treatment;
+            let mut state = None;
+            if *state_lost && mender.wound.may_hide_state(mender.spares()) {
+                let Some(learnt) = self.learnt_state(now)? else { return Ok(None) };
+                state = Some(self.bound_by_disk(learnt)?);
+            }
+            let opening = opening.clone().map(|opening| with_state(opening, state)).transpose();
+            let bytes = match opening.and_then(|o| mender.wound.fill(o.as_ref(), mender.spares(), state)) {
+                Ok(bytes) => bytes,
+                Err(why) => {
+                    self.doubt(Some(why));
+                    continue;
+                }
+            };
+            if !planted!(69) {
+                mender.wound.mend(&*self.damaged.disk, &bytes)?;
+            }
+            self.repaired += 1;
+            tracing::warn!(
+                file = %mender.wound.path(&*self.damaged.disk).display(), offset = mender.wound.from,
+                records = ?mender.wound.records(), "damage was repaired with what another replica has"
+            );
+            let place = (mender.wound.place.number, mender.wound.from);
+            if let Some(opened) = self.look_again(Some(place))? {
+                return Ok(Some(opened));
+            }
+        }
+    }
+
+    /// Asks recovery again; what it says now is treated next.
+    ///
+    /// # Errors
+    /// It cannot be repaired, or the damage at `place` (segment, offset), which was repaired, is still there.
+    fn look_again(&mut self, place: Option<(u64, usize)>) -> Result<Option<Opened>> {
+        if let Some(opened) = self.damaged.open_again()? {
+            return Ok(Some(opened));
+        }
+        self.members.in_log = membership_on(&self.damaged)?;
+        match diagnose(&mut self.damaged)? {
+            Diagnosis::Opened(opened) => return Ok(Some(*opened)),
+            Diagnosis::Found(finding) => self.treatment = Treatment::of(*finding, &self.damaged),
+        }
+        let wound = &self.treatment.mender.wound;
+        if place == Some((wound.place.number, wound.from)) {
+            return Err(self.damaged.why.clone());
+        }
+        Ok(None)
+    }
+
+    /// Asks whether other entries were committed where the hole is.
+    fn doubt(&mut self, why: Option<Malformed>) {
+        let wound = &self.treatment.mender.wound;
+        self.treatment.doubt = Some(Doubt::of(wound, why, &self.damaged.cluster));
+    }
+
+    /// Finds out whether what stood in the hole was superseded. If so, the log goes on with what is committed in its place.
+    ///
+    /// # Errors
+    /// It was not superseded, so what came should fit; `Corrupt`: a segment behind it can hold what was acknowledged; `Io`.
+    fn settle_doubt(&mut self, now: Moment) -> Result<Settled> {
+        let others = self.members.others();
+        let Some(doubt) = &mut self.treatment.doubt else { return Ok(Settled::Unfounded) };
+        if !doubt.is_settled() {
+            let (question, lacks) = (doubt.rivals.ask(now, &others), doubt.rivals.missing());
+            if let Some((peer, fetch)) = question {
+                self.post(peer, fetch.encode_committed());
+            }
+            return match lacks {
+                Some(entry) if self.members.is_gone_everywhere(entry) => Err(self.is_lost(entry)),
+                _ => Ok(Settled::NotYet),
+            };
+        }
+        let wound = &self.treatment.mender.wound;
+        let Some(contradiction) = doubt.contradiction else {
+            if let Some(why) = doubt.why {
+                return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, why));
+            }
+            self.treatment.doubt = None;
+            return Ok(Settled::Unfounded);
+        };
+        let Some(doubt) = &self.treatment.doubt else { return Ok(Settled::Unfounded) };
+        let committed: Vec<_> =
+            doubt.rivals.spares().iter().map(|(header, _)| *header).chain([contradiction]).collect();
+        let committed_in = committed.iter().map(|header| header.term).max().unwrap_or_default();
+        // The state that was learnt is from after the entry that was superseded, and from no earlier term than the entries that
+        // come. It need not be later than all that this disk tells of: nobody else may have come to a term that this replica voted in.
+        let is_later = |state: &HardState| state.term > wound.anchor.1 && state.term >= committed_in;
+        let Some(learnt) = self.learnt_state(now)?.filter(is_later) else { return Ok(Settled::NotYet) };
+        let state = self.bound_by_disk(learnt)?;
+        if !all_behind_goes(&self.damaged, wound, &committed)? {
+            let what = "other entries were committed than stood here, but a later segment can hold acknowledged ones: \
+                        remove this node from the cluster, and add a new one with an empty directory";
+            return Err(Error::corrupt(&wound.path(&*self.damaged.disk), wound.from as u64, what));
+        }
+        go_on_before(&self.damaged, wound, wound.following(doubt.rivals.spares()), state)?;
+        self.repaired += 1;
+        tracing::warn!(
+            file = %wound.path(&*self.damaged.disk).display(), offset = wound.from,
+            "damage in entries that were never committed: what is committed took their place"
+        );
+        Ok(Settled::Replaced)
+    }
+
+    /// The term and vote to go on with, once enough was heard.
+    fn learnt_state(&self, now: Moment) -> Result<Option<HardState>> {
+        self.terms.learnt(now, self.damaged.cluster.node, || self.other_of_two())
+    }
+
+    /// The state that was learnt, as far as this disk does not bind the replica to more, with what its log says is committed.
+    fn bound_by_disk(&self, learnt: HardState) -> Result<HardState> {
+        if planted!(72) {
+            return Ok(learnt);
+        }
+        let Treatment { mender, doubt, .. } = &*self.treatment;
+        let entries = doubt.as_ref().map_or(mender, |doubt| &doubt.rivals).spares();
+        let commit = committed_by_changes(&self.damaged, &mender.wound, entries)?;
+        let learnt = HardState { commit, ..learnt };
+        let own = newest_state(&self.damaged, &mender.wound)?;
+        Ok(own.map_or(learnt, |own| binding(own, learnt, self.damaged.cluster.node)))
+    }
+
+    /// The other one of two voters. While a superseded end is replaced, what is committed follows the membership of before the
+    /// hole.
+    fn other_of_two(&self) -> Result<Option<NodeId>> {
+        let Treatment { mender, doubt, .. } = &*self.treatment;
+        self.members.other_of_two(|| {
+            let Some(doubt) = doubt else { return Ok(self.members.after(mender.spares(), None)) };
+            let before = state_before(&self.damaged, &mender.wound)?;
+            Ok(before.and_then(|before| {
+                self.members.after(doubt.rivals.spares(), Some(before.membership_at_end().clone()))
+            }))
+        })
+    }
+
+    /// Asks the others what they remember of this replica, and who belongs to the cluster.
+    fn greet(&mut self, now: Moment) {
+        if self.greet_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.greet_at = Some(now.plus(self.damaged.cluster.heartbeat * 4));
+        let head = raft_message::head(HeadKind::Hello, &[0; 16]);
+        for to in self.members.others() {
+            self.post(to, head.clone());
+        }
+    }
+
+    fn is_lost(&self, entry: RaftIndex) -> Error {
+        let Damaged { why, cluster, .. } = &self.damaged;
+        let what = format!(
+            "{why}; all other replicas have discarded entry {entry}, without which this cannot be repaired: remove node {node} from the cluster and add a new one",
+            node = cluster.node
+        );
+        Error::caused(ErrorKind::Corrupt, what, why)
+    }
+
+    fn post(&mut self, to: NodeId, head: Bytes) {
+        let Damaged { identity, cluster, .. } = &self.damaged;
+        self.outgoing.push(Envelope {
+            log: identity.log,
+            from: cluster.node,
+            from_directory: identity.directory,
+            to,
+            to_directory: self.members.get(to).map_or(DirectoryId(0), |m| m.directory),
+            head,
+            bodies: Vec::new(),
+            urgent: true,
+        });
+    }
+
+    /// The same checks as raft's messages go through.
+    fn receive(&mut self, envelope: Envelope, now: Moment) -> Result<(), Malformed> {
+        let Envelope { log, from, from_directory, to, to_directory, head, bodies, urgent: _ } = envelope;
+        let Damaged { identity, cluster, .. } = &self.damaged;
+        if log != identity.log || to != cluster.node || from == cluster.node || from.is_none() {
+            return Err("it is of another log or for another node");
+        }
+        if to_directory.0 != 0 && to_directory != identity.directory {
+            return Err("it is for another directory: this node's disk was emptied or replaced");
+        }
+        self.members.hear_from(from, from_directory)?;
+        let (kind, body) = raft_message::parse_head(&head)?;
+        match kind {
+            // It remembers nothing of the others, as one that has just started. One that waits for its answer would send it
+            // nothing, and it would hear of no leader. A candidate that has started again may say no more of its term than this.
+            HeadKind::Hello => {
+                self.terms.name(Extent::parse(&body)?.term);
+                let mut known = vec![0; Extent::BYTES + 8];
+                known.extend_from_slice(&self.members.in_log.0.encode());
+                self.post(from, raft_message::head(HeadKind::Known, &known));
+            }
+            HeadKind::Blocks => {
+                let blocks = parse_blocks(&body, bodies)?;
+                self.treatment.take(blocks);
+            }
+            HeadKind::Committed => {
+                let blocks = parse_blocks(&body, bodies)?;
+                self.treatment.take_committed(blocks);
+            }
+            HeadKind::Gone => {
+                self.members.has_discarded(from, parse_gone(&body)?);
+            }
+            HeadKind::Known if body.len() >= Extent::BYTES => {
+                self.terms.remember(Extent::parse(&body[..Extent::BYTES])?.term);
+                if let Some(Ok(membership)) = body.get(Extent::BYTES + 8..).map(Membership::decode)
+                    && self.members.hear_of(from, RaftIndex(u64_at(&body, Extent::BYTES)), membership)
+                {
+                    let all: Vec<_> = self.members.possible().cloned().collect();
+                    self.damaged.cluster.transport.members(&all);
+                }
+            }
+            HeadKind::Removed => self.told_removed(from, &body)?,
+            HeadKind::Version if body.is_empty() => {
+                self.post(from, raft_message::reads_version(self.damaged.options.segment_bytes));
+            }
+            HeadKind::Raft => {
+                let (message, _) = raft_message::decode_message(&body, bodies)?;
+                if message.from == from.0 && message.to == to.0 {
+                    self.terms.hear(from, message.get_msg_type(), Term(message.term), now);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A leader says that this replica is no member any more. As in a replica that takes part: one that knows less of the
+    /// log cannot know that, nor can one that was deposed before the last term that this replica was in.
+    fn told_removed(&mut self, from: NodeId, body: &[u8]) -> Result<(), Malformed> {
+        let notice = body.first_chunk::<16>().ok_or("notice is cut off")?;
+        let (committed, term) = (RaftIndex(u64_at(notice, 0)), Term(u64_at(notice, 8)));
+        let node = self.damaged.cluster.node;
+        let (newest, at) = self.members.newest();
+        let is_stranger = newest.get(from).is_none() && newest.get(node).is_some();
+        if is_stranger || committed < *at || self.terms.is_deposed(term) || term < self.disk_term()? {
+            return Err("a notice of removal from a node that cannot know");
+        }
+        let what = format!(
+            "node {node} takes no part any more: the leader says that it was removed from the cluster; its log is damaged, \
+             and nobody repairs it: {}",
+            self.damaged.why
+        );
+        tracing::warn!("{what}");
+        self.out = Some(Error::new(ErrorKind::Removed, what));
+        Ok(())
+    }
+
+    /// The highest term that this disk tells of. The first call reads all behind the damage.
+    fn disk_term(&mut self) -> Result<Term, Malformed> {
+        if self.disk_term.is_none() {
+            let wound = &self.treatment.mender.wound;
+            let newest =
+                newest_state(&self.damaged, wound).map_err(|_| "this disk's term could not be read")?;
+            self.disk_term = Some(newest.map_or(wound.anchor.1, |state| state.term.max(wound.anchor.1)));
+        }
+        Ok(self.disk_term.unwrap_or_default())
+    }
+}
+
+#[cfg(all(test, feature = "sim", not(loom)))]
+mod tests;

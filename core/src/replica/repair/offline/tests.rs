@@ -1,0 +1,618 @@
+//! Repairing: what is believed, and what is written.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::members::voters_of;
+use super::*;
+use crate::cluster::membership::{Change, Member};
+use crate::cluster::memory_transport::MemoryNetwork;
+use crate::cluster::options::{Bootstrap, Cluster};
+use crate::disk::sim::{Damage, Fault, Landed, SimDisk, Trouble};
+use crate::options::Options;
+use crate::replica::node::Node;
+use crate::replica::open::{Directory, open_or_find_damage};
+use crate::replica::raft::tests::{
+    LEADER, LOG, append, become_voter, directory_of, entry_at, envelope, message, node_with, turn,
+};
+use crate::replica::repair::fetcher::Mender;
+use crate::replica::wire::repair_message::{encode_blocks, encode_gone};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::segment::{SegmentHeader, digest_of_bytes};
+use crate::store::recovery::gap::{Spare, Wound};
+use crate::store::segment::file_name;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ME: NodeId = NodeId(2);
+const THIRD: NodeId = NodeId(3);
+
+/// The disk of node 2, one of so many voters, which has the entries that make it one and all that comes `then`.
+fn disk_of(voters: usize, then: impl FnOnce(&mut Node)) -> SimDisk {
+    let disk = SimDisk::default();
+    let mut node = node_with(&disk, Bootstrap::Join(LOG));
+    become_voter(&mut node, voters);
+    then(&mut node);
+    drop(node);
+    SimDisk::new(disk.visible())
+}
+
+/// The blocks of its one segment: where they begin, and their headers.
+fn blocks(disk: &SimDisk) -> Vec<(usize, BlockHeader)> {
+    let file = disk.visible().file(&file_name(1)).unwrap();
+    let id = SegmentHeader::parse(&file).unwrap().id;
+    let mut at = SEGMENT_HEADER_BYTES;
+    let mut found = Vec::new();
+    while let Ok(header) = BlockHeader::parse(&file[at..at + BLOCK_HEADER_BYTES], id) {
+        found.push((at, header));
+        at += header.stride();
+    }
+    found
+}
+
+/// Where an entry's block begins.
+fn place_of(disk: &SimDisk, entry: u64) -> usize {
+    let is_it = |h: &BlockHeader| h.kind.is_entry() && h.raft_index.0 == entry;
+    blocks(disk).into_iter().find(|(_, header)| is_it(header)).unwrap().0
+}
+
+/// Damages the headers of the blocks that are chosen.
+fn hurt(disk: &SimDisk, choose: impl Fn(usize, &BlockHeader) -> bool) {
+    for (at, header) in blocks(disk) {
+        if choose(at, &header) {
+            assert!(disk.damage(&file_name(1), &Damage::FlipBit { bit: (at as u64 + 20) * 8 }));
+        }
+    }
+}
+
+fn begun(disk: &SimDisk) -> Result<Begun> {
+    let cluster = Cluster::new(ME, Bootstrap::Existing, MemoryNetwork::new().transport());
+    let options = Options { cluster: Some(cluster), ..Options::with_segment_bytes(64 << 10) };
+    let Directory::Damaged(damaged) = open_or_find_damage(Arc::new(disk.clone()), &options).unwrap() else {
+        panic!("it opens")
+    };
+    Repairing::begin(*damaged)
+}
+
+fn opened(disk: &SimDisk) -> Box<Repairing> {
+    match begun(disk).unwrap() {
+        Begun::Repairing(repairing) => repairing,
+        Begun::Opened(_) => panic!("it needs nobody"),
+    }
+}
+
+/// A turn with these heads from these nodes.
+fn turned(repairing: &mut Repairing, now: Moment, mail: &[(NodeId, Bytes)]) -> Result<Option<Opened>> {
+    let mail = mail.iter().map(|(from, head)| envelope(*from, directory_of(*from), head.clone()));
+    repairing.turn(now, mail.collect::<Vec<_>>())
+}
+
+/// A quarter of the time through which a leader has to be heard.
+const QUARTER: Duration = Duration::from_millis(500);
+
+/// Hears a leader without a pause from `now` on, until the log opens: that takes two election time-outs.
+fn led(repairing: &mut Repairing, now: Moment, heartbeat: &(NodeId, Bytes)) -> Opened {
+    for n in 0..4 {
+        assert!(turned(repairing, now.plus(QUARTER * n), std::slice::from_ref(heartbeat)).unwrap().is_none());
+    }
+    turned(repairing, now.plus(QUARTER * 4), std::slice::from_ref(heartbeat)).unwrap().unwrap()
+}
+
+/// The nodes that were sent something of this kind.
+fn sent(repairing: &mut Repairing, wanted: HeadKind) -> Vec<NodeId> {
+    let is_wanted = |e: &Envelope| raft_message::parse_head(&e.head).unwrap().0 == wanted;
+    repairing.take_outgoing().into_iter().filter(is_wanted).map(|e| e.to).collect()
+}
+
+fn voters(nodes: &[NodeId]) -> Membership {
+    Membership::of(
+        nodes.iter().map(|n| Member::voter(*n, if *n == ME { DirectoryId(0) } else { directory_of(*n) }, "")),
+    )
+}
+
+/// Tells who belongs to the cluster as of an entry.
+fn known(at: u64, nodes: &[NodeId]) -> Bytes {
+    let mut body = vec![0; Extent::BYTES];
+    body.extend_from_slice(&at.to_le_bytes());
+    body.extend_from_slice(&voters(nodes).encode_whole());
+    raft_message::head(HeadKind::Known, &body)
+}
+
+fn removed(committed: u64, term: u64) -> Bytes {
+    raft_message::head(HeadKind::Removed, &[committed, term].map(u64::to_le_bytes).concat())
+}
+
+fn from_third(term: u64, before: (u64, u64), entries: Vec<Entry>) -> Message {
+    Message { from: THIRD.0, term, log_term: before.1, ..append(before.0, entries) }
+}
+
+/// The changes that made it a member are in the hole, so it knew of nobody but the one that spoke first. That one had
+/// discarded what is missing, and the replica ended: "discarded by all other replicas". It had asked one.
+#[test]
+fn entry_is_not_lost_before_all_members_are_known() {
+    let disk = disk_of(3, |node| turn(node, &append(4, vec![entry_at(5)])));
+    hurt(&disk, |_, header| header.kind == Kind::Configuration);
+    let mut repairing = opened(&disk);
+    assert!(repairing.status().members.is_empty());
+    let gone = encode_gone(RaftIndex(9));
+    let now = Moment::START;
+    assert!(turned(&mut repairing, now, &[(LEADER, gone.clone())]).unwrap().is_none());
+    assert_eq!(sent(&mut repairing, HeadKind::Hello), [LEADER]);
+    assert!(turned(&mut repairing, now, &[(LEADER, known(9, &[LEADER, ME, THIRD]))]).unwrap().is_none());
+    assert_eq!(repairing.members.others(), [LEADER, THIRD]);
+    assert!(turned(&mut repairing, now, &[(THIRD, gone)]).unwrap().is_none());
+    assert_lost(turned(&mut repairing, now, &[(THIRD, known(9, &[LEADER, ME, THIRD]))]));
+}
+
+fn assert_lost(turned: Result<Option<Opened>>) {
+    let error = turned.err().unwrap();
+    assert!(
+        error.kind() == ErrorKind::Corrupt && error.to_string().contains("all other replicas"),
+        "{error}"
+    );
+}
+
+/// A disk that has lost entry 5, and no hard state.
+fn without_fifth() -> SimDisk {
+    let disk = disk_of(3, |node| {
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![entry_at(6)]));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    disk
+}
+
+/// A node that was added and removed while this replica was away had spoken to it once. Its word was waited for, for ever.
+#[test]
+fn talker_that_is_no_member_is_not_waited_for() {
+    let mut repairing = opened(&without_fifth());
+    let (now, gone) = (Moment::START, || encode_gone(RaftIndex(9)));
+    assert!(turned(&mut repairing, now, &[(NodeId(4), hello(2))]).unwrap().is_none());
+    let members = [LEADER, ME, THIRD];
+    let all = [(LEADER, known(9, &members)), (THIRD, known(9, &members)), (LEADER, gone()), (THIRD, gone())];
+    assert!(turned(&mut repairing, now, &all[..3]).unwrap().is_none());
+    assert_eq!(repairing.members.others(), [LEADER, THIRD, NodeId(4)], "it is asked all the same");
+    assert_lost(turned(&mut repairing, now, &all[3..]));
+}
+
+/// The members that this replica remembered had all discarded what is missing. It ended before they had told of one that was
+/// added since, and that had it.
+#[test]
+fn entry_is_not_lost_before_all_have_told_of_the_members() {
+    let mut repairing = opened(&without_fifth());
+    let (now, gone, fourth) = (Moment::START, || encode_gone(RaftIndex(9)), NodeId(4));
+    let members = [LEADER, ME, THIRD, fourth];
+    for mail in [
+        (LEADER, gone()),
+        (THIRD, gone()),
+        (LEADER, known(4, &members[..3])), // it lags
+        (THIRD, known(0, &[])),            // it repairs its own log
+        (THIRD, known(9, &members)),
+        (fourth, known(9, &members)),
+    ] {
+        assert!(turned(&mut repairing, now, &[mail]).unwrap().is_none());
+    }
+    assert_eq!(repairing.members.others(), [LEADER, THIRD, fourth]);
+    assert_lost(turned(&mut repairing, now, &[(fourth, gone())]));
+}
+
+/// Messages come in any order. An older answer took the place of a newer one.
+#[test]
+fn older_word_of_the_voters_changes_nothing() {
+    let mut repairing = opened(&without_fifth());
+    let two = [LEADER, ME];
+    let mail = [(LEADER, known(9, &two)), (LEADER, known(5, &[LEADER, ME, THIRD]))];
+    assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
+    assert_eq!(repairing.members.voters[&LEADER], (RaftIndex(9), voters_of(&voters(&two))));
+}
+
+/// Damages entry 5 and the hard state behind it; returns the answer that brings entry 5.
+fn lose_state_behind_fifth(disk: &SimDisk) -> Bytes {
+    let lost = place_of(disk, 5)..place_of(disk, 6);
+    let (_, fifth) = *blocks(disk).iter().find(|(at, _)| *at == lost.start).unwrap();
+    assert!(blocks(disk).iter().any(|(at, h)| lost.contains(at) && h.kind == Kind::HardState));
+    hurt(disk, |at, _| lost.contains(&at));
+    encode_blocks(HeadKind::Blocks, std::iter::once(&fifth))
+}
+
+/// A configuration entry that changes nothing. Before it is written how far the log is committed: a hard state.
+fn change_at(index: u64, term: u64) -> Entry {
+    let mut change = Entry { index, term, ..Entry::default() };
+    change.set_entry_type(EntryType::EntryConfChangeV2);
+    change
+}
+
+/// A disk of term 1 that has lost entry 5 and the hard state behind it, and what fetches entry 5.
+fn without_state() -> (SimDisk, Bytes) {
+    let disk = disk_of(3, |node| {
+        turn(node, &Message { commit: 4, ..append(4, vec![entry_at(5)]) });
+        turn(node, &Message { commit: 4, ..append(5, vec![change_at(6, 1)]) });
+    });
+    let fifth = lose_state_behind_fifth(&disk);
+    (disk, fifth)
+}
+
+fn raft(from: NodeId, kind: MessageType, term: u64) -> (NodeId, Bytes) {
+    let message = Message { from: from.0, ..message(kind, term) };
+    (from, raft_message::encode_message(&message).unwrap())
+}
+
+fn hello(term: u64) -> Bytes {
+    raft_message::head(HeadKind::Hello, &[term, 0].map(u64::to_le_bytes).concat())
+}
+
+/// The candidate of term 6, which may have this replica's vote, said its term in questions before an election and in
+/// greetings alone. Both were dropped: a leader of term 5 that woke up was believed, and the vote of term 6 given again.
+#[test]
+fn each_word_of_a_term_raises_the_term_that_is_learnt() {
+    let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 5);
+    for (word, learnt) in [
+        (None, (5, LEADER)),
+        (Some(raft(THIRD, MessageType::MsgRequestPreVote, 6)), (5, LEADER)),
+        (Some(raft(THIRD, MessageType::MsgRequestPreVote, 7)), (6, ME)),
+        (Some((THIRD, hello(6))), (6, ME)),
+    ] {
+        let (disk, fifth) = without_state();
+        let mut repairing = opened(&disk);
+        let mail: Vec<_> = [(LEADER, fifth), heartbeat()].into_iter().chain(word).collect();
+        assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
+        let opened = led(&mut repairing, Moment::START, &heartbeat());
+        let HardState { term, vote, .. } = opened.sequencer.hard_state();
+        assert_eq!((term.0, NodeId(vote)), learnt);
+    }
+}
+
+/// One heartbeat of a leader that had slept through an election was enough.
+#[test]
+fn leader_that_falls_silent_is_not_believed() {
+    let (disk, fifth) = without_state();
+    let mut repairing = opened(&disk);
+    let heartbeat = |term| raft(LEADER, MessageType::MsgHeartbeat, term);
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat(5)]).unwrap().is_none());
+    let later = Moment::START.plus(Duration::from_secs(60));
+    assert!(turned(&mut repairing, later, &[]).unwrap().is_none());
+    assert!(turned(&mut repairing, later, &[heartbeat(4)]).unwrap().is_none(), "another led after it");
+    led(&mut repairing, later, &heartbeat(5));
+}
+
+/// This process was stopped while it listened, and so was a leader that had been deposed meanwhile. Both went on, and that
+/// leader's message was read first: it was believed, and the vote in a later term given again.
+#[test]
+fn leader_is_believed_once_it_was_heard_without_a_pause() {
+    let heartbeat = |(node, term)| raft(node, MessageType::MsgHeartbeat, term);
+    let (last, another, later) = ((LEADER, 5), (THIRD, 5), (LEADER, 6));
+    for (breaks, believed) in [(None, true), (Some(another), false), (Some(later), false)] {
+        let (disk, fifth) = without_state();
+        let mut repairing = opened(&disk);
+        assert!(
+            turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat(last)]).unwrap().is_none()
+        );
+        let woken = Moment::START.plus(Duration::from_secs(60));
+        for n in 0..4 {
+            let mail = [heartbeat(last)].into_iter().chain(breaks.filter(|_| n == 1).map(heartbeat));
+            let mail: Vec<_> = mail.collect();
+            assert!(turned(&mut repairing, woken.plus(QUARTER * n), &mail).unwrap().is_none());
+        }
+        let is_open = turned(&mut repairing, woken.plus(QUARTER * 4), &[heartbeat(last)]).unwrap().is_some();
+        assert_eq!(is_open, believed, "{breaks:?}");
+    }
+}
+
+/// It voted in term 9, and then got entry 5 of term 1 from the leader of term 9. Entry 5 and the hard state behind it are
+/// damaged. A leader of term 1 was heard, and its term was written, behind what says 9: the vote could be given again.
+#[test]
+fn learnt_state_takes_no_promise_back_that_the_disk_tells_of() {
+    let disk = disk_of(3, |node| {
+        let mut vote = message(MessageType::MsgRequestVote, 9);
+        (vote.from, vote.index, vote.log_term) = (THIRD.0, 9, 1);
+        vote.context = Bytes::from_static(b"CampaignTransfer");
+        turn(node, &vote);
+        let after = |index, entries| Message { commit: 4, ..from_third(9, index, entries) };
+        turn(node, &after((4, 1), vec![entry_at(5)]));
+        turn(node, &after((5, 1), vec![change_at(6, 9)]));
+        turn(node, &after((6, 9), vec![Entry { index: 7, term: 9, ..Entry::default() }]));
+    });
+    let fifth = lose_state_behind_fifth(&disk);
+    let mut repairing = opened(&disk);
+    let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
+    assert!(turned(&mut repairing, Moment::START, &[(LEADER, fifth), heartbeat()]).unwrap().is_none());
+    let opened = led(&mut repairing, Moment::START, &heartbeat());
+    let HardState { term, vote, .. } = opened.sequencer.hard_state();
+    assert_eq!((term, vote), (Term(9), THIRD.0));
+}
+
+/// The last hard states of a segment were lost, and with them the words that the changes of membership are committed. The
+/// replica opened with several of them in doubt: with the majority of a membership two changes ago it could have been elected.
+#[test]
+fn repair_leaves_at_most_one_change_of_membership_in_doubt() {
+    let change = raft_message::conf_change(&[Change::Promote(THIRD)], &voters(&[LEADER, ME, THIRD]));
+    let data = protobuf::Message::write_to_bytes(&change).unwrap();
+    let disk = disk_of(3, |node| {
+        for index in 5..=12 {
+            let entry = match index {
+                7 | 10 => Entry { data: data.clone().into(), ..change_at(index, 1) },
+                _ => entry_at(index),
+            };
+            turn(node, &append(index - 1, vec![entry]));
+        }
+    });
+    hurt(&disk, |_, header| header.kind == Kind::HardState && header.raft_index >= RaftIndex(6));
+    let mut repairing = opened(&disk);
+    let heartbeat = || raft(LEADER, MessageType::MsgHeartbeat, 1);
+    let opened = led(&mut repairing, Moment::START, &heartbeat());
+    assert!(opened.sequencer.changes_in_doubt() <= 1, "{}", opened.sequencer.changes_in_doubt());
+    assert_eq!(opened.sequencer.membership_at_end().members().count(), 3);
+}
+
+/// The power failed in the midst of a write, and an entry further ahead is damaged. The sound blocks between were not taken for
+/// the end of the damage, because what follows them is torn: the replica refused to open.
+#[test]
+fn damage_before_a_torn_write_is_repaired() {
+    let disk = disk_of(3, |node| {
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![entry_at(6)]));
+        turn(node, &append(6, vec![entry_at(7)]));
+        turn(node, &Message { commit: 6, ..append(7, vec![change_at(8, 1)]) });
+    });
+    let fifth = place_of(&disk, 5);
+    let (_, header) = *blocks(&disk).iter().find(|(at, _)| *at == fifth).unwrap();
+    let torn = blocks(&disk).into_iter().find(|(at, h)| *at > fifth && h.kind == Kind::HardState).unwrap().0;
+    assert!(disk.damage(&file_name(1), &Damage::FlipBit { bit: (torn as u64 + 70) * 8 }));
+    hurt(&disk, |at, _| at == fifth);
+    let mut repairing = opened(&disk);
+    assert_eq!(repairing.missing(), Some(RaftIndex(5)));
+    let answer = encode_blocks(HeadKind::Blocks, std::iter::once(&header));
+    let opened = turned(&mut repairing, Moment::START, &[(LEADER, answer)]).unwrap().unwrap();
+    assert_eq!(opened.sequencer.end().raft, RaftIndex(7));
+}
+
+#[test]
+fn state_binds_by_its_term_and_then_by_its_vote() {
+    let state = |(term, vote)| HardState { term: Term(term), vote, commit: RaftIndex(0) };
+    for (own, learnt, bound) in [
+        ((8, 3), (9, 1), (9, 1)),
+        ((9, 3), (9, 1), (9, 3)),
+        ((9, 0), (9, 1), (9, 1)),
+        ((9, 3), (8, 1), (9, 3)),
+        ((9, 0), (8, 1), (9, 2)),
+    ] {
+        assert_eq!(binding(state(own), state(learnt), ME), state(bound), "{own:?}, {learnt:?}");
+    }
+}
+
+/// A removed replica asks, and the others do not lend to it: it repaired for ever.
+#[test]
+fn removed_replica_ends_its_repair_by_the_word_of_a_leader() {
+    let disk = without_fifth();
+    for (from, notice, is_believed) in [
+        (LEADER, removed(9, 1), true),
+        (LEADER, removed(3, 1), false),
+        (LEADER, removed(9, 0), false),
+        (NodeId(9), removed(9, 1), false),
+    ] {
+        let mut repairing = opened(&disk);
+        assert!(turned(&mut repairing, Moment::START, &[]).unwrap().is_none());
+        assert_eq!(sent(&mut repairing, HeadKind::Hello), [LEADER, THIRD]);
+        assert!(turned(&mut repairing, Moment::START, &[(from, notice)]).unwrap().is_none());
+        assert_eq!(repairing.status().role == Role::Removed, is_believed);
+        assert_eq!(repairing.refusal().kind() == ErrorKind::Removed, is_believed);
+        assert_eq!(repairing.deadline(Moment::START).is_none(), is_believed);
+    }
+}
+
+/// A leader that had been deposed did not know this member yet, and its notice ended the repair.
+#[test]
+fn deposed_leader_does_not_end_a_repair() {
+    let disk = disk_of(3, |node| {
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![entry_at(6)]));
+        turn(node, &message(MessageType::MsgHeartbeat, 3));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    let remembers = |term: u64| {
+        let mut body = [term, 0, 0].map(u64::to_le_bytes).concat();
+        body.extend_from_slice(&voters(&[LEADER, ME, THIRD]).encode_whole());
+        (THIRD, raft_message::head(HeadKind::Known, &body))
+    };
+    for (word, least) in [
+        (None, 3), // its disk says so
+        (Some(remembers(4)), 4),
+        (Some(raft(THIRD, MessageType::MsgHeartbeat, 5)), 5),
+        (Some(raft(THIRD, MessageType::MsgRequestVote, 6)), 3), // nobody need have led in that term
+    ] {
+        let mut repairing = opened(&disk);
+        let mail: Vec<_> = word.into_iter().chain([(LEADER, removed(9, least - 1))]).collect();
+        assert!(turned(&mut repairing, Moment::START, &mail).unwrap().is_none());
+        assert_eq!(repairing.status().role, Role::Repairing);
+        assert!(turned(&mut repairing, Moment::START, &[(LEADER, removed(9, least))]).unwrap().is_none());
+        assert_eq!(repairing.status().role, Role::Removed);
+    }
+}
+
+/// A removal that only this replica had was taken for committed: the one that it removed was not asked, and "all others have
+/// discarded it" ended the repair.
+#[test]
+fn one_whose_removal_is_not_committed_is_asked_too() {
+    let disk = disk_of(3, |node| {
+        let change = raft_message::conf_change(&[Change::Remove(THIRD)], &voters(&[LEADER, ME]));
+        let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
+        turn(node, &append(4, vec![entry_at(5)]));
+        turn(node, &append(5, vec![Entry { data, ..change_at(6, 1) }, entry_at(7)]));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(5));
+    let mut repairing = opened(&disk);
+    assert_eq!(repairing.members.others(), [LEADER]);
+    let (now, gone, members) = (Moment::START, || encode_gone(RaftIndex(9)), [LEADER, ME, THIRD]);
+    assert!(
+        turned(&mut repairing, now, &[(LEADER, known(4, &members)), (LEADER, gone())]).unwrap().is_none()
+    );
+    assert_eq!(repairing.members.others(), [LEADER, THIRD]);
+    assert!(turned(&mut repairing, now, &[(THIRD, known(4, &members))]).unwrap().is_none());
+    assert_lost(turned(&mut repairing, now, &[(THIRD, gone())]));
+}
+
+/// The other one of two voters was about to be removed, and need not have heard of it: it cannot lead without this replica,
+/// which refused to repair its log, as one that is alone.
+#[test]
+fn removal_that_is_not_committed_leaves_nobody_alone() {
+    let disk = |committed| {
+        let disk = disk_of(2, |node| {
+            let change = raft_message::conf_change(&[Change::Remove(LEADER)], &voters(&[ME]));
+            let data = protobuf::Message::write_to_bytes(&change).unwrap().into();
+            let removal = Entry { data, ..change_at(5, 1) };
+            turn(node, &append(3, vec![entry_at(4)]));
+            turn(node, &append(4, vec![removal, entry_at(6)]));
+            let rest = Message { commit: committed, ..append(6, vec![change_at(7, 1)]) };
+            turn(node, &rest);
+        });
+        hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
+        disk
+    };
+    assert_eq!(opened(&disk(4)).members.others(), [LEADER]);
+    assert_eq!(begun(&disk(5)).err().unwrap().kind(), ErrorKind::Corrupt);
+}
+
+/// A configuration entry that leads to these voters.
+fn change_to(raft: u64, nodes: &[NodeId]) -> Spare {
+    let change = raft_message::conf_change(&[], &voters(nodes));
+    let body = Bytes::from(protobuf::Message::write_to_bytes(&change).unwrap());
+    let (header, _) = no_op(raft, 4);
+    (BlockHeader { kind: Kind::Configuration, ..header }, vec![body])
+}
+
+/// Entries that are committed in place of a superseded end can change the voters. Only those taken for the hole counted.
+#[test]
+fn voters_are_those_of_the_committed_entries_of_a_superseded_end() {
+    let two = [LEADER, ME];
+    let three = [LEADER, ME, THIRD];
+    let repairing = |members: &[NodeId], committed: Vec<Spare>, told: &[NodeId]| {
+        let disk = disk_of(members.len(), |node| {
+            turn(node, &append(members.len() as u64 + 1, vec![entry_at(members.len() as u64 + 2)]));
+            turn(node, &append(members.len() as u64 + 2, vec![entry_at(members.len() as u64 + 3)]));
+        });
+        let lost = RaftIndex(members.len() as u64 + 2);
+        hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == lost);
+        let mut repairing = opened(&disk);
+        repairing.doubt(None);
+        let doubt = repairing.treatment.doubt.as_mut().unwrap();
+        doubt.rivals.take(std::iter::once(no_op(lost.0 - 1, 1)).chain(committed));
+        repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(told))));
+        repairing
+    };
+    let other =
+        |members: &[_], committed, told: &[_]| repairing(members, committed, told).other_of_two().unwrap();
+    assert_eq!(other(&two, vec![], &two), Some(LEADER));
+    assert_eq!(other(&two, vec![change_to(4, &three)], &two), None);
+    assert_eq!(other(&three, vec![], &two), None);
+    assert_eq!(other(&three, vec![change_to(5, &two)], &three), None);
+    assert_eq!(other(&three, vec![change_to(5, &two)], &two), Some(LEADER));
+    // A change behind the hole can be superseded as well.
+    for (members, behind, expected) in [(&two[..], &three[..], Some(LEADER)), (&three, &two, None)] {
+        let mut repairing = repairing(members, vec![], &two);
+        repairing.members.in_log = (voters(behind), RaftIndex(9));
+        assert_eq!(repairing.other_of_two().unwrap(), expected);
+    }
+    // Another node tells of others since.
+    let mut repairing = repairing(&two, vec![], &two);
+    repairing.members.told = Some((voters(&three), RaftIndex(12)));
+    assert_eq!(repairing.other_of_two().unwrap(), None);
+}
+
+/// A file that could not be read counted as one that tells of no voters: the replica waited, and did not say why.
+#[test]
+fn voters_that_cannot_be_read_are_an_error() {
+    let disk = disk_of(2, |node| {
+        turn(node, &append(3, vec![entry_at(4)]));
+        turn(node, &append(4, vec![entry_at(5)]));
+    });
+    hurt(&disk, |_, header| header.kind.is_entry() && header.raft_index == RaftIndex(4));
+    let mut repairing = opened(&disk);
+    repairing.doubt(None);
+    repairing.members.voters.insert(LEADER, (RaftIndex(9), voters_of(&voters(&[LEADER, ME]))));
+    disk.plan(Fault { call: None, nth: 1, lasting: true, trouble: Trouble::Eio(Landed::Nothing) });
+    assert_eq!(repairing.other_of_two().unwrap_err().kind(), ErrorKind::Io);
+}
+
+/// The question begins at the entry before the hole. If another one is committed there, all in the hole is of another log.
+#[test]
+fn committed_entries_follow_only_the_entry_that_is_committed() {
+    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+    let question = Mender::new(wound.rivals(), Duration::from_secs(1), 1 << 20);
+    assert_eq!(question.missing(), Some(RaftIndex(9)));
+    let following =
+        |committed: &[Spare]| wound.following(committed).iter().map(|(h, _)| h.raft_index.0).collect();
+    let none: Vec<u64> = Vec::new();
+    let its_own: Vec<u64> = following(&[no_op(9, 2), no_op(10, 4), no_op(11, 4)]);
+    assert_eq!(its_own, [10, 11]);
+    assert_eq!(following(&[no_op(9, 1), no_op(10, 4)]), none);
+    assert_eq!(following(&[no_op(10, 4)]), none, "nothing tells which one is committed");
+    let first = Wound::of_entries((RaftIndex(0), Term(1)), (RaftIndex(3), Term(1)));
+    assert_eq!(first.following(&[no_op(1, 4)]).len(), 1, "nothing stands before the first entry");
+}
+
+fn no_op(raft: u64, term: u64) -> Spare {
+    let header = BlockHeader {
+        length: crate::store::format::block::BLOCK_HEADER_BYTES as u32,
+        batch_count: 0,
+        raft_index: RaftIndex(raft),
+        term: Term(term),
+        first: Index(7),
+        timestamp: crate::types::Timestamp(5),
+        record_count: 0,
+        durable_upto: 0,
+        body_digest: digest_of_bytes(&[]),
+        kind: Kind::NoOp,
+    };
+    (header, Vec::new())
+}
+
+/// Entries 10 to 12 are missing, and entry 13, of term 3, follows; whether they were superseded is in doubt.
+fn in_doubt() -> Treatment {
+    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+    let mender = |wound| Mender::new(wound, Duration::from_secs(1), 1 << 20);
+    let doubt = Doubt { rivals: mender(wound.rivals()), why: None, contradiction: None };
+    let (opening, state_lost, is_suspected) = (None, false, false);
+    Treatment { mender: mender(wound), opening, state_lost, is_suspected, doubt: Some(doubt) }
+}
+
+fn rivals(treatment: &Treatment) -> (usize, bool) {
+    let doubt = treatment.doubt.as_ref().unwrap();
+    (doubt.rivals.spares().len(), doubt.is_settled())
+}
+
+#[test]
+fn entries_that_need_not_be_committed_settle_no_doubt() {
+    let mut treatment = in_doubt();
+    let blocks = || vec![no_op(9, 2), no_op(10, 4), no_op(11, 4)];
+    treatment.take(blocks());
+    assert_eq!(rivals(&treatment), (0, false));
+    treatment.take_committed(blocks());
+    assert_eq!(rivals(&treatment), (3, true));
+    treatment.take_committed(vec![no_op(12, 4)]);
+    assert_eq!(rivals(&treatment), (3, true), "nothing more is taken");
+}
+
+/// Entries before it can have stood in the hole, and be acknowledged.
+#[test]
+fn contradiction_counts_once_all_before_it_is_there() {
+    let mut treatment = in_doubt();
+    treatment.take_committed(vec![no_op(12, 4)]);
+    assert_eq!(rivals(&treatment), (0, false));
+    treatment.take_committed(vec![no_op(9, 2), no_op(10, 2), no_op(11, 2), no_op(12, 4)]);
+    assert_eq!(rivals(&treatment), (4, true));
+}
+
+#[test]
+fn segment_that_can_be_acknowledged_stays() {
+    let wound = Wound::of_entries((RaftIndex(9), Term(2)), (RaftIndex(13), Term(3)));
+    let goes = |raft, term, committed: &[Spare]| {
+        let base = crate::store::segment::Base { raft: RaftIndex(raft), term: Term(term), next: Index(7) };
+        let committed: Vec<_> = committed.iter().map(|(header, _)| *header).collect();
+        wound.goes_with(base, &committed)
+    };
+    let committed = [no_op(9, 2), no_op(10, 2), no_op(11, 5)];
+    assert!(goes(13, 3, &committed) && goes(20, 4, &committed));
+    assert!(!goes(10, 2, &committed), "it begins in the hole, behind a committed entry");
+    assert!(goes(11, 3, &committed), "another entry is committed where it begins");
+    assert!(!goes(20, 5, &committed), "it begins in the term of the committed entries");
+}

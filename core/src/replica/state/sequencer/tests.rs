@@ -1,0 +1,270 @@
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::*;
+use crate::replica::queue::proposals::{Item, Patience, Queue, QueueLimits};
+use crate::types::Sequence;
+use proptest::prelude::*;
+
+const FULL_AT: u32 = 3;
+
+fn queue() -> Queue {
+    let limits = QueueLimits {
+        block_bytes: 1 << 12,
+        bytes: 1 << 20,
+        appends: 16,
+        capacity: None,
+        mail_bytes: 1 << 20,
+    };
+    Queue::new(limits, 0)
+}
+
+fn membership() -> Membership {
+    let member = |n| crate::cluster::membership::Member::voter(NodeId(n), DirectoryId(u128::from(n)), "");
+    Membership::of([member(1), member(2)])
+}
+
+fn replica(node: u64, sessions_max: u32) -> (Sequencer, Options) {
+    let options = Options { sessions_max, ..Options::with_segment_bytes(1 << 20) };
+    (Sequencer::new(Me::Node(NodeId(node)), membership(), &options), options)
+}
+
+fn body_of(block: &NewBlock) -> Vec<u8> {
+    block.body.concat()
+}
+
+/// A leader, a follower that gets its blocks and has another limit, and a replica that begins again from an opening.
+struct Three {
+    leader: Sequencer,
+    follower: Sequencer,
+    restarted: Sequencer,
+    options: Options,
+    queue: Queue,
+}
+
+impl Three {
+    fn new() -> Self {
+        let (leader, options) = replica(1, FULL_AT);
+        Self { leader, follower: replica(2, 1).0, restarted: replica(2, 64).0, options, queue: queue() }
+    }
+
+    fn spread(&mut self, block: &NewBlock) {
+        let header = raft_message::header_of(block);
+        self.follower.follow(&header, block.body.clone()).unwrap();
+        self.restarted.replay(&header, &body_of(block), &self.options).unwrap();
+    }
+
+    fn command(&mut self, command: Command, at: u64) -> Option<Index> {
+        match self.leader.command(command, Timestamp(at)) {
+            Decision::Write(block, result) => {
+                self.spread(&block);
+                Some(result)
+            }
+            Decision::Done(result) => Some(result),
+            Decision::Refused(error) => {
+                assert_eq!(error.kind(), crate::ErrorKind::TooManySessions);
+                None
+            }
+        }
+    }
+
+    fn append(&mut self, stamps: &[Stamp], at: u64) {
+        let tickets: Vec<_> =
+            stamps.iter().map(|s| self.queue.push_record(b"x", *s, Patience::None).unwrap()).collect();
+        for item in self.queue.take(true).items {
+            let Item::Data(gathered) = item else { unreachable!() };
+            let Sequenced { block, promise, outcome } = self.leader.data(gathered, Timestamp(at));
+            promise.answer(outcome);
+            if let Some(block) = block {
+                self.spread(&block);
+            }
+        }
+        drop(tickets);
+    }
+
+    /// From here on the third one is what an opening says that is written now.
+    fn restart(&mut self) {
+        let opening = self.leader.opening();
+        self.restarted = replica(2, 64).0;
+        self.restarted.replay(&raft_message::header_of(&opening), &body_of(&opening), &self.options).unwrap();
+    }
+
+    fn tables_are_equal(&self) {
+        let table = self.leader.sessions.encode();
+        assert_eq!(self.follower.sessions.encode(), table, "of the follower");
+        assert_eq!(self.restarted.sessions.encode(), table, "of the one that read an opening");
+        let options = self.leader.options_at_end();
+        assert_eq!(self.follower.options_at_end(), options, "of the follower");
+        assert_eq!(self.restarted.options_at_end(), options, "of the one that read an opening");
+    }
+}
+
+/// The last voter of a cluster had voted in term 3 when a leader that left gave it an entry of term 2. It did not open again:
+/// the entry was taken for damage.
+#[test]
+fn last_voter_opens_with_entries_of_an_older_term() {
+    let options = Options::with_segment_bytes(1 << 20);
+    let alone = Membership::of([crate::cluster::membership::Member::voter(NodeId(1), DirectoryId(1), "")]);
+    let sole = || Sequencer::new(Me::Node(NodeId(1)), alone.clone(), &options);
+    let mut log = sole();
+    log.hard_state_block(Term(3), 1);
+    let opening = log.opening();
+    let entry = log.raft_entry(Kind::NoOp, Term(2), bytes::Bytes::new()).unwrap();
+    let mut restarted = sole();
+    for block in [opening, entry] {
+        restarted.replay(&raft_message::header_of(&block), &body_of(&block), &options).unwrap();
+    }
+    assert_eq!((restarted.end().raft, restarted.hard_state().term), (RaftIndex(1), Term(3)));
+}
+
+/// The leader dropped sessions that were expired by its clock, and then refused. The next opening lacked sessions that the
+/// others had.
+#[test]
+fn refused_open_leaves_every_table_alone() {
+    let mut three = Three::new();
+    three.command(Command::OpenSession { idle_max_ms: 50 }, 1000);
+    for _ in 0..2 {
+        three.command(Command::OpenSession { idle_max_ms: 1_000_000 }, 1000);
+    }
+    three.leader.sessions = Sessions::decode(&three.leader.sessions.encode(), 2, 16).unwrap();
+    let before = three.leader.sessions.encode();
+    let refused = three.command(Command::OpenSession { idle_max_ms: 1 }, 1051);
+    assert_eq!(refused, None);
+    // The leader may look for one that has to go, and then find no room for the commands.
+    assert_eq!(three.leader.session_to_go(Timestamp(1051)), Some(SessionId(2)));
+    assert_eq!(three.leader.sessions.encode(), before);
+    three.restart();
+    three.tables_are_equal();
+    assert_eq!(three.restarted.sessions.len(), 3);
+    three.append(&[Stamp::default()], 1051);
+    three.tables_are_equal();
+    assert_eq!(three.restarted.sessions.len(), 2, "now an entry carries the time");
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Open { idle: u64 },
+    Close { which: u64 },
+    Append(Vec<(u64, u64)>),
+    Restart,
+    Set { option: LogOption, value: Option<u64> },
+    Pass { ms: i64 },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        3 => (0..200u64).prop_map(|idle| Op::Open { idle }),
+        1 => (0..8u64).prop_map(|which| Op::Close { which }),
+        4 => proptest::collection::vec((0..8u64, 1..4u64), 1..4).prop_map(Op::Append),
+        1 => Just(Op::Restart),
+        1 => (any::<bool>(), proptest::option::of(1..5u64)).prop_map(|(window, value)| Op::Set {
+            option: if window { LogOption::SessionWindow } else { LogOption::SessionsMax },
+            value,
+        }),
+        3 => (-20..80i64).prop_map(|ms| Op::Pass { ms }),
+    ];
+    proptest::collection::vec(op, 1..100)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// After everything that a leader is asked, refusals included, and at any clock.
+    #[test]
+    fn replicas_have_equal_session_tables(ops in ops()) {
+        let mut three = Three::new();
+        let mut now = 1000i64;
+        for op in ops {
+            let at = now.max(0) as u64;
+            match op {
+                Op::Open { idle } => {
+                    let may = three.leader.session_to_go(Timestamp(at));
+                    three.tables_are_equal();
+                    if let Some(id) = may.filter(|_| idle % 2 == 0) {
+                        three.command(Command::CloseSession { id }, at);
+                    }
+                    three.command(Command::OpenSession { idle_max_ms: idle }, at);
+                }
+                Op::Close { which } => {
+                    let id = SessionId(three.leader.end().raft.0.saturating_sub(which));
+                    three.command(Command::CloseSession { id }, at);
+                }
+                Op::Append(batches) => {
+                    let last = three.leader.end().raft.0.max(7) + 1;
+                    let stamps: Vec<_> = batches.iter().map(|(which, sequence)| Stamp {
+                        session: SessionId(last.saturating_sub(*which)),
+                        sequence: Sequence(*sequence),
+                        inflight: 1,
+                    }).collect();
+                    three.append(&stamps, at);
+                }
+                Op::Restart => three.restart(),
+                Op::Set { option, value } => {
+                    let set = three.leader.options_at_end().with(&[(option, value)]);
+                    three.command(Command::SetOptions(set), at);
+                }
+                Op::Pass { ms } => now += ms,
+            }
+            three.tables_are_equal();
+        }
+    }
+}
+
+/// The bytes of a command that sets options, and what is wrong with others.
+#[test]
+fn commands_that_set_options_come_back_and_malformed_ones_are_refused() {
+    let mut options = LogOptions::default();
+    let mut bodies = vec![encode_command(Command::SetOptions(options))];
+    for option in LogOption::ALL {
+        options.set(option, Some(1 << 10));
+        if option == LogOption::RetentionBytes || option == LogOption::CapacityBytes {
+            options.set(option, Some(u64::MAX));
+        }
+        bodies.push(encode_command(Command::SetOptions(options)));
+    }
+    for (n, body) in bodies.iter().enumerate() {
+        assert!(body.len() == SET_OPTIONS_BYTES + n * LOG_OPTION_BYTES && body.len() > COMMAND_BYTES);
+        assert!(matches!(parse_command(body), Ok(Command::SetOptions(set)) if set.iter().count() == n));
+        for cut in 0..body.len() {
+            assert!(parse_command(&body[..cut]).is_err(), "{n} options cut at {cut}");
+        }
+        for at in (0..SET_OPTIONS_BYTES).chain((body.len() > SET_OPTIONS_BYTES).then_some(SET_OPTIONS_BYTES))
+        {
+            let mut other = body.clone();
+            other[at] ^= 0x40;
+            assert!(parse_command(&other).is_err(), "{n} options, byte {at}");
+        }
+        let longer = [&body[..], &[0; LOG_OPTION_BYTES]].concat();
+        assert!(parse_command(&longer).is_err());
+    }
+}
+
+/// They are in force once their entry is committed, and an opening tells them before.
+#[test]
+fn options_take_effect_when_they_are_committed() {
+    let mut three = Three::new();
+    let set = LogOptions::default().with(&[(LogOption::RetentionAge, Some(5))]);
+    three.command(Command::SetOptions(set), 1000);
+    assert_eq!(
+        (three.leader.options_at_end(), three.leader.committed().options),
+        (set, LogOptions::default())
+    );
+    three.restart();
+    three.tables_are_equal();
+    assert_eq!(three.command(Command::SetOptions(set), 1000), Some(Index(0)), "it is so already");
+    assert_eq!(three.leader.end().raft, RaftIndex(1));
+    three.leader.commit_to(RaftIndex(1));
+    assert_eq!(three.leader.committed().options, set);
+}
+
+#[test]
+fn hard_state_speaks_of_entries_that_are_there() {
+    let mut three = Three::new();
+    let block = three.leader.raft_entry(Kind::NoOp, Term(1), Bytes::new()).unwrap();
+    three.spread(&block);
+    let header = raft_message::header_of(&three.leader.hard_state_block(Term(1), 0));
+    for (commit, is_taken) in [(0, true), (1, true), (2, false)] {
+        let state = HardState { term: Term(1), vote: 0, commit: RaftIndex(commit) };
+        let learnt = three.restarted.replay(&header, &state.encode(), &three.options);
+        assert_eq!(learnt.is_ok(), is_taken, "entry {commit}");
+    }
+}

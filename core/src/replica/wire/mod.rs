@@ -1,0 +1,4 @@
+//! Messages between replicas as bytes.
+
+pub(crate) mod raft_message;
+pub(crate) mod repair_message;

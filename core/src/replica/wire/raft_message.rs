@@ -1,0 +1,361 @@
+//! What raft's types look like on their way: an entry's descriptor, a change of membership, a message between
+//! replicas. Bytes only.
+//!
+//! Raft orders *descriptors*, 40 bytes each; the blocks' bodies ride beside, in an envelope's bodies, and are never
+//! copied or held by raft:
+//!
+//! ```text
+//! Envelope { head: | crc32c | kind | 0 | raft's message: entries with descriptors |,  bodies: | body | body | … }
+//! ```
+//!
+//! A descriptor, little-endian; every byte counts:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 1 | block kind: data or command |
+//! | 1 | 3 | 0 |
+//! | 4 | 4 | batch count |
+//! | 8 | 4 | record count |
+//! | 12 | 4 | body digest |
+//! | 16 | 8 | body length |
+//! | 24 | 8 | first record |
+//! | 32 | 8 | timestamp, ms |
+//!
+//! Invariant: what comes from a peer is checked here, checksums of bodies included, before raft sees it. Nothing
+//! in it can panic.
+//!
+//! Must not know: who sends, files.
+
+use crate::cluster::membership::{Change, Membership};
+use crate::record::batch::{Malformed, u32_at, u64_at};
+use crate::record::crc::crc32c;
+use crate::store::NewBlock;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_pieces};
+use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::store::format::segment::FORMAT_VERSION;
+use crate::types::{Index, RaftIndex, Term, Timestamp};
+use bytes::{Buf, Bytes, BytesMut};
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, Message};
+
+/// Bytes of a descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = 40;
+/// Bytes before what a head says.
+const HEAD_BYTES: usize = 8;
+
+/// What a head is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadKind {
+    /// A message of raft's.
+    Raft = 1,
+    /// The receiver is not a member any more.
+    Removed = 2,
+    /// The sender has just started, and says where its log ends.
+    Hello = 3,
+    /// How far the receiver of a hello was known to be.
+    Known = 4,
+    /// Asks for blocks, to mend damage.
+    Fetch = 5,
+    /// Blocks that were asked for.
+    Blocks = 6,
+    /// A leader without room for records asks whether there is some. Older versions drop it.
+    Room = 7,
+    /// There is.
+    HasRoom = 8,
+    /// Of the entries that were asked for, those up to here were discarded. Older versions drop it.
+    Gone = 9,
+    /// Asks for committed entries alone. Older versions drop it.
+    FetchCommitted = 10,
+    /// Committed entries that were asked for. Older versions drop it.
+    Committed = 11,
+    /// Asks which version of the format the receiver reads. Older versions drop it.
+    Version = 12,
+    /// The version of the format that the sender reads, and how large its segments are.
+    ReadsVersion = 13,
+    /// The first of the entries that were asked for is damaged here as well. Older versions drop it.
+    Damaged = 14,
+}
+
+impl HeadKind {
+    const ALL: [Self; 14] = [
+        Self::Raft,
+        Self::Removed,
+        Self::Hello,
+        Self::Known,
+        Self::Fetch,
+        Self::Blocks,
+        Self::Room,
+        Self::HasRoom,
+        Self::Gone,
+        Self::FetchCommitted,
+        Self::Committed,
+        Self::Version,
+        Self::ReadsVersion,
+        Self::Damaged,
+    ];
+}
+
+/// Where a head says of which kind it is.
+#[cfg(any(test, feature = "sim"))]
+pub(crate) const KIND_AT: usize = 4;
+
+/// A head that says `body`, checksummed.
+pub(crate) fn head(kind: HeadKind, body: &[u8]) -> Bytes {
+    let mut b = BytesMut::with_capacity(HEAD_BYTES + body.len());
+    b.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
+    b.extend_from_slice(body);
+    let crc = crc32c(&b[4..]);
+    b[..4].copy_from_slice(&crc.to_le_bytes());
+    b.freeze()
+}
+
+/// What a head says, its checksum checked.
+pub(crate) fn parse_head(head: &Bytes) -> Result<(HeadKind, Bytes), Malformed> {
+    if head.len() < HEAD_BYTES {
+        return Err("message is cut off");
+    }
+    if crc32c(&head[4..]) != u32_at(head, 0) && !planted!(15) {
+        return Err("message checksum does not match");
+    }
+    let kind = HeadKind::ALL.into_iter().find(|k| *k as u8 == head[4]).ok_or("message of an unknown kind")?;
+    if head[5..8] != [0; 3] {
+        return Err("message has fields of a newer version");
+    }
+    Ok((kind, head.slice(HEAD_BYTES..)))
+}
+
+/// Bytes of the answer to a question for the version: the version, the sender's segment bytes.
+const READS_VERSION_BYTES: usize = 8;
+
+/// The answer of a replica with segments of this size to the question for its version.
+pub(crate) fn reads_version(segment_bytes: u32) -> Bytes {
+    let mut body = [0; READS_VERSION_BYTES];
+    body[..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    body[4..].copy_from_slice(&segment_bytes.to_le_bytes());
+    head(HeadKind::ReadsVersion, &body)
+}
+
+/// What such an answer's body says: the version, and the sender's segment bytes.
+pub(crate) fn parse_reads_version(body: &[u8]) -> Result<(u32, u32), Malformed> {
+    if body.len() != READS_VERSION_BYTES {
+        return Err("version has another length");
+    }
+    let segment_bytes = u32_at(body, 4);
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+        return Err("segments of a size that no log has");
+    }
+    Ok((u32_at(body, 0), segment_bytes))
+}
+
+/// The header of a new block as it travels: what depends on a file is left out.
+pub(crate) fn header_of(block: &NewBlock) -> BlockHeader {
+    BlockHeader {
+        length: (BLOCK_HEADER_BYTES + block.body.iter().map(Bytes::len).sum::<usize>()) as u32,
+        batch_count: block.batch_count,
+        raft_index: block.raft_index,
+        term: block.term,
+        first: block.first,
+        timestamp: block.timestamp,
+        record_count: block.record_count,
+        durable_upto: 0,
+        body_digest: block.body_digest,
+        kind: block.kind,
+    }
+}
+
+/// An entry for raft to order. A configuration's `body` is raft's own.
+pub(crate) fn entry(header: &BlockHeader, body: impl FnOnce() -> Bytes) -> Entry {
+    let mut entry = Entry { index: header.raft_index.0, term: header.term.0, ..Entry::default() };
+    match header.kind {
+        Kind::Configuration => {
+            entry.set_entry_type(EntryType::EntryConfChangeV2);
+            entry.data = body();
+        }
+        Kind::Data | Kind::Command => entry.data = descriptor(header),
+        Kind::NoOp | Kind::HardState | Kind::Marker | Kind::Opening => {}
+    }
+    entry
+}
+
+fn descriptor(header: &BlockHeader) -> Bytes {
+    let mut b = [0; DESCRIPTOR_BYTES];
+    b[0] = header.kind as u8;
+    b[4..8].copy_from_slice(&header.batch_count.to_le_bytes());
+    b[8..12].copy_from_slice(&header.record_count.to_le_bytes());
+    b[12..16].copy_from_slice(&header.body_digest.to_le_bytes());
+    b[16..24].copy_from_slice(&(body_bytes(header) as u64).to_le_bytes());
+    b[24..32].copy_from_slice(&header.first.0.to_le_bytes());
+    b[32..40].copy_from_slice(&header.timestamp.0.to_le_bytes());
+    Bytes::copy_from_slice(&b)
+}
+
+/// Bytes of a block's body.
+pub(crate) fn body_bytes(header: &BlockHeader) -> usize {
+    header.length as usize - BLOCK_HEADER_BYTES
+}
+
+/// What an entry is to the log.
+#[derive(Debug)]
+pub(crate) enum EntryKind {
+    NoOp,
+    Configuration,
+    /// Its body rides beside.
+    Block(BlockHeader),
+}
+
+/// Reads an entry of raft's.
+pub(crate) fn kind_of(entry: &Entry) -> Result<EntryKind, Malformed> {
+    match entry.get_entry_type() {
+        EntryType::EntryConfChangeV2 => {
+            if !entry.data.is_empty() {
+                membership_of_change(&entry.data)?;
+            }
+            return Ok(EntryKind::Configuration);
+        }
+        EntryType::EntryConfChange => return Err("entry of an unknown type"),
+        EntryType::EntryNormal => {}
+    }
+    if entry.data.is_empty() {
+        return Ok(EntryKind::NoOp);
+    }
+    let d: &[u8; DESCRIPTOR_BYTES] =
+        entry.data[..].try_into().map_err(|_| "descriptor has another length")?;
+    let kind = [Kind::Data, Kind::Command].into_iter().find(|k| *k as u8 == d[0]);
+    let kind = kind.ok_or("descriptor of an unknown kind")?;
+    if d[1..4] != [0; 3] {
+        return Err("descriptor has fields of a newer version");
+    }
+    let length = u64_at(d, 16).checked_add(BLOCK_HEADER_BYTES as u64);
+    let length = length.and_then(|n| u32::try_from(n).ok()).ok_or("block is too long")?;
+    Ok(EntryKind::Block(BlockHeader {
+        length,
+        batch_count: u32_at(d, 4),
+        raft_index: RaftIndex(entry.index),
+        term: Term(entry.term),
+        first: Index(u64_at(d, 24)),
+        timestamp: Timestamp(u64_at(d, 32)),
+        record_count: u32_at(d, 8),
+        durable_upto: 0,
+        body_digest: u32_at(d, 12),
+        kind,
+    }))
+}
+
+/// A message of raft's as a head. The bodies of its entries go beside it.
+pub(crate) fn encode_message(message: &Message) -> Result<Bytes, Malformed> {
+    let bytes = message.write_to_bytes().map_err(|_| "message cannot be encoded")?;
+    Ok(head(HeadKind::Raft, &bytes))
+}
+
+/// A block that came with a message: whose body was checked, in pieces that each hold whole batches.
+pub(crate) type Arrived = (BlockHeader, Vec<Bytes>);
+
+/// Reads a message of raft's, and the bodies that came with it.
+pub(crate) fn decode_message(body: &[u8], bodies: Vec<Bytes>) -> Result<(Message, Vec<Arrived>), Malformed> {
+    let message = Message::parse_from_bytes(body).map_err(|_| "message cannot be decoded")?;
+    let mut bodies = Pieces::new(bodies);
+    let mut arrived = Vec::new();
+    let mut before: Option<(u64, u64)> = None;
+    for entry in message.get_entries() {
+        // Messages that ask or forward carry contexts, not entries of the log.
+        if message.get_msg_type() != raft::eraftpb::MessageType::MsgAppend {
+            break;
+        }
+        let follows = before
+            .is_none_or(|(index, term)| Some(entry.index) == index.checked_add(1) && entry.term >= term);
+        if !follows || entry.index == 0 || entry.term > message.term {
+            return Err("entries of a message do not follow each other");
+        }
+        before = Some((entry.index, entry.term));
+        if let EntryKind::Block(header) = kind_of(entry)? {
+            arrived.push((header, bodies.take(&header)?));
+        }
+    }
+    if bodies.is_empty() { Ok((message, arrived)) } else { Err("message has more bodies than entries") }
+}
+
+/// Bodies one after the other, in pieces as they came.
+pub(crate) struct Pieces(std::collections::VecDeque<Bytes>);
+
+impl Pieces {
+    pub(crate) fn new(bodies: Vec<Bytes>) -> Self {
+        Self(bodies.into())
+    }
+
+    /// Whether all were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next body, checked against its header: in pieces that each hold whole batches, or, of another kind, in one.
+    pub(crate) fn take(&mut self, header: &BlockHeader) -> Result<Vec<Bytes>, Malformed> {
+        let mut left = body_bytes(header);
+        let mut body = Vec::new();
+        while left > 0 {
+            let mut piece = self.0.pop_front().ok_or("message has fewer bodies than entries")?;
+            if piece.len() > left {
+                self.0.push_front(piece.split_off(left));
+            }
+            left -= piece.len();
+            if !piece.is_empty() {
+                body.push(piece);
+            }
+        }
+        if planted!(14) {
+            return Ok(body);
+        }
+        let checked = check_pieces(header, body.iter().map(|p| &p[..]), true);
+        let is_whole = header.kind == Kind::Data && checked.is_ok();
+        if body.len() > 1 && !is_whole {
+            // A batch can lie across two pieces; and what is no batch is read as one.
+            let mut whole = BytesMut::with_capacity(body_bytes(header));
+            for mut piece in body {
+                whole.extend_from_slice(piece.chunk());
+                piece.clear();
+            }
+            body = vec![whole.freeze()];
+            check_pieces(header, body.iter().map(|p| &p[..]), true)?;
+            return Ok(body);
+        }
+        checked.map(|()| body)
+    }
+}
+
+/// The membership that a change leads to, from the change as raft encodes it.
+pub(crate) fn membership_of_change(body: &[u8]) -> Result<Membership, Malformed> {
+    let change = ConfChangeV2::parse_from_bytes(body).map_err(|_| "change of membership is malformed")?;
+    Membership::decode(&change.context)
+}
+
+/// The change as raft takes it, from what is asked for and what it leads to.
+pub(crate) fn conf_change(changes: &[Change], result: &Membership) -> ConfChangeV2 {
+    let mut change = ConfChangeV2 { context: result.encode_whole().into(), ..ConfChangeV2::default() };
+    for wanted in changes {
+        let kind = match wanted {
+            Change::AddLearner { .. } | Change::Demote(_) => ConfChangeType::AddLearnerNode,
+            Change::Promote(_) => ConfChangeType::AddNode,
+            Change::Remove(_) => ConfChangeType::RemoveNode,
+            // What it is already: raft has nothing to change.
+            Change::SetAddress { node, .. } => match result.get(*node) {
+                Some(member) if member.is_voter() => ConfChangeType::AddNode,
+                _ => ConfChangeType::AddLearnerNode,
+            },
+        };
+        let mut single = ConfChangeSingle { node_id: wanted.node().0, ..ConfChangeSingle::default() };
+        single.set_change_type(kind);
+        change.mut_changes().push(single);
+    }
+    change
+}
+
+/// Raft's own form of a membership.
+pub(crate) fn conf_state(membership: &Membership) -> ConfState {
+    ConfState {
+        voters: membership.voters(),
+        learners: membership.learners(),
+        voters_outgoing: membership.voters_outgoing(),
+        learners_next: membership.learners_next(),
+        auto_leave: membership.auto_leave(),
+        ..ConfState::default()
+    }
+}

@@ -1,0 +1,250 @@
+//! Fetch: how a replica asks another for entries that it has lost to damage, and the answer. Bytes only.
+//!
+//! A question, little-endian; every byte counts:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | first entry wanted |
+//! | 8 | 8 | last entry wanted |
+//! | 16 | 8 | anchor: an entry that the asker still has, or knows it had, from the last one wanted on |
+//! | 24 | 8 | anchor's term |
+//! | 32 | 4 | at most so many bytes of bodies; one entry is always given |
+//! | 36 | 4 | 0 |
+//!
+//! The anchor says which log the entries are to be of. Two logs that have an entry of the same index and term are the
+//! same up to it: a replica that has the anchor can give what stands before it, committed or not. Any other gives those
+//! that it knows committed. If it knows none of them, it gives its last committed entry, which stands before the first
+//! wanted: if that one's term is later than the anchor's, other entries replaced the anchor.
+//!
+//! An answer: a count (4 bytes), 0 (4 bytes), and so many block headers as they stand in the files, checksummed under
+//! the salt 0, with `durable upto` 0. The bodies go beside, one after the other.
+//!
+//! Of a question whose first entry was discarded the answer is another one: up to which entry (8 bytes). Of one whose first
+//! entry is damaged as well: that entry (8 bytes).
+//!
+//! Invariant: what comes from a peer is checked here, checksums of bodies included. Nothing in it can panic.
+//!
+//! Must not know: who asks whom, files.
+
+use crate::record::batch::{Malformed, u32_at, u64_at};
+use crate::replica::wire::raft_message::{HeadKind, Pieces, head};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader};
+use crate::store::recovery::gap::Spare;
+use crate::types::{RaftIndex, SegmentId, Term};
+use bytes::Bytes;
+
+const FETCH_BYTES: usize = 40;
+const COUNT_BYTES: usize = 8;
+/// The most entries in an answer.
+pub(crate) const BLOCKS_MAX: usize = 4096;
+/// The salt of headers on their way.
+const NO_SEGMENT: SegmentId = SegmentId(0);
+
+/// A question for entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    pub(crate) first: RaftIndex,
+    pub(crate) last: RaftIndex,
+    pub(crate) anchor: (RaftIndex, Term),
+    pub(crate) bytes_max: u32,
+}
+
+impl Fetch {
+    /// Asks for entries of the anchor's log.
+    pub(crate) fn encode(&self) -> Bytes {
+        self.encode_as(HeadKind::Fetch)
+    }
+
+    /// Asks for committed entries alone.
+    pub(crate) fn encode_committed(&self) -> Bytes {
+        self.encode_as(HeadKind::FetchCommitted)
+    }
+
+    fn encode_as(&self, kind: HeadKind) -> Bytes {
+        let mut b = [0; FETCH_BYTES];
+        b[0..8].copy_from_slice(&self.first.0.to_le_bytes());
+        b[8..16].copy_from_slice(&self.last.0.to_le_bytes());
+        b[16..24].copy_from_slice(&self.anchor.0.0.to_le_bytes());
+        b[24..32].copy_from_slice(&self.anchor.1.0.to_le_bytes());
+        b[32..36].copy_from_slice(&self.bytes_max.to_le_bytes());
+        head(kind, &b)
+    }
+
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let b: &[u8; FETCH_BYTES] = body.try_into().map_err(|_| "question has another length")?;
+        let fetch = Self {
+            first: RaftIndex(u64_at(b, 0)),
+            last: RaftIndex(u64_at(b, 8)),
+            anchor: (RaftIndex(u64_at(b, 16)), Term(u64_at(b, 24))),
+            bytes_max: u32_at(b, 32),
+        };
+        if fetch.first.0 == 0 || fetch.first > fetch.last || fetch.last > fetch.anchor.0 || b[36..] != [0; 4]
+        {
+            return Err("question contradicts itself");
+        }
+        Ok(fetch)
+    }
+}
+
+/// The head of an answer, of kind `Blocks` or `Committed`; the entries' bodies go beside it.
+pub(crate) fn encode_blocks<'a>(
+    kind: HeadKind,
+    headers: impl ExactSizeIterator<Item = &'a BlockHeader>,
+) -> Bytes {
+    let mut b = Vec::with_capacity(COUNT_BYTES + headers.len() * BLOCK_HEADER_BYTES);
+    b.extend_from_slice(&(headers.len() as u32).to_le_bytes());
+    b.extend_from_slice(&[0; 4]);
+    for header in headers {
+        b.extend_from_slice(&BlockHeader { durable_upto: 0, ..*header }.encode(NO_SEGMENT));
+    }
+    head(kind, &b)
+}
+
+/// The answer that all entries up to `base` were discarded.
+pub(crate) fn encode_gone(base: RaftIndex) -> Bytes {
+    head(HeadKind::Gone, &base.0.to_le_bytes())
+}
+
+/// The answer that `entry` is damaged here as well.
+pub(crate) fn encode_damaged(entry: RaftIndex) -> Bytes {
+    head(HeadKind::Damaged, &entry.0.to_le_bytes())
+}
+
+/// The entry that another replica has damaged as well.
+pub(crate) fn parse_damaged(body: &[u8]) -> Result<RaftIndex, Malformed> {
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is damaged has another length")?;
+    Ok(RaftIndex(u64::from_le_bytes(*body)))
+}
+
+/// Up to which entry another replica has discarded its log.
+pub(crate) fn parse_gone(body: &[u8]) -> Result<RaftIndex, Malformed> {
+    let body: &[u8; 8] = body.try_into().map_err(|_| "answer of what is gone has another length")?;
+    Ok(RaftIndex(u64::from_le_bytes(*body)))
+}
+
+/// Reads an answer and what came beside it. The entries follow each other; every byte of them was checked.
+pub(crate) fn parse_blocks(body: &[u8], bodies: Vec<Bytes>) -> Result<Vec<Spare>, Malformed> {
+    let (counts, headers) = body.split_at_checked(COUNT_BYTES).ok_or("answer is cut off")?;
+    let count = u32_at(counts, 0) as usize;
+    if count > BLOCKS_MAX || counts[4..] != [0; 4] || headers.len() != count * BLOCK_HEADER_BYTES {
+        return Err("answer has another length than it says");
+    }
+    let mut bodies = Pieces::new(bodies);
+    let mut spares: Vec<Spare> = Vec::with_capacity(count);
+    for bytes in headers.chunks_exact(BLOCK_HEADER_BYTES) {
+        let header = BlockHeader::parse(bytes, NO_SEGMENT)?;
+        let follows = spares.last().is_none_or(|(before, _)| {
+            header.raft_index == before.raft_index.next()
+                && header.term >= before.term
+                && header.first >= before.next_record()
+        });
+        if !header.kind.is_entry() || !follows || header.durable_upto != 0 {
+            return Err("entries of an answer do not follow each other");
+        }
+        let body = bodies.take(&header)?;
+        spares.push((header, body));
+    }
+    if bodies.is_empty() { Ok(spares) } else { Err("answer has more bodies than entries") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::wire::raft_message::parse_head;
+    use crate::store::format::block::Kind;
+    use crate::store::format::segment::digest_of_bytes;
+    use crate::types::{Index, Timestamp};
+
+    fn fetch() -> Fetch {
+        Fetch {
+            first: RaftIndex(3),
+            last: RaftIndex(9),
+            anchor: (RaftIndex(10), Term(2)),
+            bytes_max: 1 << 20,
+        }
+    }
+
+    fn spare(raft: u64, body: &'static [u8]) -> Spare {
+        let header = BlockHeader {
+            length: (BLOCK_HEADER_BYTES + body.len()) as u32,
+            batch_count: 0,
+            raft_index: RaftIndex(raft),
+            term: Term(2),
+            first: Index(7),
+            timestamp: Timestamp(5),
+            record_count: 0,
+            durable_upto: 0,
+            body_digest: digest_of_bytes(&[body]),
+            kind: if body.is_empty() { Kind::NoOp } else { Kind::Command },
+        };
+        (header, if body.is_empty() { Vec::new() } else { vec![Bytes::from_static(body)] })
+    }
+
+    fn answer(spares: &[Spare]) -> (Bytes, Vec<Bytes>) {
+        let head = encode_blocks(HeadKind::Blocks, spares.iter().map(|(h, _)| h));
+        (head, spares.iter().flat_map(|(_, b)| b.clone()).collect())
+    }
+
+    #[test]
+    fn questions_come_back_and_contradictions_do_not() {
+        let (kind, body) = parse_head(&fetch().encode()).unwrap();
+        assert_eq!((kind, Fetch::parse(&body)), (HeadKind::Fetch, Ok(fetch())));
+        for cut in 0..body.len() {
+            assert!(Fetch::parse(&body[..cut]).is_err());
+        }
+        for wrong in [
+            Fetch { first: RaftIndex(0), ..fetch() },
+            Fetch { first: RaftIndex(10), ..fetch() },
+            Fetch { anchor: (RaftIndex(8), Term(2)), ..fetch() },
+        ] {
+            let (_, body) = parse_head(&wrong.encode()).unwrap();
+            assert!(Fetch::parse(&body).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn answers_come_back_and_every_flipped_bit_is_noticed() {
+        let spares = [spare(3, b"0123456789abcdef"), spare(4, b""), spare(5, b"fedcba9876543210")];
+        let (head, bodies) = answer(&spares);
+        let (kind, body) = parse_head(&head).unwrap();
+        assert_eq!((kind, parse_blocks(&body, bodies.clone())), (HeadKind::Blocks, Ok(spares.to_vec())));
+        for bit in 0..body.len() * 8 {
+            let mut bad = body.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse_blocks(&bad, bodies.clone()).is_err(), "head bit {bit}");
+        }
+        for (n, piece) in bodies.iter().enumerate() {
+            for bit in 0..piece.len() * 8 {
+                let mut bad = piece.to_vec();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                let mut bad_bodies = bodies.clone();
+                bad_bodies[n] = bad.into();
+                assert!(parse_blocks(&body, bad_bodies).is_err(), "body {n} bit {bit}");
+            }
+        }
+        for cut in 0..body.len() {
+            assert!(parse_blocks(&body[..cut], bodies.clone()).is_err());
+        }
+        assert!(parse_blocks(&body, bodies[..1].to_vec()).is_err());
+        assert!(parse_blocks(&body, [bodies, vec![Bytes::from_static(b"x")]].concat()).is_err());
+    }
+
+    #[test]
+    fn what_is_gone_comes_back() {
+        let (kind, body) = parse_head(&encode_gone(RaftIndex(7))).unwrap();
+        assert_eq!((kind, parse_gone(&body)), (HeadKind::Gone, Ok(RaftIndex(7))));
+        assert!(parse_gone(&body[1..]).is_err());
+        let (kind, body) = parse_head(&encode_damaged(RaftIndex(8))).unwrap();
+        assert_eq!((kind, parse_damaged(&body)), (HeadKind::Damaged, Ok(RaftIndex(8))));
+        assert!(parse_damaged(&body[1..]).is_err());
+    }
+
+    #[test]
+    fn entries_have_to_follow_each_other() {
+        for spares in [[spare(3, b""), spare(5, b"")], [spare(4, b""), spare(4, b"")]] {
+            let (head, bodies) = answer(&spares);
+            let (_, body) = parse_head(&head).unwrap();
+            assert!(parse_blocks(&body, bodies).is_err());
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Block: the unit of writing and, with replication, of ordering (one raft entry). Header codec. Bytes only.
+//!
+//! ```text
+//! 0       4       8        12            16           24          32             40
+//! | magic | crc32c | length | batch count | raft index | raft term | first record | timestamp ms …
+//! 48             52             56            60     61      64
+//! | record count | durable upto | body digest | kind | flags | body … padding to 64
+//! ```
+//!
+//! The header's checksum covers the segment's id and the header from `length` on; `body digest` covers the
+//! body: for a data block the checksums of its batches (payload bytes are not summed twice), for every other
+//! kind the body's bytes.
+//!
+//! Must not know: files, threads, what a command means.
+
+use crate::record::batch::{BatchHeader, Malformed, u32_at, u64_at};
+use crate::record::crc::{Crc, crc32c};
+use crate::types::{Index, RaftIndex, SegmentId, Term, Timestamp};
+use std::mem;
+
+/// Bytes of a block's header; blocks start at multiples of it.
+pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
+/// "CLB1"
+const MAGIC: u32 = u32::from_le_bytes(*b"CLB1");
+
+const _: () = assert!(BLOCK_HEADER_BYTES.is_power_of_two());
+
+/// What a block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Batches of records.
+    Data = 1,
+    /// A raft entry without meaning to the log, such as a new leader's first.
+    NoOp = 2,
+    /// A change of membership. Written by replication; carried, not understood, here.
+    Configuration = 3,
+    /// A command to the log itself: discard, open or close a session.
+    Command = 4,
+    /// Term, vote and commit index. Not a raft entry: it repeats the raft index before it.
+    HardState = 5,
+    /// Nothing but its `durable_upto`: proves what lies before it. Its body is zeros, or nothing. Not a raft
+    /// entry.
+    Marker = 6,
+    /// The first block of every segment: all that is needed to open the log from here on. Not a raft entry.
+    Opening = 7,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Data,
+        Self::NoOp,
+        Self::Configuration,
+        Self::Command,
+        Self::HardState,
+        Self::Marker,
+        Self::Opening,
+    ];
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| *k as u8 == code)
+    }
+
+    /// Whether the block takes a raft index of its own.
+    pub(crate) fn is_entry(self) -> bool {
+        matches!(self, Self::Data | Self::NoOp | Self::Configuration | Self::Command)
+    }
+
+    /// Its name in `dump` and in messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::NoOp => "no-op",
+            Self::Configuration => "configuration",
+            Self::Command => "command",
+            Self::HardState => "hard-state",
+            Self::Marker => "marker",
+            Self::Opening => "opening",
+        }
+    }
+}
+
+/// A block's header, parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockHeader {
+    /// Header and body, without the padding behind.
+    pub(crate) length: u32,
+    pub(crate) batch_count: u32,
+    /// Its own raft index if `kind.is_entry()`, else that of the entry before it.
+    pub(crate) raft_index: RaftIndex,
+    pub(crate) term: Term,
+    /// Index of its first record, or, without records, of the next record to come.
+    pub(crate) first: Index,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) record_count: u32,
+    /// All bytes of this segment file below this offset were durable when this block was written.
+    pub(crate) durable_upto: u32,
+    pub(crate) body_digest: u32,
+    pub(crate) kind: Kind,
+}
+
+impl BlockHeader {
+    /// Reads and checks the header at the start of `bytes` under the salt `segment`. Says nothing of the body.
+    pub(crate) fn parse(bytes: &[u8], segment: SegmentId) -> Result<Self, Malformed> {
+        let head: &[u8; BLOCK_HEADER_BYTES] = bytes.first_chunk().ok_or("block header is cut off")?;
+        if u32_at(head, 0) != MAGIC {
+            return Err("no block begins here");
+        }
+        if checksum(head, segment) != u32_at(head, 4) {
+            return Err("block header checksum does not match");
+        }
+        let kind = Kind::from_code(head[60]).ok_or("block has an unknown kind")?;
+        if head[61..64] != [0; 3] {
+            return Err("block has flags of a newer format");
+        }
+        let header = Self {
+            length: u32_at(head, 8),
+            batch_count: u32_at(head, 12),
+            raft_index: RaftIndex(u64_at(head, 16)),
+            term: Term(u64_at(head, 24)),
+            first: Index(u64_at(head, 32)),
+            timestamp: Timestamp(u64_at(head, 40)),
+            record_count: u32_at(head, 48),
+            durable_upto: u32_at(head, 52),
+            body_digest: u32_at(head, 56),
+            kind,
+        };
+        if (header.length as usize) < BLOCK_HEADER_BYTES {
+            return Err("block length is out of bounds");
+        }
+        let counts = (header.batch_count > 0, header.record_count > 0);
+        if counts != (kind == Kind::Data, kind == Kind::Data) || header.record_count < header.batch_count {
+            return Err("block's batch and record counts contradict its kind");
+        }
+        Ok(header)
+    }
+
+    /// The header's bytes, checksummed under the salt `segment`.
+    pub(crate) fn encode(&self, segment: SegmentId) -> [u8; BLOCK_HEADER_BYTES] {
+        let mut head = [0; BLOCK_HEADER_BYTES];
+        head[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        head[8..12].copy_from_slice(&self.length.to_le_bytes());
+        head[12..16].copy_from_slice(&self.batch_count.to_le_bytes());
+        head[16..24].copy_from_slice(&self.raft_index.0.to_le_bytes());
+        head[24..32].copy_from_slice(&self.term.0.to_le_bytes());
+        head[32..40].copy_from_slice(&self.first.0.to_le_bytes());
+        head[40..48].copy_from_slice(&self.timestamp.0.to_le_bytes());
+        head[48..52].copy_from_slice(&self.record_count.to_le_bytes());
+        head[52..56].copy_from_slice(&self.durable_upto.to_le_bytes());
+        head[56..60].copy_from_slice(&self.body_digest.to_le_bytes());
+        head[60] = self.kind as u8;
+        let crc = checksum(&head, segment);
+        head[4..8].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+
+    /// Bytes it takes in the file, padding included.
+    pub(crate) fn stride(&self) -> usize {
+        padded(self.length as usize)
+    }
+
+    /// The index that the record after this block gets (a command can move it further).
+    pub(crate) fn next_record(&self) -> Index {
+        self.first.plus(u64::from(self.record_count))
+    }
+}
+
+/// `length` rounded up to where the next block may start.
+pub(crate) const fn padded(length: usize) -> usize {
+    length.next_multiple_of(BLOCK_HEADER_BYTES)
+}
+
+fn checksum(head: &[u8; BLOCK_HEADER_BYTES], segment: SegmentId) -> u32 {
+    Crc::new().add(&segment.0.to_le_bytes()).add(&head[8..]).sum()
+}
+
+/// The digest of a data block's body: over its batches' checksums, in order.
+pub(crate) fn digest_of_batches(crcs: impl IntoIterator<Item = u32>) -> u32 {
+    let mut digest = Digest::new();
+    for crc in crcs {
+        digest.add(crc);
+    }
+    digest.sum()
+}
+
+/// The digest in the making. Summing four bytes takes nearly as long as summing a few hundred.
+struct Digest {
+    crc: Crc,
+    pending: [u8; 256],
+    used: usize,
+}
+
+impl Digest {
+    fn new() -> Self {
+        Self { crc: Crc::new(), pending: [0; 256], used: 0 }
+    }
+
+    fn add(&mut self, crc: u32) {
+        if self.used == self.pending.len() {
+            self.crc = mem::replace(&mut self.crc, Crc::new()).add(&self.pending);
+            self.used = 0;
+        }
+        self.pending[self.used..self.used + 4].copy_from_slice(&crc.to_le_bytes());
+        self.used += 4;
+    }
+
+    fn sum(self) -> u32 {
+        self.crc.add(&self.pending[..self.used]).sum()
+    }
+}
+
+/// Checks a whole block's body against its header. With `deep`, the batches' own checksums too: all bytes of
+/// the block are then known good. `block` is header and body.
+pub(crate) fn check_body(header: &BlockHeader, block: &[u8], deep: bool) -> Result<(), Malformed> {
+    let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
+    check_pieces(header, std::iter::once(body), deep)
+}
+
+/// As a shallow [`check_body`], and shows each batch in order: where in the block it begins, how many records of the
+/// block are before it, and its header. What was shown is checked only once this has returned `Ok`.
+pub(crate) fn check_list(
+    header: &BlockHeader,
+    block: &[u8],
+    show: impl FnMut(usize, u64, &BatchHeader),
+) -> Result<(), Malformed> {
+    let body = block.get(BLOCK_HEADER_BYTES..header.length as usize).ok_or("block is cut off")?;
+    check_showing(header, std::iter::once(body), false, show)
+}
+
+/// As [`check_body`], of a body in pieces that each hold whole batches. Their length is the caller's to check.
+pub(crate) fn check_pieces<'a>(
+    header: &BlockHeader,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    deep: bool,
+) -> Result<(), Malformed> {
+    check_showing(header, pieces, deep, |_, _, _| {})
+}
+
+fn check_showing<'a>(
+    header: &BlockHeader,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    deep: bool,
+    mut show: impl FnMut(usize, u64, &BatchHeader),
+) -> Result<(), Malformed> {
+    if header.kind != Kind::Data {
+        return if pieces.fold(Crc::new(), Crc::add).sum() == header.body_digest {
+            Ok(())
+        } else {
+            Err("block body checksum does not match")
+        };
+    }
+    let (mut digest, mut batches, mut records) = (Digest::new(), 0u32, 0u64);
+    let mut at = BLOCK_HEADER_BYTES;
+    for batch in pieces.flat_map(Batches::new) {
+        let (batch, bytes) = batch?;
+        if deep && crc32c(&bytes[4..]) != batch.crc {
+            return Err("batch checksum does not match");
+        }
+        show(at, records, &batch);
+        digest.add(batch.crc);
+        at += bytes.len();
+        batches += 1;
+        records += u64::from(batch.count);
+    }
+    if digest.sum() != header.body_digest {
+        return Err("block's batches are not those it was written with");
+    }
+    if batches != header.batch_count || records != u64::from(header.record_count) {
+        return Err("block's counts contradict its batches");
+    }
+    Ok(())
+}
+
+/// Walks the batches of a data block's body by their headers; ends after the first error.
+pub(crate) struct Batches<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Batches<'a> {
+    pub(crate) fn new(body: &'a [u8]) -> Self {
+        Self { rest: body }
+    }
+}
+
+impl<'a> Iterator for Batches<'a> {
+    type Item = Result<(BatchHeader, &'a [u8]), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        match BatchHeader::parse(self.rest) {
+            Ok(header) => {
+                let (batch, rest) = self.rest.split_at(header.length as usize);
+                self.rest = rest;
+                Some(Ok((header, batch)))
+            }
+            Err(e) => {
+                self.rest = &[];
+                Some(Err(e))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn sample_header() -> BlockHeader {
+    BlockHeader {
+        length: 100,
+        batch_count: 1,
+        raft_index: RaftIndex(12),
+        term: Term(3),
+        first: Index(1000),
+        timestamp: Timestamp(1_700_000_000_123),
+        record_count: 5,
+        durable_upto: 4096,
+        body_digest: 0xdead_beef,
+        kind: Kind::Data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_comes_back() {
+        let h = sample_header();
+        assert_eq!(BlockHeader::parse(&h.encode(SegmentId(5)), SegmentId(5)), Ok(h));
+        assert_eq!(h.stride(), 128);
+    }
+
+    #[test]
+    fn every_bit_flip_and_a_foreign_segment_are_detected() {
+        let good = sample_header().encode(SegmentId(5));
+        assert!(BlockHeader::parse(&good, SegmentId(6)).is_err());
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(BlockHeader::parse(&bad, SegmentId(5)).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The bytes of the files: blocks, segments, identity.
+
+pub(crate) mod block;
+pub(crate) mod geometry;
+pub(crate) mod identity;
+pub(crate) mod segment;

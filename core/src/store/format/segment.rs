@@ -1,0 +1,461 @@
+//! The fixed parts of a segment file: header, opening state, block index, footer. Bytes only.
+//!
+//! ```text
+//! 0          4096                                         index_offset          end - 128      end
+//! | header   | opening block | block | block | … (zeros) | … index entries … | … | footer      |
+//! ```
+//!
+//! - The **header** is written and synced when the file is prepared, before the file gets its name: a file
+//!   under a segment's name always has one, and a roll costs no sync of its own.
+//! - The **opening block** goes in one write with the first entry: base positions, hard state, configuration,
+//!   session table, and the log's options if any is set. A file without one is prepared and not begun.
+//! - **Index and footer** are written by the helper thread once the segment is full. They only save time: a
+//!   segment without them is scanned.
+//!
+//! Must not know: threads, disks.
+
+use super::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use super::geometry::{FOOTER_BYTES, INDEX_ENTRY_BYTES, SEGMENT_HEADER_BYTES, data_limit};
+use crate::record::batch::{Malformed, u32_at, u64_at};
+use crate::record::crc::{Crc, crc32c};
+use crate::types::{Index, LogId, RaftIndex, SegmentId, Term, Timestamp};
+
+/// The newest version of the format that is read. It is written only where it is needed: see [`version_of`].
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The version of all that holds no options of the log, so that earlier readers understand it.
+pub(crate) const FORMAT_VERSION_FIRST: u32 = 1;
+
+const HEADER_USED: usize = 56;
+const HEADER_MAGIC: [u8; 8] = *b"chiplogS";
+const FOOTER_MAGIC: [u8; 8] = *b"chiplogF";
+
+/// What a segment file is, fixed when it is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) log: LogId,
+    /// Place in the sequence of segments: 1, 2, 3 …; also the file's name.
+    pub(crate) number: u64,
+    pub(crate) id: SegmentId,
+    /// The file's size.
+    pub(crate) bytes: u32,
+    /// The oldest version of the format whose readers understand all of its blocks.
+    pub(crate) version: u32,
+}
+
+impl SegmentHeader {
+    /// The 4096 bytes that open the file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut head = vec![0; SEGMENT_HEADER_BYTES];
+        head[0..8].copy_from_slice(&HEADER_MAGIC);
+        head[12..16].copy_from_slice(&self.version.to_le_bytes());
+        head[16..20].copy_from_slice(&self.version.to_le_bytes());
+        head[20..24].copy_from_slice(&self.bytes.to_le_bytes());
+        head[24..40].copy_from_slice(&self.log.0.to_le_bytes());
+        head[40..48].copy_from_slice(&self.number.to_le_bytes());
+        head[48..56].copy_from_slice(&self.id.0.to_le_bytes());
+        let crc = crc32c(&head[12..]);
+        head[8..12].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+
+    /// Reads and checks the first 4096 bytes of a file. `Newer` before all else that could fail for it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, HeaderFault> {
+        let head =
+            bytes.get(..SEGMENT_HEADER_BYTES).ok_or(HeaderFault::Malformed("segment header is cut off"))?;
+        if head[0..8] != HEADER_MAGIC {
+            return Err(HeaderFault::Malformed("not a chiplog segment: its first bytes are others"));
+        }
+        if crc32c(&head[12..]) != u32_at(head, 8) {
+            return Err(HeaderFault::Malformed("segment header checksum does not match"));
+        }
+        let reader_min = u32_at(head, 16);
+        if reader_min > FORMAT_VERSION {
+            return Err(HeaderFault::Newer(reader_min));
+        }
+        if head[HEADER_USED..].iter().any(|b| *b != 0) {
+            return Err(HeaderFault::Malformed("segment header has fields of a newer format"));
+        }
+        let mut log = [0; 16];
+        log.copy_from_slice(&head[24..40]);
+        Ok(Self {
+            log: LogId(u128::from_le_bytes(log)),
+            number: u64_at(head, 40),
+            id: SegmentId(u64_at(head, 48)),
+            bytes: u32_at(head, 20),
+            version: reader_min.max(FORMAT_VERSION_FIRST),
+        })
+    }
+}
+
+/// Why a segment header cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderFault {
+    Malformed(Malformed),
+    /// Needs a reader of at least this format version.
+    Newer(u32),
+}
+
+/// A sparse index entry: where some block begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexEntry {
+    pub(crate) first: Index,
+    pub(crate) raft_index: RaftIndex,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) offset: u32,
+}
+
+impl IndexEntry {
+    pub(crate) fn encode(&self) -> [u8; INDEX_ENTRY_BYTES] {
+        let mut e = [0; INDEX_ENTRY_BYTES];
+        e[0..8].copy_from_slice(&self.first.0.to_le_bytes());
+        e[8..16].copy_from_slice(&self.raft_index.0.to_le_bytes());
+        e[16..24].copy_from_slice(&self.timestamp.0.to_le_bytes());
+        e[24..28].copy_from_slice(&self.offset.to_le_bytes());
+        e
+    }
+
+    pub(crate) fn parse(e: &[u8; INDEX_ENTRY_BYTES]) -> Self {
+        Self {
+            first: Index(u64_at(e, 0)),
+            raft_index: RaftIndex(u64_at(e, 8)),
+            timestamp: Timestamp(u64_at(e, 16)),
+            offset: u32_at(e, 24),
+        }
+    }
+}
+
+/// What is known of a sealed segment: enough to place it in the log without reading its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) number: u64,
+    pub(crate) id: SegmentId,
+    /// The last raft entry before this segment.
+    pub(crate) base_raft: RaftIndex,
+    pub(crate) base_term: Term,
+    /// The first record this segment can hold, and the one after its last.
+    pub(crate) first: Index,
+    pub(crate) next: Index,
+    pub(crate) last_raft: RaftIndex,
+    pub(crate) last_term: Term,
+    pub(crate) first_timestamp: Timestamp,
+    pub(crate) last_timestamp: Timestamp,
+    /// Where its blocks end.
+    pub(crate) data_end: u32,
+    pub(crate) index_offset: u32,
+    pub(crate) index_count: u32,
+    pub(crate) index_crc: u32,
+}
+
+impl Footer {
+    /// The file's last 128 bytes.
+    pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
+        let mut f = [0; FOOTER_BYTES];
+        f[0..8].copy_from_slice(&FOOTER_MAGIC);
+        let words = [
+            self.number,
+            self.id.0,
+            self.base_raft.0,
+            self.base_term.0,
+            self.first.0,
+            self.next.0,
+            self.last_raft.0,
+            self.last_term.0,
+            self.first_timestamp.0,
+            self.last_timestamp.0,
+        ];
+        for (i, w) in words.iter().enumerate() {
+            f[16 + i * 8..24 + i * 8].copy_from_slice(&w.to_le_bytes());
+        }
+        for (i, w) in [self.data_end, self.index_offset, self.index_count, self.index_crc].iter().enumerate()
+        {
+            f[96 + i * 4..100 + i * 4].copy_from_slice(&w.to_le_bytes());
+        }
+        let crc = crc32c(&f[12..]);
+        f[8..12].copy_from_slice(&crc.to_le_bytes());
+        f
+    }
+
+    /// Reads the footer of segment `number` with id `id`; another life's footer is no footer.
+    pub(crate) fn parse(f: &[u8; FOOTER_BYTES], number: u64, id: SegmentId) -> Result<Self, Malformed> {
+        if f[0..8] != FOOTER_MAGIC {
+            return Err("segment has no footer");
+        }
+        if crc32c(&f[12..]) != u32_at(f, 8) {
+            return Err("segment footer checksum does not match");
+        }
+        let word = |i: usize| u64_at(f, 16 + i * 8);
+        let half = |i: usize| u32_at(f, 96 + i * 4);
+        if word(0) != number || word(1) != id.0 {
+            return Err("segment footer is of another life of this file");
+        }
+        if f[12..16] != [0; 4] || f[112..] != [0; 16] {
+            return Err("segment footer has fields of a newer format");
+        }
+        Ok(Self {
+            number,
+            id,
+            base_raft: RaftIndex(word(2)),
+            base_term: Term(word(3)),
+            first: Index(word(4)),
+            next: Index(word(5)),
+            last_raft: RaftIndex(word(6)),
+            last_term: Term(word(7)),
+            first_timestamp: Timestamp(word(8)),
+            last_timestamp: Timestamp(word(9)),
+            data_end: half(0),
+            index_offset: half(1),
+            index_count: half(2),
+            index_crc: half(3),
+        })
+    }
+}
+
+impl Footer {
+    /// Whether its offsets lie where they can in a segment of this size.
+    pub(crate) fn fits(&self, segment_bytes: usize) -> bool {
+        let blocks = SEGMENT_HEADER_BYTES..=data_limit(segment_bytes);
+        let index_bytes = self.index_count as u64 * INDEX_ENTRY_BYTES as u64;
+        blocks.contains(&(self.data_end as usize))
+            && self.index_offset as usize >= data_limit(segment_bytes)
+            && u64::from(self.index_offset) + index_bytes <= (segment_bytes - FOOTER_BYTES) as u64
+    }
+}
+
+/// The index's bytes and their checksum, as the footer records it.
+pub(crate) fn encode_index(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
+    let bytes: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();
+    let crc = crc32c(&bytes);
+    (bytes, crc)
+}
+
+/// Term, vote and commit index: raft's own durable state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HardState {
+    pub(crate) term: Term,
+    pub(crate) vote: u64,
+    pub(crate) commit: RaftIndex,
+}
+
+/// Bytes of a hard state block's body.
+pub(crate) const HARD_STATE_BYTES: usize = 24;
+
+impl HardState {
+    pub(crate) fn encode(&self) -> [u8; HARD_STATE_BYTES] {
+        let mut b = [0; HARD_STATE_BYTES];
+        b[0..8].copy_from_slice(&self.term.0.to_le_bytes());
+        b[8..16].copy_from_slice(&self.vote.to_le_bytes());
+        b[16..24].copy_from_slice(&self.commit.0.to_le_bytes());
+        b
+    }
+
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let b: &[u8; HARD_STATE_BYTES] = body.try_into().map_err(|_| "hard state has another length")?;
+        Ok(Self { term: Term(u64_at(b, 0)), vote: u64_at(b, 8), commit: RaftIndex(u64_at(b, 16)) })
+    }
+}
+
+/// The body of an opening block: enough to open the log from this segment on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// The last raft entry before this segment.
+    pub(crate) base_raft: RaftIndex,
+    pub(crate) base_term: Term,
+    /// The log's first index when the segment was begun: records below it are discarded.
+    pub(crate) log_first: Index,
+    pub(crate) hard_state: HardState,
+    /// Membership, opaque here; written by replication.
+    pub(crate) configuration: Vec<u8>,
+    /// The session table, encoded by `session`.
+    pub(crate) sessions: Vec<u8>,
+    /// The options that are set for the log, encoded by `log_options`; nothing if none is.
+    pub(crate) options: Vec<u8>,
+}
+
+/// Bytes of an opening's body without its configuration, its sessions and the log's options.
+pub(crate) const OPENING_FIXED_BYTES: usize = 24 + HARD_STATE_BYTES + 2 * LENGTH_BYTES;
+/// Bytes of the length before a part of an opening.
+pub(crate) const LENGTH_BYTES: usize = 4;
+
+impl Opening {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut b =
+            Vec::with_capacity(64 + self.configuration.len() + self.sessions.len() + self.options.len());
+        b.extend_from_slice(&self.base_raft.0.to_le_bytes());
+        b.extend_from_slice(&self.base_term.0.to_le_bytes());
+        b.extend_from_slice(&self.log_first.0.to_le_bytes());
+        b.extend_from_slice(&self.hard_state.encode());
+        let options = Some(&self.options).filter(|options| !options.is_empty());
+        for part in [&self.configuration, &self.sessions].into_iter().chain(options) {
+            b.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            b.extend_from_slice(part);
+        }
+        b
+    }
+
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        const SHORT: Malformed = "opening block is cut off";
+        let fixed = body.get(..48).ok_or(SHORT)?;
+        let mut rest = &body[48..];
+        let mut part = || -> Result<Vec<u8>, Malformed> {
+            let (length, more) = rest.split_at_checked(4).ok_or(SHORT)?;
+            let (part, more) = more.split_at_checked(u32_at(length, 0) as usize).ok_or(SHORT)?;
+            rest = more;
+            Ok(part.to_vec())
+        };
+        let mut opening = Self {
+            base_raft: RaftIndex(u64_at(fixed, 0)),
+            base_term: Term(u64_at(fixed, 8)),
+            log_first: Index(u64_at(fixed, 16)),
+            hard_state: HardState::parse(&fixed[24..48])?,
+            configuration: part()?,
+            sessions: part()?,
+            options: Vec::new(),
+        };
+        if !rest.is_empty() {
+            let (length, options) = rest.split_at_checked(4).ok_or(SHORT)?;
+            if options.is_empty() || options.len() != u32_at(length, 0) as usize {
+                return Err("opening block has fields of a newer format");
+            }
+            opening.options = options.to_vec();
+        }
+        Ok(opening)
+    }
+
+    /// The version that a reader of such a body has to know.
+    fn version_of(body: &[u8]) -> u32 {
+        let part = |at: usize| body.get(at..at + 4).map(|length| at + 4 + u32_at(length, 0) as usize);
+        let is_first = part(48).and_then(part).is_none_or(|end| end >= body.len());
+        if is_first { FORMAT_VERSION_FIRST } else { FORMAT_VERSION }
+    }
+}
+
+/// The last operation of a command that version 1 knows.
+const LAST_OPERATION_OF_FIRST: u64 = 3;
+
+/// The version that a reader of a block of this kind has to know. A body that is no data's is one piece, or begins with one
+/// that says what it is.
+pub(crate) fn version_of(kind: Kind, body: &[u8]) -> u32 {
+    match kind {
+        Kind::Opening => Opening::version_of(body),
+        Kind::Command if body.len() < 8 || u64_at(body, 0) > LAST_OPERATION_OF_FIRST => FORMAT_VERSION,
+        _ => FORMAT_VERSION_FIRST,
+    }
+}
+
+/// The version that a reader of these bytes of a segment has to know: of all sound blocks in them.
+pub(crate) fn version_of_blocks(bytes: &[u8], segment: SegmentId) -> u32 {
+    let version = |at: usize| {
+        let header = BlockHeader::parse(&bytes[at..], segment).ok()?;
+        let body = bytes.get(at + BLOCK_HEADER_BYTES..at + header.length as usize)?;
+        Some(version_of(header.kind, body))
+    };
+    let blocks = (0..bytes.len()).step_by(BLOCK_HEADER_BYTES).filter_map(version);
+    blocks.max().unwrap_or(FORMAT_VERSION_FIRST)
+}
+
+/// The digest of bytes that are not batches.
+pub(crate) fn digest_of_bytes(parts: &[&[u8]]) -> u32 {
+    parts.iter().fold(Crc::new(), |crc, p| crc.add(p)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::geometry::{INDEX_STRIDE_BYTES, room_of};
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            log: LogId(77),
+            number: 3,
+            id: SegmentId(99),
+            bytes: 1 << 20,
+            version: FORMAT_VERSION_FIRST,
+        }
+    }
+
+    fn footer() -> Footer {
+        Footer {
+            number: 3,
+            id: SegmentId(99),
+            base_raft: RaftIndex(10),
+            base_term: Term(1),
+            first: Index(100),
+            next: Index(200),
+            last_raft: RaftIndex(20),
+            last_term: Term(2),
+            first_timestamp: Timestamp(5),
+            last_timestamp: Timestamp(6),
+            data_end: 8192,
+            index_offset: 9000,
+            index_count: 2,
+            index_crc: 1,
+        }
+    }
+
+    #[test]
+    fn header_and_footer_come_back_and_notice_every_bit() {
+        let good = header().encode();
+        assert_eq!(SegmentHeader::parse(&good), Ok(header()));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(SegmentHeader::parse(&bad).is_err(), "header bit {bit}");
+        }
+        let good = footer().encode();
+        assert_eq!(Footer::parse(&good, 3, SegmentId(99)), Ok(footer()));
+        assert!(Footer::parse(&good, 3, SegmentId(98)).is_err());
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Footer::parse(&bad, 3, SegmentId(99)).is_err(), "footer bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_rot() {
+        let mut newer = header().encode();
+        newer[16] = 3;
+        let crc = crc32c(&newer[12..]).to_le_bytes();
+        newer[8..12].copy_from_slice(&crc);
+        assert_eq!(SegmentHeader::parse(&newer), Err(HeaderFault::Newer(3)));
+    }
+
+    #[test]
+    fn opening_comes_back_and_never_panics_when_cut() {
+        let opening = Opening {
+            base_raft: RaftIndex(4),
+            base_term: Term(2),
+            log_first: Index(9),
+            hard_state: HardState { term: Term(2), vote: 1, commit: RaftIndex(3) },
+            configuration: b"members".to_vec(),
+            sessions: b"table".to_vec(),
+            options: Vec::new(),
+        };
+        let bytes = opening.encode();
+        assert_eq!(Opening::parse(&bytes), Ok(opening.clone()));
+        assert_eq!(version_of(Kind::Opening, &bytes), 1);
+        for cut in 0..bytes.len() {
+            assert!(Opening::parse(&bytes[..cut]).is_err());
+        }
+        let without = bytes.len();
+        let opening = Opening { options: b"options".to_vec(), ..opening };
+        let bytes = opening.encode();
+        assert_eq!(Opening::parse(&bytes), Ok(opening));
+        assert_eq!(version_of(Kind::Opening, &bytes), 2);
+        for cut in (0..bytes.len()).filter(|cut| *cut != without) {
+            assert!(Opening::parse(&bytes[..cut]).is_err());
+        }
+        let longer = [&bytes[..], &[0; 4]].concat();
+        assert!(Opening::parse(&longer).is_err(), "a part of a later version");
+        let empty = [&bytes[..without], &[0; 4]].concat();
+        assert!(Opening::parse(&empty).is_err(), "nothing is said by saying nothing");
+    }
+
+    #[test]
+    fn the_index_always_fits_its_reserve() {
+        for bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 30] {
+            let entries = room_of(bytes) / INDEX_STRIDE_BYTES + 1;
+            assert!(data_limit(bytes) + entries * INDEX_ENTRY_BYTES + FOOTER_BYTES <= bytes);
+        }
+    }
+}

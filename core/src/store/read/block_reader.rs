@@ -1,0 +1,214 @@
+//! Blocks: walks the written blocks of one segment by their headers, and loads them. What a reader's cursor and
+//! the archive are made of. Holds the segment, so that what was handed out stays, even when it is dropped.
+//!
+//! Invariant: it looks only below the offset that its caller gives, which must be at or below what was written.
+//! Such bytes never change as long as the file is this segment's; so what a `pread` brought into the window
+//! never gets stale.
+
+use crate::disk::DiskFile;
+use crate::error::{Error, Result};
+use crate::record::batch::Malformed;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, check_body, check_list};
+use crate::store::segment::batch_offsets::Place;
+use crate::store::segment::{SegmentData, Source};
+use bytes::Bytes;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+/// Read at a time without a mapping by those who walk along; larger blocks are read whole.
+pub(crate) const WINDOW_BYTES: usize = 256 << 10;
+
+/// A batch that is handed on may keep so many other bytes of its block in memory.
+const BESIDES_BYTES_MAX: usize = 2 * BLOCK_HEADER_BYTES;
+
+const SHORT: Malformed = "the file ends before its last block";
+
+/// Written bytes of a segment: a place in its mapping, or a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Slice {
+    Mapped { data: Arc<SegmentData>, range: Range<usize> },
+    Copied(Bytes),
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped { data, range } => match &data.source {
+                // The range was checked to lie inside the file when the slice was made.
+                Source::Map(map) => map.bytes(range.clone()).unwrap_or_default(),
+                Source::File(_) => &[],
+            },
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Slice {
+    /// A part of it, sharing the bytes. Panics when `part` is not inside.
+    pub(crate) fn slice(&self, part: Range<usize>) -> Self {
+        match self {
+            Self::Mapped { data, range } => {
+                assert!(part.start <= part.end && part.end <= range.len(), "a slice out of bounds");
+                Self::Mapped { data: data.clone(), range: range.start + part.start..range.start + part.end }
+            }
+            Self::Copied(bytes) => Self::Copied(bytes.slice(part)),
+        }
+    }
+
+    /// The same bytes, a part of a block of so many. Copied where they would keep others in memory, besides a block's head.
+    pub(crate) fn apart_from(&self, block: usize) -> Self {
+        match self {
+            Self::Copied(bytes) if bytes.len() + BESIDES_BYTES_MAX < block.max(WINDOW_BYTES) => {
+                Self::Copied(Bytes::copy_from_slice(bytes))
+            }
+            kept => kept.clone(),
+        }
+    }
+
+    /// The same bytes as [`Bytes`], without a copy.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Copied(bytes) => bytes,
+            mapped => Bytes::from_owner(mapped),
+        }
+    }
+}
+
+/// A block at its place.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub(crate) header: BlockHeader,
+    pub(crate) offset: usize,
+}
+
+/// A place among the blocks of a segment.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    data: Arc<SegmentData>,
+    at: usize,
+    /// What `pread` brought: from which offset, and the bytes.
+    window: (usize, Bytes),
+    /// Read at a time without a mapping; larger blocks are read whole.
+    window_bytes: usize,
+}
+
+impl Blocks {
+    /// At `offset`, where a block begins.
+    pub(crate) fn new(data: Arc<SegmentData>, offset: usize, window_bytes: usize) -> Self {
+        Self { data, at: offset, window: (0, Bytes::new()), window_bytes }
+    }
+
+    pub(crate) fn data(&self) -> &Arc<SegmentData> {
+        &self.data
+    }
+
+    /// Where the next block begins.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The block here, if it begins below `upto`, and moves behind it. Its body is not looked at.
+    ///
+    /// # Errors
+    /// `Corrupt` for a header that does not check out; `Io`.
+    pub(crate) fn next(&mut self, upto: usize) -> Result<Option<Located>> {
+        if self.at >= upto {
+            return Ok(None);
+        }
+        let offset = self.at;
+        let id = self.data.segment.id;
+        let head = self.bytes(offset, BLOCK_HEADER_BYTES, upto)?;
+        let header = BlockHeader::parse(&head, id).map_err(|why| self.corrupt(offset, why))?;
+        if header.stride() > upto - offset {
+            return Err(self.corrupt(offset, "block runs over the end of what was written"));
+        }
+        self.at += header.stride();
+        Ok(Some(Located { header, offset }))
+    }
+
+    /// A block that was found, header and body, every byte checked.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load(&mut self, block: &Located, upto: usize) -> Result<Slice> {
+        let bytes = self.bytes(block.offset, block.header.length as usize, upto)?;
+        check_body(&block.header, &bytes, true).map_err(|why| self.corrupt(block.offset, why))?;
+        Ok(bytes)
+    }
+
+    /// A block that was found, header and body, its list of batches checked; their payloads are not. Shows where
+    /// each batch stands; good to use once this has returned `Ok`.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load_list(
+        &mut self,
+        block: &Located,
+        upto: usize,
+        mut show: impl FnMut(Place),
+    ) -> Result<Slice> {
+        let bytes = self.bytes(block.offset, block.header.length as usize, upto)?;
+        // A block's length and its count of records are 32 bits each: a list that checks out fits.
+        let checked = check_list(&block.header, &bytes, |at, before, batch| {
+            show(Place { at: at as u32, before: before as u32, crc: batch.crc });
+        });
+        checked.map_err(|why| self.corrupt(block.offset, why))?;
+        Ok(bytes)
+    }
+
+    /// Lets go of what `pread` brought.
+    pub(crate) fn let_go(&mut self) {
+        self.window = (0, Bytes::new());
+    }
+
+    /// An error at an offset of the segment.
+    pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
+        Error::corrupt(&self.data.path, offset as u64, why)
+    }
+
+    fn bytes(&mut self, at: usize, length: usize, upto: usize) -> Result<Slice> {
+        match &self.data.source {
+            Source::Map(map) if at + length <= map.len() => {
+                Ok(Slice::Mapped { data: self.data.clone(), range: at..at + length })
+            }
+            Source::Map(_) => Err(self.corrupt(at, SHORT)),
+            Source::File(file) => {
+                let (from, window) = &self.window;
+                if at < *from || at + length > from + window.len() {
+                    let ahead = length.max(self.window_bytes.min(upto - at));
+                    // A file that something shortened may still hold this much.
+                    let read = match read(&**file, at, ahead) {
+                        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => read(&**file, at, length),
+                        read => read,
+                    };
+                    let bytes = read.map_err(|e| match e.kind() {
+                        io::ErrorKind::UnexpectedEof => self.corrupt(at, SHORT),
+                        _ => Error::io("read", &self.data.path, e),
+                    })?;
+                    let bytes = Bytes::from(bytes);
+                    if bytes.len() > self.window_bytes {
+                        return Ok(Slice::Copied(bytes)); // kept only by the one that asked for it
+                    }
+                    self.window = (at, bytes);
+                }
+                let (from, window) = &self.window;
+                Ok(Slice::Copied(window.slice(at - from..at - from + length)))
+            }
+        }
+    }
+}
+
+fn read(file: &dyn DiskFile, at: usize, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    file.read_at(at as u64, &mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,157 @@
+//! Cursor: walks committed blocks across segments, for readers. Holds the segment it is in, so that what it
+//! handed out stays, even when the segment is discarded.
+//!
+//! Invariants:
+//! - it looks only below `Segment::readable`: what lies there is committed, and stays as it is;
+//! - it leaves a segment only at that segment's end: what is written there and not committed yet is still to come.
+
+use super::block_reader::{Blocks, Located, Slice, WINDOW_BYTES};
+use crate::error::{Error, Result};
+use crate::record::batch::{Malformed, u32_at};
+use crate::store::format::block::BlockHeader;
+use crate::store::segment::batch_offsets::{Found, Place, Places};
+use crate::store::segment::{Segment, SegmentData, Segments, Source};
+use crate::types::Index;
+use std::sync::Arc;
+
+/// A place in the sequence of committed blocks.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    segments: Arc<Segments>,
+    blocks: Blocks,
+    prefetch: Prefetch,
+}
+
+impl Cursor {
+    /// At `offset` of a segment, where a block begins; reads ahead by `prefetch` bytes.
+    pub(crate) fn new(
+        segments: Arc<Segments>,
+        data: Arc<SegmentData>,
+        offset: usize,
+        prefetch: usize,
+    ) -> Self {
+        let blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        Self { segments, blocks, prefetch: Prefetch::new(prefetch) }
+    }
+
+    /// The first block from here on for which `wanted` holds, and moves behind it. `None`: no readable block
+    /// is left. Bodies are not looked at.
+    ///
+    /// # Errors
+    /// `Corrupt` for a header that does not check out; `Io`.
+    pub(crate) fn find(&mut self, wanted: impl Fn(&BlockHeader) -> bool) -> Result<Option<Located>> {
+        loop {
+            let readable = self.segment().readable();
+            let Some(found) = self.blocks.next(readable)? else {
+                match self.segments.following(self.segment(), self.blocks.at()) {
+                    Some((next, offset)) => self.enter(&next, offset)?,
+                    None => return Ok(None),
+                }
+                continue;
+            };
+            if wanted(&found.header) {
+                self.prefetch.reach(self.blocks.data(), self.blocks.at());
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// The whole block that was found last, its list of batches checked; their payloads are not. Shows where
+    /// each batch stands; good to use once this has returned `Ok`.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load(&mut self, block: &Located, show: impl FnMut(Place)) -> Result<Slice> {
+        let readable = self.segment().readable();
+        self.blocks.load_list(block, readable, show)
+    }
+
+    /// The whole block that was found last, every byte of it checked: for handing it on.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub(crate) fn load_whole(&mut self, block: &Located) -> Result<Slice> {
+        let readable = self.segment().readable();
+        self.blocks.load(block, readable)
+    }
+
+    /// Lets go of what was read without a mapping.
+    pub(crate) fn let_go(&mut self) {
+        self.blocks.let_go();
+    }
+
+    /// Remembers, for look-ups, what [`load`](Self::load) showed of the block.
+    pub(crate) fn remember(&self, block: &Located, batches: Vec<Place>) {
+        let places = Places::new(self.segment().id, block.offset, block.header, batches);
+        places.into_iter().for_each(|p| self.segments.remember(p));
+    }
+
+    /// An error at an offset of the segment that the cursor is in.
+    pub(crate) fn corrupt(&self, offset: usize, why: Malformed) -> Error {
+        self.blocks.corrupt(offset, why)
+    }
+
+    fn segment(&self) -> &Segment {
+        &self.blocks.data().segment
+    }
+
+    fn enter(&mut self, segment: &Arc<Segment>, offset: usize) -> Result<()> {
+        self.blocks = Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES);
+        self.prefetch.restart();
+        Ok(())
+    }
+}
+
+/// The batch that holds record `index`, if its block is remembered. The bytes carry the right checksum; whether it
+/// is theirs remains to be verified.
+pub(crate) fn remembered(segments: &Segments, index: Index) -> Option<(Slice, Found)> {
+    let places = segments.places(index)?;
+    let segment = segments.holding(index).filter(|s| s.id == places.segment)?;
+    let found = places.find(index)?;
+    let data = segments.open(&segment).ok()?;
+    let range = found.range.clone();
+    let bytes = match &data.source {
+        Source::Map(map) if range.end <= map.len() => Slice::Mapped { data, range },
+        Source::Map(_) => return None,
+        Source::File(file) => {
+            let mut bytes = vec![0; range.len()];
+            file.read_at(range.start as u64, &mut bytes).ok()?;
+            Slice::Copied(bytes.into())
+        }
+    };
+    (bytes.len() >= 4 && u32_at(&bytes, 0) == found.crc).then_some((bytes, found))
+}
+
+/// Reading ahead of a sequential reader: the kernel's own window of 128 KiB leaves half of a disk unused.
+#[derive(Debug)]
+struct Prefetch {
+    bytes: usize,
+    /// Up to where the kernel was asked.
+    asked: usize,
+    /// Blocks found so far: a single look-up needs nothing ahead.
+    found: u32,
+}
+
+impl Prefetch {
+    fn new(bytes: usize) -> Self {
+        Self { bytes, asked: 0, found: 0 }
+    }
+
+    fn restart(&mut self) {
+        self.asked = 0;
+    }
+
+    /// The reader is at `at` now.
+    fn reach(&mut self, data: &SegmentData, at: usize) {
+        self.found = self.found.saturating_add(1);
+        if self.bytes == 0 || self.found < 2 || at + self.bytes / 2 <= self.asked {
+            return;
+        }
+        let range = at.max(self.asked)..(at + self.bytes).min(data.segment.bytes as usize);
+        self.asked = range.end;
+        match &data.source {
+            Source::Map(map) => map.will_need(range),
+            Source::File(file) => file.will_need(range.start as u64..range.end as u64),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Archive: raft's view of the log's past. Finds blocks by raft index among all that was written, committed or not,
+//! synced or not, and checks every byte it hands out, so that damage here never travels.
+//!
+//! Invariants:
+//! - it never looks beyond what was written, so what it maps does not change;
+//! - what it hands out of a mapping holds the segment's file.
+//!
+//! Must not know: who asks, or what a block means.
+
+use super::block_reader::{Blocks, Located};
+use super::chain::Learn;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::segment::{Base, Extent, Segment, Segments};
+use crate::types::{RaftIndex, Term};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Read at a time without a mapping: a look-up goes along 32 KiB of blocks, of which it wants the headers.
+const WINDOW_BYTES: usize = 16 << 10;
+
+/// The log's blocks by raft index. Cheap to clone; `Send + Sync`. Calls block on the disk only.
+#[derive(Clone, Debug)]
+pub(crate) struct Archive {
+    segments: Arc<Segments>,
+}
+
+/// Whether a walk goes on.
+enum Step {
+    On,
+    Done,
+}
+
+impl Archive {
+    pub(crate) fn new(segments: Arc<Segments>) -> Self {
+        Self { segments }
+    }
+
+    /// What comes just before the oldest entry that is still here.
+    pub(crate) fn first(&self) -> Base {
+        self.segments.oldest().map_or(Base::default(), |s| s.base)
+    }
+
+    /// The header of entry `index`; `None` when it is not here, no more or not yet.
+    ///
+    /// # Errors
+    /// `Corrupt` naming file and offset; `Io`.
+    pub(crate) fn header(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+        Ok(self.headers(index, index.next(), 0)?.pop())
+    }
+
+    /// The term of entry `index`, that of the one just before the oldest included.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn term(&self, index: RaftIndex) -> Result<Option<Term>> {
+        if let Some(segment) = self.segments.beginning_before(index) {
+            let known = [segment.base, segment.end()].into_iter().find(|b| b.raft == index);
+            if let Some(base) = known {
+                return Ok(Some(base.term));
+            }
+        }
+        Ok(self.header(index)?.map(|h| h.term))
+    }
+
+    /// The headers of the entries from `from` on and below `to`, as many as have `bytes_max` bytes of bodies
+    /// together; at least one. Empty when `from` is not here.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn headers(&self, from: RaftIndex, to: RaftIndex, bytes_max: u64) -> Result<Vec<BlockHeader>> {
+        self.segments.undisturbed(|| {
+            let mut headers = Vec::new();
+            let mut bytes = 0;
+            self.walk(from, to, &mut |_, found, _| {
+                bytes += u64::from(found.header.length) - BLOCK_HEADER_BYTES as u64;
+                if bytes > bytes_max && !headers.is_empty() {
+                    return Ok(Step::Done);
+                }
+                headers.push(found.header);
+                Ok(Step::On)
+            })?;
+            Ok(headers)
+        })
+    }
+
+    /// Entry `index`, every byte of it checked; its body is not copied where the file is mapped.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn body(&self, index: RaftIndex) -> Result<Option<(BlockHeader, Bytes)>> {
+        self.segments.undisturbed(|| {
+            let mut body = None;
+            self.walk(index, index.next(), &mut |blocks, found, upto| {
+                body = Some((found.header, load(blocks, found, upto)?));
+                Ok(Step::Done)
+            })?;
+            Ok(body)
+        })
+    }
+
+    /// The opening block of the oldest segment: what a snapshot without records is made of.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn oldest_opening(&self) -> Result<(BlockHeader, Bytes)> {
+        self.segments.undisturbed(|| {
+            let Some(segment) = self.segments.oldest() else {
+                return Err(Error::new(ErrorKind::Closed, "the log has no segments"));
+            };
+            let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+            let upto = segment.data_end();
+            match blocks.next(upto)?.filter(|found| found.header.kind == Kind::Opening) {
+                Some(found) => Ok((found.header, load(&mut blocks, &found, upto)?)),
+                None => Err(blocks.corrupt(SEGMENT_HEADER_BYTES, "the first block is no opening block")),
+            }
+        })
+    }
+
+    /// Teaches `learner` what the log was after entry `to`: the last opening block that stands at `from` or before,
+    /// and all blocks from there through `to`, but no later openings: they say what is learnt already, and less of
+    /// what is not committed. False when one of the two is not here.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn replay(&self, from: RaftIndex, to: RaftIndex, learner: &mut dyn Learn) -> Result<bool> {
+        // The first opening block makes the learner forget what it learnt before: it can begin again.
+        self.segments.undisturbed(|| {
+            let Some(mut segment) = self.segments.beginning_before(from) else { return Ok(false) };
+            let mut is_first = true;
+            loop {
+                let (end, upto) = segment.written();
+                let mut blocks = self.blocks(&segment, SEGMENT_HEADER_BYTES)?;
+                while let Some(found) = blocks.next(upto)? {
+                    if found.header.kind == Kind::Opening && !is_first {
+                        continue;
+                    }
+                    is_first = false;
+                    let body = load(&mut blocks, &found, upto)?;
+                    let learnt = learner.learn(&found.header, &body);
+                    if learnt.map_err(|why| blocks.corrupt(found.offset, why))?.raft >= to {
+                        return Ok(true);
+                    }
+                }
+                match self.segments.holding_entry(end.raft.next()) {
+                    Some(next) if next.number != segment.number => segment = next,
+                    _ => return Ok(false),
+                }
+            }
+        })
+    }
+
+    /// Where each block of `segment` ends, with the entry that the log has come to there. Those through entry
+    /// `above` may be taken together.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn ends(&self, segment: &Arc<Segment>, above: RaftIndex) -> Result<Vec<(RaftIndex, usize)>> {
+        let (end, upto) = segment.written();
+        if end.raft <= above {
+            return Ok(vec![(end.raft, upto)]);
+        }
+        let data = self.segments.open(segment)?;
+        let offset = data.seek(|e| e.raft_index <= above)?;
+        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut ends = Vec::new();
+        while let Some(found) = blocks.next(upto)? {
+            ends.push((found.header.raft_index, blocks.at()));
+        }
+        Ok(ends)
+    }
+
+    /// What `segment` would hold if the log ended at `base`, the entry of which is in it: that entry and the blocks
+    /// behind it that are none.
+    ///
+    /// # Errors
+    /// As [`Self::header`].
+    pub(crate) fn cut(&self, segment: &Arc<Segment>, base: Base) -> Result<Extent> {
+        let (_, upto) = segment.written();
+        let data = self.segments.open(segment)?;
+        let offset = data.seek(|e| e.raft_index < base.raft)?;
+        let mut blocks = Blocks::new(data.clone(), offset, WINDOW_BYTES);
+        let mut last: Option<Located> = None;
+        while let Some(found) = blocks.next(upto)?.filter(|b| b.header.raft_index <= base.raft) {
+            last = Some(found);
+        }
+        let Some(last) = last.filter(|b| (b.header.raft_index, b.header.term) == (base.raft, base.term))
+        else {
+            return Err(blocks.corrupt(offset, "the entry is not where the block index says"));
+        };
+        assert!(last.header.next_record() <= base.next, "a base that contradicts the entry before it");
+        data.cut(base, last.offset + last.header.stride(), last.header.timestamp)
+    }
+
+    /// Goes along the entries from `from` on and below `to`, as far as they are here.
+    fn walk(
+        &self,
+        from: RaftIndex,
+        to: RaftIndex,
+        visit: &mut dyn FnMut(&mut Blocks, &Located, usize) -> Result<Step>,
+    ) -> Result<()> {
+        let mut next = from;
+        while next < to {
+            let Some(segment) = self.segments.holding_entry(next) else { return Ok(()) };
+            let (end, upto) = segment.written();
+            if end.raft < next {
+                return Ok(());
+            }
+            let data = self.segments.open(&segment)?;
+            let offset = data.seek(|e| e.raft_index < next)?;
+            let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+            while next < to && next <= end.raft {
+                let Some(found) = blocks.next(upto)? else {
+                    return Err(blocks.corrupt(upto, "the segment ends before its last entry"));
+                };
+                if !found.header.kind.is_entry() || found.header.raft_index < next {
+                    continue;
+                }
+                if found.header.raft_index > next {
+                    return Err(blocks.corrupt(found.offset, "an entry is missing before this block"));
+                }
+                if let Step::Done = visit(&mut blocks, &found, upto)? {
+                    return Ok(());
+                }
+                next = next.next();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the blocks before an entry's lead to it. What makes it unreadable is its own damage then, and not that of a
+    /// block before it, behind which it can be whole.
+    pub(crate) fn leads_to(&self, entry: RaftIndex) -> Result<bool> {
+        let Some(segment) = self.segments.holding_entry(entry) else { return Ok(false) };
+        let data = self.segments.open(&segment)?;
+        let offset = data.seek(|e| e.raft_index < entry)?;
+        let mut blocks = Blocks::new(data, offset, WINDOW_BYTES);
+        let mut before = None;
+        let (_, upto) = segment.written();
+        while let Ok(Some(found)) = blocks.next(upto) {
+            let header = found.header;
+            if header.kind.is_entry() && header.raft_index >= entry {
+                return Ok(header.raft_index == entry);
+            }
+            before = Some(header.raft_index);
+        }
+        Ok(before.is_some_and(|before| before.next() == entry))
+    }
+
+    fn blocks(&self, segment: &Arc<Segment>, offset: usize) -> Result<Blocks> {
+        Ok(Blocks::new(self.segments.open(segment)?, offset, WINDOW_BYTES))
+    }
+}
+
+/// A found block's body, every byte of the block checked.
+fn load(blocks: &mut Blocks, found: &Located, upto: usize) -> Result<Bytes> {
+    let block = blocks.load(found, upto)?;
+    Ok(block.slice(BLOCK_HEADER_BYTES..block.len()).into_bytes())
+}

@@ -1,0 +1,8 @@
+//! Reading segment files: blocks by position, entries by index, and walks over all of them.
+
+pub(crate) mod block_reader;
+pub(crate) mod chain;
+pub(crate) mod cursor;
+pub(crate) mod entry_lookup;
+pub(crate) mod scanner;
+pub(crate) mod segment_files;

@@ -1,0 +1,172 @@
+//! Follow: the end of a log that another process writes, for a read-only handle.
+
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::record::batch::Malformed;
+use crate::store::format::block::Kind;
+use crate::store::format::geometry::SEGMENT_HEADER_BYTES;
+use crate::store::format::identity::Identity;
+use crate::store::read::chain::{Learn, Proven, Walk};
+use crate::store::read::scanner::{Found, Scanner};
+use crate::store::read::segment_files::{Files, Opened};
+use crate::store::segment::{Segment, file_number};
+use crate::types::RaftIndex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The end of a log that another process writes.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    scanner: Scanner,
+    walk: Walk,
+    /// If segments before this one hold blocks that were not known committed, and are not shown: what was known
+    /// committed then.
+    hidden: Option<RaftIndex>,
+    /// Whether the log went on elsewhere than at the end that was followed.
+    turned: bool,
+}
+
+/// What stands above the segment that is followed.
+enum Successor {
+    /// Nothing that has begun.
+    None,
+    /// A segment that begins where this one ends now.
+    Here(Opened),
+    /// One that begins elsewhere.
+    Elsewhere,
+}
+
+impl Follow {
+    /// From where a survey's walk stopped.
+    pub(crate) fn new(scanner: Scanner, walk: Walk) -> Self {
+        let hidden = Some(walk.commit).filter(|commit| *commit < walk.base().raft);
+        Self { scanner, walk, hidden, turned: false }
+    }
+
+    /// What is known durable and committed.
+    pub(crate) fn proven(&self) -> Proven {
+        self.walk.proven
+    }
+
+    /// Records behind that which are sound, and not known durable.
+    pub(crate) fn unproven_records(&self) -> u64 {
+        self.walk.unproven_records()
+    }
+
+    /// Learns the blocks that were added since. Returns the segments that have begun meanwhile.
+    ///
+    /// # Errors
+    /// `Corrupt` when a block is damaged that a later one proves; `Io`.
+    pub(crate) fn advance(
+        &mut self,
+        disk: &dyn Disk,
+        identity: Identity,
+        learner: &mut dyn Learn,
+    ) -> Result<Vec<Arc<Segment>>> {
+        let mut begun = Vec::new();
+        // Whether the last look has met a segment that begins elsewhere: what came before that one is all there.
+        let mut met = false;
+        loop {
+            self.scanner.refresh();
+            let before = self.walk.at;
+            let why = self.walk.run(&mut self.scanner, learner)?;
+            match self.successor(disk, identity)? {
+                Successor::Here(next) => {
+                    begun.extend(self.enter(&next, learner)?);
+                    met = false;
+                    continue;
+                }
+                Successor::Elsewhere if met && self.walk.at == before => {
+                    self.turned = true;
+                    return Ok(begun);
+                }
+                Successor::Elsewhere => {
+                    met = true;
+                    continue;
+                }
+                Successor::None => {}
+            }
+            if self.walk.at > before {
+                continue;
+            }
+            if let Some(why) = why {
+                self.check_damage(why)?;
+            }
+            return Ok(begun);
+        }
+    }
+
+    /// Goes on in the next segment, which begins where this one ends; so this one is durable.
+    fn enter(&mut self, next: &Opened, learner: &mut dyn Learn) -> Result<Option<Arc<Segment>>> {
+        let mut old = std::mem::replace(&mut self.walk, Walk::new(next));
+        self.scanner = next.scanner();
+        self.walk.commit = old.commit;
+        self.walk.run(&mut self.scanner, learner)?;
+        old.commit = self.walk.commit;
+        old.prove_all();
+        if self.walk.base().raft > self.walk.commit {
+            self.walk.proven = old.proven;
+            self.hidden.get_or_insert(self.walk.commit);
+        }
+        Ok(self.walk.segment.clone())
+    }
+
+    /// Whether the log has to be surveyed anew: it went on elsewhere; or what was hidden of older segments can be
+    /// shown; or the segment that is followed is gone, because the writer has discarded it meanwhile, and perhaps
+    /// used its file again.
+    pub(crate) fn is_lost(&self, disk: &dyn Disk, identity: Identity) -> bool {
+        if self.turned || self.hidden.is_some_and(|commit| commit < self.walk.commit) {
+            return true;
+        }
+        let files = Files { disk, identity, names: BTreeMap::new() };
+        let here = files.open(self.walk.header.number, false);
+        !here.is_ok_and(|found| found.is_some_and(|opened| opened.header.id == self.walk.header.id))
+    }
+
+    /// Looks at the files above, lowest first. The next number can be missing: cut off and used again, when the log
+    /// has turned more than once since.
+    fn successor(&self, disk: &dyn Disk, identity: Identity) -> Result<Successor> {
+        let files = Files { disk, identity, names: BTreeMap::new() };
+        let here = self.walk.header.number;
+        let names = disk.list().map_err(|e| Error::io("list", disk.path(), e))?;
+        let mut above: Vec<u64> =
+            names.iter().filter_map(|name| file_number(name)).filter(|n| *n > here).collect();
+        above.sort_unstable();
+        let end = self.walk.end;
+        for number in above {
+            // Gone meanwhile, or under way.
+            let Ok(Some(opened)) = files.open(number, false) else { continue };
+            if !opened.may_have_begun() {
+                continue;
+            }
+            let mut scanner = opened.scanner();
+            if let Found::Block(h, _) = scanner.block(SEGMENT_HEADER_BYTES)?
+                && h.kind == Kind::Opening
+            {
+                let adjoins = (h.raft_index, h.term, h.first) == (end.raft, end.term, end.next);
+                return Ok(if adjoins && number == here + 1 {
+                    Successor::Here(opened)
+                } else {
+                    Successor::Elsewhere
+                });
+            }
+        }
+        Ok(Successor::None)
+    }
+
+    /// Where nothing sound follows, there is either nothing yet or damage: a block that proves it tells.
+    fn check_damage(&mut self, why: Malformed) -> Result<()> {
+        let at = self.walk.at;
+        self.scanner.refresh();
+        let later = self.scanner.later_within(at, at + DAMAGE_SEARCH_BYTES)?;
+        self.scanner.refresh();
+        // The writer may have written it just now: only what is still unsound is damaged.
+        if later.durable_upto > at && matches!(self.scanner.block(at)?, Found::Nothing(_)) {
+            return Err(Error::corrupt(&self.scanner.path, at as u64, why));
+        }
+        Ok(())
+    }
+}
+
+/// How far a read-only handle looks for proof of damage.
+const DAMAGE_SEARCH_BYTES: usize = 1 << 20;

@@ -1,0 +1,216 @@
+//! The decoders of everything that is read from a disk, open to the fuzz targets and to the golden bytes; and
+//! the format's numbers and the decision table, to hold `docs/format.md` against. Built with the feature `sim` only, and no part of the public interface.
+//!
+//! Each function takes any bytes. What a decoder accepts it must also give back: the answer is the encoding
+//! of what was understood, so that a caller can compare it with the input. None means "refused".
+
+use crate::disk::SECTOR_BYTES;
+use crate::follower::message::HEAD_BYTES as FED_HEAD_BYTES;
+use crate::options::log_options::LOG_OPTION_BYTES;
+use crate::record::batch;
+use crate::record::batch::{BATCH_HEADER_BYTES, Batch, BatchHeader, Body};
+use crate::record::crc;
+use crate::replica::state::sequencer::{COMMAND_BYTES, SET_OPTIONS_BYTES, encode_command, parse_command};
+use crate::replica::state::session_table::Sessions;
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::store::format::block;
+use crate::store::format::block::{BLOCK_HEADER_BYTES, Batches, BlockHeader, Kind};
+use crate::store::format::geometry;
+use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::geometry::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::store::format::segment;
+use crate::store::format::segment::{Footer, Opening, SegmentHeader};
+use crate::store::recovery::decision_table::{DECISIONS, Verdict};
+use crate::types::SegmentId;
+use bytes::Bytes;
+
+/// The format's checksum, so that a fuzz target can mend one and get past it.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc::crc32c(bytes)
+}
+
+/// Mends the checksum of the batch that `bytes` begins with, as far as its own length says. True if it could.
+pub fn mend_batch(bytes: &mut [u8]) -> bool {
+    let Ok(header) = BatchHeader::parse(bytes) else { return false };
+    let crc = crc::crc32c(&bytes[4..header.length as usize]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// Mends the checksums of a block: its batches', its body's and its header's. True if it could.
+pub fn mend_block(bytes: &mut [u8], segment: u64) -> bool {
+    if bytes.len() < BLOCK_HEADER_BYTES {
+        return false;
+    }
+    bytes[..4].copy_from_slice(b"CLB1");
+    let length = (batch::u32_at(bytes, 8) as usize).clamp(BLOCK_HEADER_BYTES, bytes.len());
+    let digest = if bytes[60] == Kind::Data as u8 {
+        let mut at = BLOCK_HEADER_BYTES;
+        let mut crcs = Vec::new();
+        while at + BATCH_HEADER_BYTES <= length && mend_batch(&mut bytes[at..length]) {
+            crcs.push(batch::u32_at(bytes, at));
+            at += batch::u32_at(bytes, at + 4) as usize;
+        }
+        block::digest_of_batches(crcs)
+    } else {
+        crc::crc32c(&bytes[BLOCK_HEADER_BYTES..length])
+    };
+    bytes[56..60].copy_from_slice(&digest.to_le_bytes());
+    let crc = crc::Crc::new().add(&segment.to_le_bytes()).add(&bytes[8..BLOCK_HEADER_BYTES]).sum();
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// Mends the checksums of what is fed to a follower: of each entry, and of the head. True if it could.
+pub fn mend_fed(head: &mut [u8], body: &mut [u8]) -> bool {
+    let Some((_, headers)) = head.split_at_mut_checked(FED_HEAD_BYTES) else { return false };
+    let mut rest = body;
+    for header in headers.chunks_exact_mut(BLOCK_HEADER_BYTES) {
+        let length = (batch::u32_at(header, 8) as usize).saturating_sub(BLOCK_HEADER_BYTES).min(rest.len());
+        let (body, behind) = rest.split_at_mut(length);
+        let mut block = [&*header, &*body].concat();
+        if mend_block(&mut block, 0) {
+            let (mended, contents) = block.split_at(BLOCK_HEADER_BYTES);
+            header.copy_from_slice(mended);
+            body.copy_from_slice(contents);
+        }
+        rest = behind;
+    }
+    let crc = crc::crc32c(&head[4..]);
+    head[..4].copy_from_slice(&crc.to_le_bytes());
+    true
+}
+
+/// A batch whose checksum holds: its records in order, all inside its body.
+pub fn batch(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let header = batch::verify(bytes).ok()?;
+    let body = batch::body(bytes, &header).ok()?;
+    assert_eq!(body.len(), header.body_length as usize);
+    let body = Body::new(&body, header.count).ok()?;
+    (0..header.count).map(|n| body.record(n).map(<[u8]>::to_vec).ok()).collect()
+}
+
+/// A batch with the right checksum as a log takes it that does not ask whether it unpacks: versions before did not.
+pub fn stored_batch(bytes: &[u8]) -> Option<Batch> {
+    Batch::stored(Bytes::copy_from_slice(bytes)).ok()
+}
+
+/// A block's header, then its body, shallow and deep. Answers the header again and whether the body holds.
+pub fn block(bytes: &[u8], segment: u64) -> Option<(Vec<u8>, bool)> {
+    let header = BlockHeader::parse(bytes, SegmentId(segment)).ok()?;
+    let shallow = block::check_body(&header, bytes, false).is_ok();
+    let deep = block::check_body(&header, bytes, true).is_ok();
+    assert!(shallow || !deep, "a deep check forgives nothing");
+    if deep && header.kind == Kind::Data {
+        let body = &bytes[BLOCK_HEADER_BYTES..header.length as usize];
+        let covered: usize = Batches::new(body).map(|b| b.map_or(0, |(_, bytes)| bytes.len())).sum();
+        assert_eq!(covered, body.len(), "a sound block has no bytes outside its batches");
+    }
+    Some((header.encode(SegmentId(segment)).to_vec(), deep))
+}
+
+/// A segment's header.
+pub fn segment_header(bytes: &[u8]) -> Option<Vec<u8>> {
+    assert_eq!(SEGMENT_HEADER_BYTES, 4096);
+    SegmentHeader::parse(bytes).ok().map(|h| h.encode())
+}
+
+/// A sealed segment's footer, of whatever segment it says it is.
+pub fn footer(bytes: &[u8]) -> Option<Vec<u8>> {
+    let bytes: &[u8; FOOTER_BYTES] = bytes.first_chunk()?;
+    let (number, id) = (batch::u64_at(bytes, 16), SegmentId(batch::u64_at(bytes, 24)));
+    Footer::parse(bytes, number, id).ok().map(|f| f.encode().to_vec())
+}
+
+/// The body of an opening block.
+pub fn opening(bytes: &[u8]) -> Option<Vec<u8>> {
+    Opening::parse(bytes).ok().map(|o| o.encode())
+}
+
+/// What one replica sends another: its head, and the bodies beside it. Whether the head is one, and, of a message of
+/// raft's, how many entries came with their bodies.
+pub fn peer(head: &[u8], bodies: Vec<Vec<u8>>) -> Option<usize> {
+    let (kind, body) = raft_message::parse_head(&Bytes::copy_from_slice(head)).ok()?;
+    match kind {
+        HeadKind::Raft => {
+            let bodies = bodies.into_iter().map(Bytes::from).collect();
+            raft_message::decode_message(&body, bodies).ok().map(|(_, arrived)| arrived.len())
+        }
+        _ => Some(0),
+    }
+}
+
+/// Corrects the checksum of a head that one replica sends another. False: it is too short for one.
+pub fn mend_peer(head: &mut [u8]) -> bool {
+    let Some((sum, rest)) = head.split_first_chunk_mut::<4>() else { return false };
+    *sum = crc::crc32c(rest).to_le_bytes();
+    true
+}
+
+/// The table of exactly-once sessions, with all that it can remember.
+pub fn sessions(bytes: &[u8]) -> Option<Vec<u8>> {
+    Sessions::decode(bytes, u32::MAX, 1024).ok().map(|table| table.encode())
+}
+
+/// What a command does to the log.
+pub fn command(bytes: &[u8]) -> Option<Vec<u8>> {
+    parse_command(bytes).ok().map(encode_command)
+}
+
+/// The format's numbers, by the names they have in `docs/format.md`.
+pub fn constants() -> Vec<(&'static str, u64)> {
+    vec![
+        ("FORMAT_VERSION", segment::FORMAT_VERSION.into()),
+        ("SECTOR_BYTES", SECTOR_BYTES as u64),
+        ("IDENTITY_BYTES", SECTOR_BYTES as u64),
+        ("SEGMENT_HEADER_BYTES", SEGMENT_HEADER_BYTES as u64),
+        ("SEGMENT_BYTES_MIN", SEGMENT_BYTES_MIN.into()),
+        ("SEGMENT_BYTES_MAX", SEGMENT_BYTES_MAX.into()),
+        ("BLOCK_HEADER_BYTES", BLOCK_HEADER_BYTES as u64),
+        ("BATCH_HEADER_BYTES", BATCH_HEADER_BYTES as u64),
+        ("BATCH_RECORDS_MAX", batch::BATCH_RECORDS_MAX.into()),
+        ("BATCH_BYTES_MAX", batch::BATCH_BYTES_MAX as u64),
+        ("INDEX_ENTRY_BYTES", geometry::INDEX_ENTRY_BYTES as u64),
+        ("INDEX_STRIDE_BYTES", geometry::INDEX_STRIDE_BYTES as u64),
+        ("FOOTER_BYTES", FOOTER_BYTES as u64),
+        ("HARD_STATE_BYTES", segment::HARD_STATE_BYTES as u64),
+        ("COMMAND_BYTES", COMMAND_BYTES as u64),
+        ("SET_OPTIONS_BYTES", SET_OPTIONS_BYTES as u64),
+        ("LOG_OPTION_BYTES", LOG_OPTION_BYTES as u64),
+        ("MEMBERSHIP_BYTES", crate::cluster::membership::MEMBERSHIP_BYTES as u64),
+        ("MEMBER_BYTES", crate::cluster::membership::MEMBER_BYTES as u64),
+        ("TABLE_HEADER_BYTES", geometry::TABLE_HEADER_BYTES as u64),
+        ("SESSION_BYTES", geometry::SESSION_BYTES as u64),
+        ("REMEMBERED_BYTES", geometry::REMEMBERED_BYTES as u64),
+        ("REMEMBERED_MAX", geometry::REMEMBERED_MAX.into()),
+    ]
+}
+
+/// Where blocks have to end in a segment file of so many bytes.
+pub fn data_limit(segment_bytes: usize) -> usize {
+    geometry::data_limit(segment_bytes)
+}
+
+/// Every kind of block: its number, its name, and whether it is a raft entry.
+pub fn kinds() -> Vec<(u8, &'static str, bool)> {
+    Kind::ALL.iter().map(|k| (*k as u8, k.name(), k.is_entry())).collect()
+}
+
+/// The decision table of recovery, row by row, in the words of `docs/format.md`.
+pub fn decisions() -> Vec<[&'static str; 6]> {
+    let word = |condition: Option<bool>| condition.map_or("-", |yes| if yes { "yes" } else { "no" });
+    let verdict = |v: Verdict| match v {
+        Verdict::Complete => "complete",
+        Verdict::Torn => "torn",
+        Verdict::Corrupt => "corrupt",
+    };
+    DECISIONS
+        .iter()
+        .map(|r| {
+            let conditions = [r.clean, r.proven_later, r.successor, r.reached].map(word);
+            let [clean, proven_later, successor, reached] = conditions;
+            [clean, proven_later, successor, reached, verdict(r.verdict), r.why]
+        })
+        .collect()
+}

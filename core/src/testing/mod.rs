@@ -1,0 +1,9 @@
+//! What tests need of the code that ships: planted bugs, the simulator, entry points for fuzzing.
+
+#[macro_use]
+pub(crate) mod planted_bugs;
+
+#[cfg(feature = "sim")]
+pub mod fuzzing;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

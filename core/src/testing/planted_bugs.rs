@@ -1,0 +1,39 @@
+//! Planted bugs: mistakes that can be switched on one at a time, to see that the simulator finds each. Feature
+//! `planted-bugs`; without it `planted!` is `false` and nothing of this is in the program.
+//!
+//! Must not know: anything.
+
+/// Whether this mistake is being made.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($number:literal) => {
+        false
+    };
+}
+
+/// Whether this mistake is being made.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($number:literal) => {
+        crate::testing::planted_bugs::is_planted($number)
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) use chosen::{is_planted, plant};
+
+#[cfg(feature = "planted-bugs")]
+mod chosen {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// The one that is planted; 0: none. Of the whole process, and only changed between runs.
+    static PLANTED: AtomicU32 = AtomicU32::new(0);
+
+    pub(crate) fn plant(number: u32) {
+        PLANTED.store(number, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_planted(number: u32) -> bool {
+        PLANTED.load(Ordering::Relaxed) == number
+    }
+}

@@ -1,0 +1,191 @@
+//! Copy: a follower of a simulated cluster: the shipped [`Following`] over a simulated disk, with the decisions of its
+//! thread ([`State`]), and a power switch.
+//!
+//! Must not know: the network, who feeds it, what it should have.
+
+use super::machine::SetClock;
+use super::threads::Records;
+use crate::api::follower::{Next, State};
+use crate::api::log::limits;
+use crate::disk::sim::SimDisk;
+use crate::error::Result;
+use crate::follower::applier::Following;
+use crate::follower::message::{Fed, FeedFrom};
+use crate::follower::source::Feed;
+use crate::options::Options;
+use crate::read::positions::Positions;
+use crate::read::reader::{Reader, Shelf, Start};
+use crate::replica::open::{Opened, create_followed, open_followed};
+use crate::replica::queue::proposals::Queue;
+use crate::replica::state::sequencer::Me;
+use crate::replica::state::snapshot::FedState;
+use crate::replica::writer::Fsync;
+use crate::sync::clock::Moment;
+use crate::types::{Index, LogId, RaftIndex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the thread of a follower does next.
+pub(super) enum Chore {
+    /// The sync that was begun takes its time.
+    Sync,
+    /// Something was done; there may be more.
+    Done,
+    Wait(Option<Duration>),
+}
+
+/// The process of a follower.
+pub(super) struct Copy {
+    state: State,
+    shelf: Shelf,
+    reader: Reader,
+    options: Options,
+    log: LogId,
+    job: Option<Arc<Fsync>>,
+    /// What the virtual time counts from.
+    epoch: Instant,
+}
+
+/// How it is opened.
+#[derive(Clone, Debug)]
+pub(super) struct CopySetup {
+    pub(super) clock: Arc<SetClock>,
+    pub(super) retention_bytes: Option<u64>,
+}
+
+impl CopySetup {
+    fn options(&self) -> Options {
+        Options {
+            clock: self.clock.clone(),
+            retention_bytes: self.retention_bytes,
+            ..Options::with_segment_bytes(super::machine::SEGMENT_BYTES)
+        }
+    }
+}
+
+impl Copy {
+    /// Opens what is on the disk.
+    ///
+    /// # Errors
+    /// Those of `Followed::open`.
+    pub(super) fn open(disk: &SimDisk, setup: &CopySetup, now: Moment) -> Result<Self> {
+        let options = setup.options();
+        let opened = open_followed(Arc::new(disk.clone()), &options)?;
+        Self::start(opened, options, now)
+    }
+
+    /// Makes a log that begins at `state`.
+    ///
+    /// # Errors
+    /// Those of `Followed::create`.
+    pub(super) fn create(disk: &SimDisk, setup: &CopySetup, state: &FedState, now: Moment) -> Result<Self> {
+        let options = setup.options();
+        let opened = create_followed(Arc::new(disk.clone()), &options, state)?;
+        Self::start(opened, options, now)
+    }
+
+    fn start(opened: Opened, options: Options, now: Moment) -> Result<Self> {
+        opened.store.preparer.go_unaided();
+        let (log, segments) = (opened.identity.log, opened.segments.clone());
+        let committed = opened.sequencer.committed();
+        let (first, last) = (committed.first, committed.next.previous());
+        let positions = Arc::new(Positions::new(first, last, last));
+        let queue = Arc::new(Queue::new(limits(&options, &opened.cluster), segments.bytes_from(first)));
+        let following = Following::new(opened, options.clone(), queue, positions.clone(), Arc::default());
+        let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
+        let reader = shelf.reader(Start::First)?;
+        let epoch = Instant::now();
+        let state = State::new(following, epoch + Duration::from_nanos(now.0));
+        Ok(Self { state, shelf, reader, options, log, job: None, epoch })
+    }
+
+    fn instant(&self, now: Moment) -> Instant {
+        self.epoch + Duration::from_nanos(now.0)
+    }
+
+    pub(super) fn want(&self) -> FeedFrom {
+        self.state.following.want()
+    }
+
+    /// The last entry that it has.
+    pub(super) fn committed(&self) -> RaftIndex {
+        self.shelf.positions.entry()
+    }
+
+    /// Takes what was fed. Outer errors end it, inner ones refuse. True: it has jumped.
+    ///
+    /// # Errors
+    /// What it dies of.
+    pub(super) fn take(&mut self, fed: Fed, now: Moment) -> Result<Result<bool>> {
+        self.state.look_at_clock(self.instant(now));
+        let taken = match fed {
+            Fed::State(state) => self.state.following.begin(&state)?.map(|jumped| jumped.is_some()),
+            Fed::Entries(entries) => self.state.following.take(entries)?.map(|()| false),
+        };
+        self.state.has_written(self.instant(now));
+        self.state.following.help();
+        Ok(taken)
+    }
+
+    /// What its thread would do now.
+    ///
+    /// # Errors
+    /// What it dies of.
+    pub(super) fn chore(&mut self, now: Moment) -> Result<Chore> {
+        if self.job.is_some() {
+            return Ok(Chore::Wait(None));
+        }
+        let now = self.instant(now);
+        match self.state.next(now) {
+            Next::Sync => {
+                self.job = self.state.following.begin_sync();
+                if self.job.is_some() {
+                    return Ok(Chore::Sync);
+                }
+                self.state.following.sync()?;
+            }
+            Next::Prove => self.state.prove(now)?,
+            Next::Retain => self.state.retain(now)?,
+            Next::Wait(time) => return Ok(Chore::Wait(time)),
+            Next::End => return Ok(Chore::Wait(None)),
+        }
+        self.state.following.help();
+        Ok(Chore::Done)
+    }
+
+    /// The sync that was begun has taken its time.
+    ///
+    /// # Errors
+    /// What it dies of.
+    pub(super) fn synced(&mut self, now: Moment) -> Result<()> {
+        let Some(job) = self.job.take() else { return Ok(()) };
+        job.run()?;
+        self.state.has_synced(&job, self.instant(now));
+        Ok(())
+    }
+
+    /// A feed of this copy, for another one.
+    ///
+    /// # Errors
+    /// Those of `Log::feed`.
+    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        Feed::new(self.shelf.clone(), Me::Follower, self.log, self.options.clone(), from)
+    }
+
+    /// The first record and all those that it has come to show since the last time.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn fresh(&mut self) -> Result<Records> {
+        super::machine::read_on(&self.shelf, &mut self.reader)
+    }
+
+    /// Everything that it shows.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn all(&mut self) -> Result<(Index, Records)> {
+        self.reader = self.shelf.reader(Start::First)?;
+        Ok((self.shelf.positions.first(), self.fresh()?))
+    }
+}

@@ -1,0 +1,277 @@
+//! Plays of one replica, which is handed the messages of a leader that is not there.
+//!
+//! Must not know: a cluster.
+
+use crate::cluster::membership::{Change, Member, Membership};
+use crate::cluster::options::Bootstrap;
+use crate::cluster::transport::Envelope;
+use crate::disk::sim::{Damage, SimDisk};
+use crate::error::Error;
+use crate::replica::raft::snapshot_of;
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::replica::wire::repair_message::{Fetch, encode_blocks, parse_blocks};
+use crate::store::format::block::Kind;
+use crate::sync::clock::Moment;
+use crate::testing::sim::harm;
+use crate::testing::sim::machine::{Machine, Request, SetClock, Setup};
+use crate::testing::sim::oracle::Check;
+use crate::testing::sim::patient;
+use crate::testing::sim::patient::Started;
+use crate::testing::sim::threads::Then;
+use crate::types::{DirectoryId, LogId, NodeId, RaftIndex, Term};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) const ELECTION_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than anything takes here.
+pub(super) const LONG: Duration = Duration::from_secs(15);
+
+const LOG: LogId = LogId(7);
+const LEADER: NodeId = NodeId(1);
+const ME: NodeId = NodeId(2);
+const DIRECTORY: DirectoryId = DirectoryId(11);
+const THIRD: NodeId = NodeId(3);
+const DIRECTORY_OF_THIRD: DirectoryId = DirectoryId(13);
+
+fn setup(bootstrap: Bootstrap) -> Setup {
+    Setup {
+        node: ME,
+        bootstrap,
+        clock: Arc::<SetClock>::default(),
+        heartbeat: ELECTION_TIMEOUT / 10,
+        election_timeout: ELECTION_TIMEOUT,
+        session_idle_max: LONG,
+        sessions_max: None,
+        queue_bytes_max: 1 << 20,
+        seed: 1,
+    }
+}
+
+fn envelope(from: NodeId, from_directory: DirectoryId, head: Bytes) -> Envelope {
+    let (to, to_directory) = (ME, DirectoryId(0));
+    Envelope { log: LOG, from, from_directory, to, to_directory, head, bodies: Vec::new(), urgent: false }
+}
+
+/// Node 2, which has begun to follow node 1.
+struct Follower(Machine);
+
+impl Follower {
+    fn new() -> Check<Self> {
+        Self::on(&SimDisk::default())
+    }
+
+    fn on(disk: &SimDisk) -> Check<Self> {
+        let machine = Machine::open(disk, &setup(Bootstrap::Join(LOG)), Moment::START);
+        Ok(Self(machine.map_err(|e| format!("it does not open: {e}"))?))
+    }
+
+    /// Takes a message, and does all that follows.
+    fn hears(&mut self, message: &Message, directory: DirectoryId) -> Check {
+        self.gets(raft_message::encode_message(message).map_err(str::to_owned)?, directory)
+    }
+
+    /// Takes what is not raft's as well.
+    fn gets(&mut self, head: Bytes, directory: DirectoryId) -> Check {
+        self.0.deliver(envelope(LEADER, directory, head));
+        self.turns()
+    }
+
+    /// Takes a message of node 3.
+    fn hears_third(&mut self, message: Message) -> Check {
+        let message = Message { from: THIRD.0, ..message };
+        let head = raft_message::encode_message(&message).map_err(str::to_owned)?;
+        self.0.deliver(envelope(THIRD, DIRECTORY_OF_THIRD, head));
+        self.turns()
+    }
+
+    /// Its cluster's voters become nodes 1 and 2, and then these others, by entries 1 to 3 and those behind.
+    fn votes_beside(&mut self, others: &[Member]) -> Check {
+        let here = self.0.identity().1;
+        let mut voters = vec![Member::voter(LEADER, DIRECTORY, ""), Member::voter(ME, here, "")];
+        voters.extend(others.iter().cloned());
+        let changed = |(n, member): (usize, &Member)| {
+            let membership = Membership::of(voters[..=n].iter().cloned());
+            let change = raft_message::conf_change(&[Change::Promote(member.node)], &membership);
+            let data = change.write_to_bytes().unwrap_or_default().into();
+            Entry { data, ..change_at(n as u64 + 2, 1) }
+        };
+        let changes = voters.iter().enumerate().map(changed);
+        self.hears(&append(0, [entry(1)].into_iter().chain(changes).collect()), DIRECTORY)
+    }
+
+    fn turns(&mut self) -> Check {
+        let now = Moment::START;
+        let mut turns = || {
+            while self.0.run(0, now, false).0.then == Then::Syncing {
+                self.0.sync(0)?;
+            }
+            self.0.failure().map_or(Ok(()), Err)
+        };
+        turns().map_err(|e| format!("it fails: {e}"))
+    }
+}
+
+fn message(kind: MessageType) -> Message {
+    let mut message = Message { from: LEADER.0, to: ME.0, term: 1, ..Message::default() };
+    message.set_msg_type(kind);
+    message
+}
+
+fn append(after: u64, entries: Vec<Entry>) -> Message {
+    let commit = after + entries.len() as u64;
+    let mut message = message(MessageType::MsgAppend);
+    (message.index, message.log_term, message.commit) = (after, 1, commit);
+    message.set_entries(entries.into());
+    message
+}
+
+fn entry(index: u64) -> Entry {
+    Entry { index, term: 1, ..Entry::default() }
+}
+
+/// An entry that changes nothing in the membership. Before it is written how far the log is committed: a hard state.
+fn change_at(index: u64, term: u64) -> Entry {
+    let mut change = Entry { index, term, ..Entry::default() };
+    change.set_entry_type(EntryType::EntryConfChangeV2);
+    change
+}
+
+/// A barrier was answered for a place before the jump, and waits for this replica to be there. The state that
+/// the replica shows right after the jump was never a state of the log.
+pub(super) fn barrier_is_asked_again_after_a_jump() -> Check {
+    let mut follower = Follower::new()?;
+    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    let asked =
+        follower.0.ask(Request::Barrier, LONG, 0).map_err(|e| format!("it takes no question: {e}"))?;
+    follower.turns()?;
+    let question = follower.0.take_outgoing().into_iter().find_map(|envelope| {
+        let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
+        let message = Message::parse_from_bytes(&body).ok().filter(|_| kind == HeadKind::Raft)?;
+        (message.get_msg_type() == MessageType::MsgReadIndex).then_some(message)
+    });
+    let Some(question) = question else { return Err("it does not ask its leader".to_owned()) };
+    let mut answer = message(MessageType::MsgReadIndexResp);
+    answer.index = 20;
+    answer.set_entries(question.get_entries().to_vec().into());
+    follower.hears(&answer, DIRECTORY)?;
+    follower.hears(&snapshot_of(LEADER, DIRECTORY, ME), DIRECTORY)?;
+    if follower.0.glance().committed_raft != RaftIndex(50) {
+        return Err(format!("it does not jump: {:?}", follower.0.glance()));
+    }
+    match asked.poll() {
+        None => Ok(()),
+        Some(told) => Err(format!("a barrier from before the jump was passed: {told:?}")),
+    }
+}
+
+/// Another leader has put another entry there since: its body must not go with the old header.
+pub(super) fn body_of_another_term_is_not_sent() -> Check {
+    let mut follower = Follower::new()?;
+    follower.hears(&append(0, vec![entry(1)]), DIRECTORY)?;
+    if follower.0.body_of(RaftIndex(1), Term(1)).is_err() {
+        return Err("the entry is not there".to_owned());
+    }
+    match follower.0.body_of(RaftIndex(1), Term(2)) {
+        Err(_) => Ok(()),
+        Ok(_) => Err("the body of entry 1 of term 1 was given for that of term 2".to_owned()),
+    }
+}
+
+/// The cluster knows another directory for node 1: what comes from this one is not the leader's.
+pub(super) fn another_directory_is_not_heard() -> Check {
+    let mut follower = Follower::new()?;
+    follower.votes_beside(&[])?;
+    follower.hears(&append(3, vec![entry(4)]), DirectoryId(12))?;
+    if follower.0.glance().last_raft != RaftIndex(3) {
+        return Err(format!(
+            "it took an entry from a directory that is no member's: {:?}",
+            follower.0.glance()
+        ));
+    }
+    follower.hears(&append(3, vec![entry(4)]), DIRECTORY)?;
+    if follower.0.glance().last_raft != RaftIndex(4) {
+        return Err(format!("it did not take its leader's entry: {:?}", follower.0.glance()));
+    }
+    Ok(())
+}
+
+/// A replica that repairs its log replaces a superseded end by what it is told is committed.
+pub(super) fn committed_entries_alone_are_lent_as_committed() -> Check {
+    let mut follower = Follower::new()?;
+    let entries = (1..=5).map(entry).collect();
+    follower.hears(&Message { commit: 3, ..append(0, entries) }, DIRECTORY)?;
+    let anchor = (RaftIndex(5), Term(1));
+    let fetch = Fetch { first: RaftIndex(2), last: RaftIndex(5), anchor, bytes_max: 1 << 20 };
+    follower.gets(fetch.encode_committed(), DIRECTORY)?;
+    let answer = follower.0.take_outgoing().into_iter().find_map(|envelope| {
+        let (kind, body) = raft_message::parse_head(&envelope.head).ok()?;
+        (kind == HeadKind::Committed).then(|| parse_blocks(&body, envelope.bodies))
+    });
+    let given: Option<Vec<u64>> =
+        answer.and_then(Result::ok).map(|blocks| blocks.iter().map(|(h, _)| h.raft_index.0).collect());
+    match given {
+        Some(given) if given == [2, 3] => Ok(()),
+        given => Err(format!("of five entries, of which three are committed, it gives {given:?}")),
+    }
+}
+
+/// It has voted in term 9, and got entries of that term. Then entry 5 and the hard state behind it are damaged, and it hears
+/// only of a leader of term 1 while its log is repaired. The vote of term 9, of which its disk still tells, binds it.
+pub(super) fn vote_that_the_disk_tells_of_is_not_given_again() -> Check {
+    let disk = SimDisk::default();
+    let mut follower = Follower::on(&disk)?;
+    follower.votes_beside(&[Member::voter(THIRD, DIRECTORY_OF_THIRD, "")])?;
+    let mut candidacy = Message { term: 9, index: 9, log_term: 1, ..message(MessageType::MsgRequestVote) };
+    candidacy.context = Bytes::from_static(b"CampaignTransfer");
+    follower.hears_third(candidacy)?;
+    let of_nine =
+        |(after, term), entry| Message { term: 9, log_term: term, commit: 4, ..append(after, vec![entry]) };
+    follower.hears_third(of_nine((4, 1), entry(5)))?;
+    follower.hears_third(of_nine((5, 1), change_at(6, 9)))?;
+    follower.hears_third(of_nine((6, 9), Entry { term: 9, ..entry(7) }))?;
+    let fifth = follower.0.entry(RaftIndex(5)).ok().flatten();
+    let Some(fifth) = fifth else { return Err("entry 5 is not there".to_owned()) };
+    drop(follower);
+
+    let disk = disk.kill();
+    let Some(segment) = harm::begun(&disk.visible()).next() else {
+        return Err("nothing was written".to_owned());
+    };
+    let lost: Vec<_> = segment.blocks.iter().filter(|b| b.header.raft_index == RaftIndex(5)).collect();
+    if !lost.iter().any(|b| b.header.kind == Kind::HardState) {
+        return Err("no hard state stands behind entry 5".to_owned());
+    }
+    for block in lost {
+        disk.damage(&segment.name, &Damage::FlipBit { bit: (block.at as u64 + 20) * 8 });
+    }
+    let fails = |e: Error| format!("it fails: {e}");
+    let started = patient::start(&disk, &setup(Bootstrap::Existing), Moment::START).map_err(fails)?;
+    let Started::Patient(mut patient) = started else { return Err("it opens".to_owned()) };
+    let beat = raft_message::encode_message(&message(MessageType::MsgHeartbeat)).map_err(str::to_owned)?;
+    for head in [encode_blocks(HeadKind::Blocks, std::iter::once(&fifth)), beat.clone()] {
+        patient.deliver(envelope(LEADER, DIRECTORY, head));
+    }
+    if patient.turn(Moment::START).map_err(fails)?.is_some() {
+        return Err("it goes on before it has listened".to_owned());
+    }
+    // The leader is heard without a pause for two election time-outs.
+    let (mut later, mut opened) = (Moment::START.plus(LONG), None);
+    for n in 0..=4 {
+        if opened.is_some() {
+            return Err("it goes on before it has listened".to_owned());
+        }
+        later = Moment::START.plus(LONG).plus(ELECTION_TIMEOUT / 2 * n);
+        patient.deliver(envelope(LEADER, DIRECTORY, beat.clone()));
+        opened = patient.turn(later).map_err(fails)?;
+    }
+    let Some(opened) = opened else { return Err("it is not repaired".to_owned()) };
+    let glance = patient.recover(opened, later).map_err(fails)?.glance();
+    if (glance.term, NodeId(glance.vote)) != (Term(9), THIRD) {
+        return Err(format!("it voted for node {THIRD} in term 9, and that is forgotten: {glance:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Harm: where the newest files of a replica that is down can be damaged so that a log is specified to survive it, as long as
+//! a majority is sound.
+//!
+//! A block is damaged only if a sound block behind it proves that it was durable. Otherwise recovery would take it for a torn
+//! write, and the replica would have lost entries that it acknowledged. An opening is damaged only where an older segment tells what it said. Hard states are damaged
+//! only where what is left tells of each committed command that it is: files go once a durable block says that their discard is
+//! committed, and without that word they count as lost, which a replica refuses to repair if they were its oldest.
+//!
+//! Must not know: who else has what is lost, what a replica does about it.
+
+use super::fault::Fault;
+use crate::disk::sim::{Image, Rng};
+use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind, check_body};
+use crate::store::format::geometry::{FOOTER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::store::format::segment::{HardState, Opening, SegmentHeader};
+use crate::types::{RaftIndex, Term};
+
+/// Entries of the newest segment that can be damaged, from its end.
+const LAST_ENTRIES: usize = 4;
+
+/// Bits that turn over.
+#[derive(Debug)]
+pub(super) struct Harm {
+    pub(super) kind: Fault,
+    /// Each by the name of its file, and its number in there.
+    pub(super) bits: Vec<(String, u64)>,
+    /// Whether no sound block tells the newest term and vote any more.
+    pub(super) loses_state: bool,
+    /// The entry before a segment whose opening is lost, and its term.
+    pub(super) begins_behind: Option<(RaftIndex, Term)>,
+}
+
+/// Harm of this kind to the newest files, if they allow it.
+pub(super) fn find(image: &Image, kind: Fault, rng: &mut Rng) -> Option<Harm> {
+    let mut segments = begun(image);
+    let last = segments.next()?;
+    // One that begins where the newest does, or behind it, was cut off.
+    let before = segments.find(|segment| segment.base().0 < last.base().0);
+    let mut older = Vec::new();
+    let hurt: Vec<&Block> = match kind {
+        Fault::DamagedState => {
+            let states: Vec<_> = last.proven().filter(|b| b.header.kind == Kind::HardState).collect();
+            let from = if rng.permille(500) { states.len().saturating_sub(1) } else { 0 };
+            states.get(from..)?.to_vec()
+        }
+        Fault::DamagedEnd => {
+            let entries: Vec<_> = last.proven().filter(|b| b.header.kind.is_entry()).collect();
+            let from = entries.len().saturating_sub(LAST_ENTRIES);
+            rng.pick(entries.get(from..)?).copied().into_iter().collect()
+        }
+        Fault::DamagedOpening => {
+            before.as_ref()?;
+            last.proven().take(1).collect()
+        }
+        Fault::DamagedCut => {
+            let before = before.as_ref().filter(|before| before.goes_on_behind(last.base().0))?;
+            // Without its footer nothing in it tells where it was cut off.
+            older.push((before.name.clone(), (before.bytes - FOOTER_BYTES) as u64 * 8));
+            if rng.permille(500) {
+                last.proven().take(1).collect()
+            } else {
+                let cut = last.base().0..=last.base().0.next();
+                let is_at_cut = |b: &&Block| b.header.kind.is_entry() && cut.contains(&b.header.raft_index);
+                older.extend(before.blocks.iter().filter(is_at_cut).map(|b| before.bit(b, rng)));
+                Vec::new()
+            }
+        }
+        _ => return None,
+    };
+    let is_hurt = |b: &Block| hurt.iter().any(|h| h.at == b.at);
+    let states = || last.blocks.iter().filter_map(|b| b.state.map(|state| (state, is_hurt(b))));
+    let newest = states().map(|(state, _)| (state.term, state.vote)).max();
+    let left = states().filter(|(_, hurt)| !hurt).map(|(state, _)| (state.term, state.vote)).max();
+    let committed = states().map(|(state, _)| state.commit).max().unwrap_or_default();
+    let known = states().filter(|(_, hurt)| !hurt).map(|(state, _)| state.commit).max().unwrap_or_default();
+    let forgets = |b: &Block| {
+        b.header.kind == Kind::Command && b.header.raft_index > known && b.header.raft_index <= committed
+    };
+    if kind == Fault::DamagedState && begun(image).any(|segment| segment.blocks.iter().any(forgets)) {
+        return None;
+    }
+    let begins_behind = hurt.iter().any(|b| b.header.kind == Kind::Opening).then(|| last.base());
+    let bits: Vec<_> = older.into_iter().chain(hurt.iter().map(|b| last.bit(b, rng))).collect();
+    (!bits.is_empty()).then_some(Harm { kind, bits, loses_state: left < newest, begins_behind })
+}
+
+/// The segments that have begun, newest first.
+pub(super) fn begun(image: &Image) -> impl Iterator<Item = Segment> {
+    let mut names: Vec<&str> = image.names().filter(|name| name.ends_with(".seg")).collect();
+    names.sort_unstable();
+    names.into_iter().rev().filter_map(|name| Segment::read(image, name))
+}
+
+/// A segment that has begun, with its sound blocks.
+pub(super) struct Segment {
+    pub(super) name: String,
+    bytes: usize,
+    pub(super) blocks: Vec<Block>,
+}
+
+pub(super) struct Block {
+    pub(super) at: usize,
+    pub(super) header: BlockHeader,
+    /// Its term, vote and commit index, if it tells of them.
+    state: Option<HardState>,
+}
+
+impl Segment {
+    fn read(image: &Image, name: &str) -> Option<Self> {
+        let file = image.file(name)?;
+        let id = SegmentHeader::parse(&file).ok()?.id;
+        let mut blocks = Vec::new();
+        let mut at = SEGMENT_HEADER_BYTES;
+        while let Ok(header) = BlockHeader::parse(file.get(at..)?, id)
+            && let Some(block) = file.get(at..at + header.length as usize)
+            && check_body(&header, block, true).is_ok()
+        {
+            let body = &block[BLOCK_HEADER_BYTES..];
+            let state = match header.kind {
+                Kind::Opening => Opening::parse(body).ok().map(|opening| opening.hard_state),
+                Kind::HardState => HardState::parse(body).ok(),
+                _ => None,
+            };
+            blocks.push(Block { at, header, state });
+            at += header.stride();
+        }
+        let has_begun = blocks.first().is_some_and(|b| b.header.kind == Kind::Opening);
+        has_begun.then(|| Self { name: name.to_owned(), bytes: file.len(), blocks })
+    }
+
+    /// The entry before it, and its term.
+    fn base(&self) -> (RaftIndex, Term) {
+        self.blocks.first().map_or_else(Default::default, |b| (b.header.raft_index, b.header.term))
+    }
+
+    /// The blocks that a later one says were durable.
+    fn proven(&self) -> impl Iterator<Item = &Block> {
+        let durable = self.blocks.iter().map(|b| b.header.durable_upto as usize).max().unwrap_or_default();
+        self.blocks.iter().filter(move |b| b.at < durable)
+    }
+
+    /// Whether it holds entries behind this one.
+    fn goes_on_behind(&self, entry: RaftIndex) -> bool {
+        self.blocks.iter().any(|b| b.header.kind.is_entry() && b.header.raft_index > entry)
+    }
+
+    /// A bit of a block.
+    fn bit(&self, block: &Block, rng: &mut Rng) -> (String, u64) {
+        let bit = rng.below(block.header.length as usize * 8);
+        (self.name.clone(), (block.at * 8 + bit) as u64)
+    }
+}

@@ -1,0 +1,250 @@
+//! What clients asked, what they were told, and in which order: the material of every check from outside.
+//!
+//! Records of a simulation are made from a number, so a history holds numbers and never bytes: [`record_of`] and
+//! [`number_of`] lead from one to the other and back, and the latter notices every changed byte.
+
+use crate::disk::sim::Rng;
+use crate::sync::clock::Moment;
+use crate::types::{Index, Sequence, SessionId};
+use std::fmt::Write;
+
+/// Bytes of a record's number.
+const NUMBER_BYTES: usize = 8;
+/// Records whose number has this bit are large.
+pub(super) const LARGE: u64 = 1 << 39;
+
+/// The record that stands for a number: the number itself, then filler of a length and content that follow from it.
+///
+/// ```
+/// use chiplog::sim::{number_of, record_of};
+/// let mut record = record_of(7);
+/// assert_eq!(number_of(&record), Some(7));
+/// record.push(0);
+/// assert_eq!(number_of(&record), None);
+/// ```
+pub fn record_of(number: u64) -> Vec<u8> {
+    let mut rng = Rng::new(number ^ 0x5bd1_e995);
+    // At least as much filler as a checksum has: without it any eight bytes would be a record.
+    let filler = 8 + match rng.below(64) {
+        _ if number & LARGE != 0 => 500 + rng.below(3500),
+        0 => rng.below(3000),
+        1..8 => 0,
+        _ => rng.below(120),
+    };
+    let mut record = Vec::with_capacity(NUMBER_BYTES + filler + NUMBER_BYTES);
+    record.extend_from_slice(&number.to_le_bytes());
+    while record.len() < NUMBER_BYTES + filler {
+        record.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    record.truncate(NUMBER_BYTES + filler);
+    record
+}
+
+/// The number that a record stands for; none if it is not the record of any.
+pub fn number_of(record: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(*record.first_chunk::<NUMBER_BYTES>()?);
+    (record == record_of(number)).then_some(number)
+}
+
+/// A moment with its place in the order of all calls and returns: of two at one moment one is first.
+///
+/// ```
+/// use chiplog::sim::{Moment, When};
+/// assert!(When { order: 1, at: Moment(5) } < When { order: 2, at: Moment(5) });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct When {
+    /// Its place in the order.
+    pub order: u64,
+    /// The moment.
+    pub at: Moment,
+}
+
+/// What a client asked for.
+///
+/// ```
+/// use chiplog::sim::What;
+/// assert_ne!(What::Info, What::Append { records: vec![1], session: None });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// To append these records, all or none.
+    Append {
+        /// Their numbers.
+        records: Vec<u64>,
+        /// Under this number of this session.
+        session: Option<(SessionId, Sequence)>,
+    },
+    /// To read one record.
+    Read {
+        /// Which.
+        index: Index,
+        /// Behind a barrier; otherwise what the replica has.
+        linear: bool,
+    },
+    /// Where the log begins and ends, behind a barrier.
+    Info,
+    /// To discard what is below.
+    Discard {
+        /// The first index to keep.
+        first: Index,
+    },
+}
+
+/// What a read showed.
+///
+/// ```
+/// use chiplog::sim::Seen;
+/// assert_ne!(Seen::Beyond, Seen::Discarded);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The record of this number.
+    Record(u64),
+    /// The index is below the first.
+    Discarded,
+    /// The index is beyond the last.
+    Beyond,
+}
+
+/// What a client was told.
+///
+/// ```
+/// assert_ne!(chiplog::sim::Told::Refused, chiplog::sim::Told::Nothing);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing, or that nobody knows: it may or may not have happened, or happen later.
+    Nothing,
+    /// That it did not happen and never will.
+    Refused,
+    /// The first record's index, if it was said; that the records are in the log in any case.
+    Appended(Option<Index>),
+    /// What is there.
+    Read(Seen),
+    /// First and last index.
+    Info(Index, Index),
+    /// That it is done.
+    Discarded,
+}
+
+/// One call of a client.
+///
+/// ```
+/// use chiplog::sim::{Call, Moment, Told, What, When};
+/// let call = Call { client: 1, what: What::Info, invoked: When { order: 0, at: Moment(0) }, returned: None, told: Told::Nothing };
+/// assert!(call.returned.is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Whose.
+    pub client: u32,
+    /// What was asked.
+    pub what: What,
+    /// When.
+    pub invoked: When,
+    /// When the answer came; none if none did.
+    pub returned: Option<When>,
+    /// The answer.
+    pub told: Told,
+}
+
+/// All calls of a run.
+///
+/// ```
+/// assert_eq!(chiplog::sim::History::default().json_lines(), "");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// By the time they were made.
+    pub calls: Vec<Call>,
+    next_order: u64,
+}
+
+impl History {
+    pub(super) fn invoke(&mut self, at: Moment, client: u32, what: What) -> usize {
+        let invoked = self.when(at);
+        self.calls.push(Call { client, what, invoked, returned: None, told: Told::Nothing });
+        self.calls.len() - 1
+    }
+
+    /// The answer to a call. That nobody knows is no return: the call stays open for ever.
+    pub(super) fn answer(&mut self, at: Moment, call: usize, told: Told) {
+        let returned = (told != Told::Nothing).then(|| self.when(at));
+        self.calls[call].returned = returned;
+        self.calls[call].told = told;
+    }
+
+    fn when(&mut self, at: Moment) -> When {
+        self.next_order += 1;
+        When { order: self.next_order, at }
+    }
+
+    /// One JSON object a line and call, for checkers in other languages. `call` and `return` are places in the
+    /// order of the run; a call without an answer has no `return`.
+    pub fn json_lines(&self) -> String {
+        let mut out = String::new();
+        for call in &self.calls {
+            let _ = write!(out, "{{\"client\":{},\"call\":{}", call.client, call.invoked.order);
+            if let Some(returned) = call.returned {
+                let _ = write!(out, ",\"return\":{}", returned.order);
+            }
+            let _ = match &call.what {
+                What::Append { records, .. } => write!(out, ",\"op\":\"append\",\"records\":{records:?}"),
+                What::Read { index, linear } => {
+                    write!(out, ",\"op\":\"read\",\"index\":{index},\"linear\":{linear}")
+                }
+                What::Info => write!(out, ",\"op\":\"info\""),
+                What::Discard { first } => write!(out, ",\"op\":\"discard\",\"index\":{first}"),
+            };
+            let _ = match call.told {
+                Told::Nothing => write!(out, ",\"told\":\"nothing\""),
+                Told::Refused => write!(out, ",\"told\":\"refused\""),
+                Told::Appended(None) => write!(out, ",\"told\":\"appended\""),
+                Told::Appended(Some(first)) => write!(out, ",\"told\":\"appended\",\"first\":{first}"),
+                Told::Read(Seen::Record(number)) => write!(out, ",\"told\":\"record\",\"record\":{number}"),
+                Told::Read(Seen::Discarded) => write!(out, ",\"told\":\"gone\""),
+                Told::Read(Seen::Beyond) => write!(out, ",\"told\":\"beyond\""),
+                Told::Info(first, last) => {
+                    write!(out, ",\"told\":\"info\",\"first\":{first},\"last\":{last}")
+                }
+                Told::Discarded => write!(out, ",\"told\":\"discarded\""),
+            };
+            out.push_str("}\n");
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_tells_its_number_and_nothing_else_does() {
+        let mut lengths = std::collections::BTreeSet::new();
+        for n in 0..500 {
+            let mut record = record_of(n);
+            lengths.insert(record.len());
+            assert_eq!(number_of(&record), Some(n));
+            let place = (n as usize * 7) % record.len();
+            record[place] ^= 1;
+            assert_eq!(number_of(&record), None, "{n}");
+        }
+        assert!(lengths.len() > 50 && lengths.contains(&16) && lengths.last().is_some_and(|l| *l > 1000));
+    }
+
+    #[test]
+    fn calls_without_an_answer_stay_open() {
+        let mut history = History::default();
+        let append = history.invoke(Moment(1), 3, What::Append { records: vec![8, 9], session: None });
+        let read = history.invoke(Moment(1), 4, What::Read { index: Index(2), linear: true });
+        history.answer(Moment(2), read, Told::Read(Seen::Record(9)));
+        history.answer(Moment(9), append, Told::Nothing);
+        assert_eq!(
+            history.json_lines(),
+            "{\"client\":3,\"call\":1,\"op\":\"append\",\"records\":[8, 9],\"told\":\"nothing\"}\n\
+             {\"client\":4,\"call\":2,\"return\":3,\"op\":\"read\",\"index\":2,\"linear\":true,\"told\":\"record\",\"record\":9}\n"
+        );
+    }
+}

@@ -1,0 +1,669 @@
+//! Machine: one process of a simulation: a [`Node`] over a simulated disk, driven call by call. What the log's own driver
+//! does with threads and clocks, this does when it is told.
+
+use super::kept::{Kept, Seal};
+use super::outbox::Outbox;
+use super::threads::{Dial, Ran, Records, Threads, body_at, header_at};
+use crate::cluster::membership::{Change, Membership};
+use crate::cluster::options::{Bootstrap, Cluster, Role};
+use crate::cluster::transport::Envelope;
+use crate::disk::sim::{Call, Rng, SimDisk};
+use crate::error::{Error, ErrorKind, Result};
+use crate::follower::message::FeedFrom;
+use crate::follower::source::Feed;
+use crate::options::log_options::{LogOption, LogOptions};
+use crate::options::{Clock, Options};
+use crate::read::positions::Positions;
+use crate::read::reader::{Reader, Shelf, Start};
+use crate::record::batch::Batch;
+use crate::replica::node::Node;
+use crate::replica::node::driver::{Driver, Turn};
+use crate::replica::open::{Opened, open};
+use crate::replica::queue::inbox::{Ask, Mail};
+use crate::replica::queue::proposals::{Command, Patience, Queue, QueueLimits};
+use crate::replica::state::sequencer::{Me, parse_command};
+use crate::replica::wire::raft_message;
+use crate::replica::wire::raft_message::HeadKind;
+use crate::store::format::block::{Batches, BlockHeader, Kind};
+use crate::store::format::identity::Identity;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Ticket;
+use crate::sync::promise::Promise;
+use crate::types::{DirectoryId, Index, LogId, NodeId, RaftIndex, SessionId, Term, Timestamp};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{Message, MessageType};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::DerefMut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// When simulations begin, by the wall clock.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// A wall clock that shows what it is told.
+#[derive(Debug, Default)]
+pub(super) struct SetClock(AtomicU64);
+
+impl SetClock {
+    /// Shows the time of `now`, wrong by so many milliseconds.
+    pub(super) fn show(&self, now: Moment, wrong_by_ms: i64) {
+        let right = EPOCH_MS + now.0 / 1_000_000;
+        self.0.store(right.saturating_add_signed(wrong_by_ms), Ordering::Relaxed);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// How a machine is started.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) node: NodeId,
+    pub(super) bootstrap: Bootstrap,
+    pub(super) clock: Arc<SetClock>,
+    pub(super) heartbeat: Duration,
+    pub(super) election_timeout: Duration,
+    pub(super) session_idle_max: Duration,
+    /// Sessions that may be open at a time; none: as many as the options allow.
+    pub(super) sessions_max: Option<u32>,
+    /// Bytes that may wait for each of the others.
+    pub(super) queue_bytes_max: usize,
+    pub(super) seed: u64,
+}
+
+/// What a process lacks room for, and holds back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Appends wait for a file that is being made.
+    pub(super) awaits: bool,
+    /// Messages of the leader's do.
+    pub(super) held: bool,
+    /// There was no room for what the leader sent last.
+    pub(super) short: bool,
+    /// There is no room for a term, a vote or a change.
+    pub(super) silent: bool,
+    /// So many answers of followers that are behind were given nothing more.
+    pub(super) paced: u64,
+}
+
+/// What can be asked of a machine.
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Append(Batch),
+    Discard(Index),
+    OpenSession,
+    CloseSession(SessionId),
+    Barrier,
+    Change(Vec<Change>),
+    Transfer(NodeId),
+    SetOptions(Vec<(LogOption, Option<u64>)>),
+}
+
+/// How a machine stands, at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Glance {
+    pub(super) role: Role,
+    pub(super) term: Term,
+    pub(super) leader: Option<NodeId>,
+    pub(super) first: Index,
+    pub(super) committed: Index,
+    pub(super) committed_raft: RaftIndex,
+    pub(super) last_raft: RaftIndex,
+    /// The last durable entry.
+    pub(super) durable_raft: RaftIndex,
+    /// The entry before the first one it has.
+    pub(super) base_raft: RaftIndex,
+    /// The last record in the files, synced or not.
+    pub(super) written: Index,
+    /// Whom raft has voted for in this term; 0: nobody.
+    pub(super) vote: u64,
+    /// Term and vote as the next block says them.
+    pub(super) says: (Term, u64),
+}
+
+/// What the blocks up to an entry have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The last entry, and its term.
+    pub(super) end: (RaftIndex, Term),
+    /// The record after it.
+    pub(super) next: Index,
+    /// Sessions that are still good.
+    pub(super) sessions: u64,
+    /// Its membership.
+    pub(super) members: u64,
+    /// The options that are set for the log.
+    pub(super) options: LogOptions,
+    /// The log's time.
+    pub(super) time: Timestamp,
+}
+
+/// What the committed blocks have led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) raft: RaftIndex,
+    pub(super) next: Index,
+    pub(super) first: Index,
+    pub(super) members: u64,
+    pub(super) options: LogOptions,
+    /// The record before which nothing is in the files.
+    pub(super) base_next: Index,
+}
+
+/// A running process.
+pub(super) struct Machine {
+    threads: Threads,
+    dial: Dial,
+    queue: Arc<Queue>,
+    disk: SimDisk,
+    node: NodeId,
+    options: Options,
+    identity: Identity,
+    shelf: Shelf,
+    outbox: Arc<Outbox>,
+    /// Follows what is committed.
+    reader: Reader,
+}
+
+/// The least that a segment can be, so that runs go through many.
+pub(super) const SEGMENT_BYTES: u32 = crate::store::format::geometry::SEGMENT_BYTES_MIN;
+
+impl Machine {
+    /// Opens what is on the disk, as `Log::open` does without its threads. Damage is an error.
+    ///
+    /// # Errors
+    /// Those of `Log::open`.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn open(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Self> {
+        let outbox = Arc::new(Outbox::new(setup.queue_bytes_max));
+        let options = options_of(setup, outbox.clone());
+        options.check()?;
+        let opened = open(Arc::new(disk.clone()), &options)?;
+        Self::over(opened, disk, setup, options, outbox, now)
+    }
+
+    /// Over a log that was just opened.
+    ///
+    /// # Errors
+    /// Those of `Log::open`.
+    pub(super) fn over(
+        opened: Opened,
+        disk: &SimDisk,
+        setup: &Setup,
+        options: Options,
+        outbox: Arc<Outbox>,
+        now: Moment,
+    ) -> Result<Self> {
+        opened.store.preparer.go_unaided();
+        let (identity, segments) = (opened.identity, opened.segments.clone());
+        let committed = opened.sequencer.committed();
+        let last = opened.sequencer.end().next.previous();
+        let readable = committed.next.previous().min(last);
+        let positions = Arc::new(Positions::new(committed.first, readable, last));
+        let limits = QueueLimits {
+            block_bytes: options.block_bytes_max as usize,
+            bytes: options.queue_bytes_max,
+            appends: options.queue_appends_max,
+            capacity: options.capacity_bytes,
+            mail_bytes: QUEUED_MAIL_MAX,
+        };
+        let queue = Arc::new(Queue::new(limits, segments.bytes_from(committed.first)));
+        let (cluster, kept) = (opened.cluster.clone(), options.clone());
+        let node = Node::new(opened, options, queue.clone(), positions.clone(), setup.seed, now)?;
+        let dial = Dial::default();
+        let threads = Threads::new(Driver::new(node, cluster, dial.clone(), true), dial.clone());
+        let shelf = Shelf { segments, positions, prefetch: 0, outside: false };
+        let reader = shelf.reader(Start::First)?;
+        Ok(Self {
+            threads,
+            dial,
+            queue,
+            disk: disk.clone(),
+            node: setup.node,
+            options: kept,
+            identity,
+            shelf,
+            outbox,
+            reader,
+        })
+    }
+
+    fn turn(&self) -> impl DerefMut<Target = Turn<Node>> {
+        self.threads.driver.turn()
+    }
+
+    pub(super) fn identity(&self) -> (LogId, DirectoryId) {
+        (self.identity.log, self.identity.directory)
+    }
+
+    /// A message has come.
+    pub(super) fn deliver(&self, envelope: Envelope) {
+        self.queue.push_mail(Mail::Message(envelope));
+    }
+
+    /// Hands in a question; the answer comes with a later turn.
+    ///
+    /// # Errors
+    /// What refuses it at once.
+    pub(super) fn ask(&self, request: Request, patience: Duration, idle_max_ms: u64) -> Result<Ticket> {
+        let queue = &self.queue;
+        let ask = match request {
+            Request::Append(batch) => return queue.push_batch(&batch, Patience::None),
+            Request::Discard(first) => return queue.push_command(Command::Discard { first }),
+            Request::OpenSession => return queue.push_command(Command::OpenSession { idle_max_ms }),
+            Request::CloseSession(id) => return queue.push_command(Command::CloseSession { id }),
+            Request::Barrier => Ask::Barrier,
+            // Forced: membership has to bear whatever an operator does to it.
+            Request::Change(changes) => Ask::Change(changes, true),
+            Request::Transfer(to) => Ask::Transfer(to),
+            Request::SetOptions(changes) => Ask::SetOptions(changes),
+        };
+        let promise = Promise::new();
+        let ticket = promise.ticket(0, 0, 0);
+        queue.push_question(Mail::Ask(ask, patience, promise))?;
+        Ok(ticket)
+    }
+
+    /// Lets one of its threads go on. The second: the sync was carried out in the turn.
+    pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> (Ran, bool) {
+        let (syncs, alone) = (self.disk.calls(Some(Call::Sync)), self.turn().node.is_alone());
+        let ran = self.threads.run(thread, now, linger);
+        if let Some(name) = self.threads.syncing().filter(|_| ran.began_sync).and_then(|job| job.file_name())
+        {
+            self.disk.begin_sync(name); // what is written from here on is not made durable by it
+        }
+        let turn = self.turn();
+        let alone = alone || turn.node.is_alone(); // the turn may have changed it
+        let synced = ran.stepped
+            && alone
+            && !ran.began_sync
+            && self.disk.calls(Some(Call::Sync)) > syncs
+            && turn.node.writing.store.is_synced();
+        turn.node.writing.store.preparer.help_in_time();
+        (ran, synced)
+    }
+
+    /// Carries out the sync of a thread.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(super) fn sync(&mut self, thread: usize) -> Result<()> {
+        self.threads.sync(thread)
+    }
+
+    /// The threads that are woken by what has happened.
+    pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
+        self.threads.called(rng)
+    }
+
+    /// The log is closed: what was handed in is still answered.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Whether it was closed, and all its threads have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.threads.are_over()
+    }
+
+    /// What it has died of.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.turn().ended.clone().and_then(Result::err)
+    }
+
+    /// All that it has sent since the last time, whatever its queues made of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn take_outgoing(&self) -> Vec<Envelope> {
+        self.outbox.take()
+    }
+
+    pub(super) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// From now on files are prepared when [`Self::help`] is called, or at once.
+    pub(super) fn prepares_late(&self, late: bool) {
+        let preparer = self.turn().node.writing.store.preparer.clone();
+        preparer.go_late(late);
+        if !late {
+            preparer.help();
+        }
+    }
+
+    /// Whether the helper thread has work.
+    pub(super) fn wants_help(&self) -> bool {
+        self.turn().node.writing.store.preparer.has_work()
+    }
+
+    /// Does what the helper thread does.
+    pub(super) fn help(&self) {
+        let preparer = self.turn().node.writing.store.preparer.clone();
+        preparer.help();
+    }
+
+    /// What it lacks room for, and holds back.
+    pub(super) fn room(&self) -> Room {
+        let node = &self.turn().node;
+        Room {
+            awaits: node.awaits_file(),
+            held: node.replica.holds_messages(),
+            short: node.replica.is_short(),
+            silent: node.replica.is_held().is_some(),
+            paced: node.replica.paced(),
+        }
+    }
+
+    /// Whether it takes nothing more.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.turn().node.published.poison.get().is_some()
+    }
+
+    /// How it stands.
+    pub(super) fn glance(&self) -> Glance {
+        let turn = self.turn();
+        let (replica, writing) = (&turn.node.replica, &turn.node.writing);
+        let (first, committed) = self.shelf.positions.range();
+        Glance {
+            role: replica.role(),
+            term: replica.term(),
+            leader: replica.leader(),
+            first,
+            committed,
+            committed_raft: replica.sequencer.committed().raft.min(writing.written().end.raft),
+            last_raft: replica.sequencer.end().raft,
+            durable_raft: writing.synced().end.raft,
+            base_raft: writing.archive.first().raft,
+            written: writing.written().end.next.previous(),
+            vote: replica.vote(),
+            says: {
+                let state = replica.sequencer.hard_state();
+                (state.term, state.vote)
+            },
+        }
+    }
+
+    /// What the blocks so far have led to, committed or not.
+    pub(super) fn standing(&self) -> Standing {
+        let turn = self.turn();
+        let sequencer = &turn.node.replica.sequencer;
+        let (end, time) = (sequencer.end(), sequencer.last_timestamp());
+        Standing {
+            end: (end.raft, end.term),
+            next: end.next,
+            sessions: sequencer.sessions().digest(time),
+            members: digest_of(sequencer.membership_at_end()),
+            options: sequencer.options_at_end(),
+            time,
+        }
+    }
+
+    /// What the committed blocks have led to.
+    pub(super) fn settled(&self) -> Settled {
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
+        Settled {
+            raft: committed.raft,
+            next: committed.next,
+            first: committed.first,
+            members: digest_of(&committed.membership),
+            options: committed.options,
+            base_next: turn.node.writing.archive.first().next,
+        }
+    }
+
+    /// The committed membership, and the entry that led to it, of those that this process has seen committed.
+    pub(super) fn committed_membership(&self) -> (Membership, RaftIndex) {
+        let turn = self.turn();
+        let committed = turn.node.replica.sequencer.committed();
+        (committed.membership.clone(), committed.changed)
+    }
+
+    /// Whether a durable block says that the last change of membership is committed.
+    pub(super) fn change_is_durable(&self) -> bool {
+        let turn = self.turn();
+        turn.node.writing.synced().commit >= turn.node.replica.sequencer.committed().changed
+    }
+
+    /// Changes of membership in the log that are not known to be committed.
+    pub(super) fn changes_in_doubt(&self) -> usize {
+        self.turn().node.replica.sequencer.changes_in_doubt()
+    }
+
+    /// The body of an entry as it goes to another replica.
+    ///
+    /// # Errors
+    /// It is not there in this term.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn body_of(&self, raft: RaftIndex, term: Term) -> Result<Vec<Bytes>> {
+        self.turn().node.replica.body_of(raft, term)
+    }
+
+    /// Whether the others have told this process what they know of it.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub(super) fn is_introduced(&self) -> bool {
+        self.turn().node.replica.may_vote()
+    }
+
+    /// Entries that are committed and wait to come into force.
+    pub(super) fn changes_not_in_force(&self) -> usize {
+        self.turn().node.replica.changes_not_in_force()
+    }
+
+    /// What is written, and will be durable once a sync that begins now is done.
+    ///
+    /// # Errors
+    /// An entry of which it is not sure cannot be read.
+    pub(super) fn writes(&self) -> Result<Kept> {
+        let glance = self.glance();
+        let turn = self.turn();
+        let state = turn.node.replica.sequencer.hard_state();
+        let (sure, end) = (glance.committed_raft, turn.node.writing.written().end.raft);
+        // Memory is ahead of the files as long as anything is planned.
+        let planned = !turn.node.writing.plan.is_empty();
+        let mut tail = Vec::new();
+        for index in sure.0 + 1..=end.0 {
+            let header = match turn.node.replica.in_memory(RaftIndex(index)).filter(|_| !planned) {
+                Some((header, _)) => Some(header),
+                None => turn.node.writing.archive.header(RaftIndex(index))?,
+            };
+            let Some(header) = header else { break };
+            tail.push(Seal::of(&header));
+        }
+        Ok(Kept { last: glance.written, term: state.term, vote: state.vote, sure, tail })
+    }
+
+    /// The voters of both halves of its configuration; the second is empty unless it is a joint one.
+    pub(super) fn voters(&self) -> (Vec<NodeId>, Vec<NodeId>) {
+        let turn = self.turn();
+        let membership = turn.node.replica.membership();
+        let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
+        (nodes(membership.voters()), nodes(membership.voters_outgoing()))
+    }
+
+    pub(super) fn learners(&self) -> Vec<NodeId> {
+        self.turn().node.replica.membership().learners().into_iter().map(NodeId).collect()
+    }
+
+    /// The entry `index`, which is committed here; none if it is not here any more.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn entry(&self, index: RaftIndex) -> Result<Option<BlockHeader>> {
+        match self.dial.entry(index) {
+            Some((header, _)) => Ok(Some(header)),
+            None => header_at(&self.turn().node, index),
+        }
+    }
+
+    /// Whether the last turn has committed this entry: it may be gone again.
+    pub(super) fn has_seen(&self, index: RaftIndex) -> bool {
+        self.dial.entry(index).is_some()
+    }
+
+    /// The records of an entry, with their indexes.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not here any more.
+    pub(super) fn records_of(&self, header: &BlockHeader) -> Result<Records> {
+        if header.kind != Kind::Data {
+            return Ok(Vec::new());
+        }
+        let mut records = Vec::new();
+        for batch in Batches::new(&self.body(header)?) {
+            let (_, bytes) = batch.map_err(|why| Error::new(ErrorKind::Corrupt, why))?;
+            records.extend(Batch::decode(Bytes::copy_from_slice(bytes))?.records()?);
+        }
+        Ok(records.into_iter().enumerate().map(|(n, r)| (header.first.plus(n as u64), r)).collect())
+    }
+
+    /// What a command's block says; none: it is no command's.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not here any more.
+    pub(super) fn command_of(&self, header: &BlockHeader) -> Result<Option<Command>> {
+        if header.kind != Kind::Command {
+            return Ok(None);
+        }
+        parse_command(&self.body(header)?).map(Some).map_err(|why| Error::new(ErrorKind::Corrupt, why))
+    }
+
+    /// The body of a committed entry, also of one that was committed and discarded within the last turn.
+    fn body(&self, header: &BlockHeader) -> Result<Bytes> {
+        let seen = self.dial.entry(header.raft_index).map(|(_, body)| body);
+        let body = seen.map_or_else(|| body_at(&self.turn().node, header), |body| Ok(Some(body)))?;
+        body.ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, format!("entry {} is not here any more", header.raft_index))
+        })
+    }
+
+    /// One record, as any reader gets it.
+    ///
+    /// # Errors
+    /// Those of `Log::read`.
+    pub(super) fn read(&self, index: Index) -> Result<Bytes> {
+        Ok(self.shelf.read(index)?.data)
+    }
+
+    /// A feed of its log.
+    ///
+    /// # Errors
+    /// Those of `Log::feed`.
+    pub(super) fn feed(&self, from: FeedFrom) -> Result<Feed> {
+        Feed::new(self.shelf.clone(), Me::Node(self.node), self.identity.log, self.options.clone(), from)
+    }
+
+    /// The first and the last record that it shows.
+    pub(super) fn range(&self) -> (Index, Index) {
+        self.shelf.positions.range()
+    }
+
+    /// What it has come to show since the last time.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn follow(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
+        read_on(&self.shelf, &mut self.reader)
+    }
+
+    /// Everything that it shows.
+    ///
+    /// # Errors
+    /// Those of `Reader::next_record`.
+    pub(super) fn read_all(&mut self) -> Result<Vec<(Index, Vec<u8>)>> {
+        self.reader = self.shelf.reader(Start::First)?;
+        self.follow()
+    }
+}
+
+/// All that a reader has not given yet; from the beginning, if that has moved beyond where it stands.
+///
+/// # Errors
+/// Those of `Reader::next_record`.
+pub(super) fn read_on(shelf: &Shelf, reader: &mut Reader) -> Result<Vec<(Index, Vec<u8>)>> {
+    let mut fresh = Vec::new();
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => fresh.push((record.index, record.data.to_vec())),
+            Ok(None) => return Ok(fresh),
+            Err(e) if e.kind() == ErrorKind::Discarded => *reader = shelf.reader(Start::First)?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Bytes of messages that may wait.
+const QUEUED_MAIL_MAX: usize = 1 << 20;
+
+/// Whether a message tells a replica that has started what its sender knows of it.
+pub(super) fn introduces(envelope: &Envelope) -> bool {
+    envelope.head.get(raft_message::KIND_AT) == Some(&(HeadKind::Known as u8))
+}
+
+/// The term, and the vote, that a message tells others of: those have to be durable before it leaves. None of what
+/// tells nothing of the kind.
+pub(super) fn tells_of(envelope: &Envelope) -> Option<(Term, Option<u64>)> {
+    let (HeadKind::Raft, body) = raft_message::parse_head(&envelope.head).ok()? else { return None };
+    let message = Message::parse_from_bytes(&body).ok()?;
+    let term = Term(message.term);
+    match message.get_msg_type() {
+        MessageType::MsgRequestVote => Some((term, Some(message.from))),
+        MessageType::MsgRequestVoteResponse if !message.reject => Some((term, Some(message.to))),
+        MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => Some((term, None)),
+        MessageType::MsgAppendResponse => Some((term, None)),
+        _ => None,
+    }
+}
+
+pub(super) fn options_of(setup: &Setup, outbox: Arc<Outbox>) -> Options {
+    let cluster = Cluster {
+        address: format!("host{}", setup.node),
+        heartbeat: setup.heartbeat,
+        election_timeout: setup.election_timeout,
+        ..Cluster::new(setup.node, setup.bootstrap, outbox)
+    };
+    let options = Options::with_segment_bytes(SEGMENT_BYTES);
+    Options {
+        clock: setup.clock.clone(),
+        session_idle_max: setup.session_idle_max,
+        cluster: Some(cluster),
+        sessions_max: setup.sessions_max.unwrap_or(options.sessions_max),
+        ..options
+    }
+}
+
+/// What a replica finds on a disk, before it does anything.
+///
+/// # Errors
+/// Those of opening a log.
+pub(super) fn found_on(disk: &SimDisk, setup: &Setup) -> Result<Kept> {
+    let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
+    let (state, end) = (opened.sequencer.hard_state(), opened.sequencer.end());
+    Ok(Kept { last: end.next.previous(), term: state.term, vote: state.vote, ..Kept::default() })
+}
+
+/// Which entry stands at `index` on a disk; none: nothing does. What was discarded is said to be `known`.
+///
+/// # Errors
+/// Those of opening a log and of reading it.
+pub(super) fn entry_on(disk: &SimDisk, setup: &Setup, index: RaftIndex, known: Seal) -> Result<Option<Seal>> {
+    let opened = open(Arc::new(disk.clone()), &options_of(setup, Arc::default()))?;
+    let archive = opened.store.archive();
+    if index <= archive.first().raft {
+        return Ok(Some(known));
+    }
+    Ok(archive.header(index)?.map(|header| Seal::of(&header)))
+}
+
+/// A number that stands for a membership.
+fn digest_of(membership: &Membership) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for m in membership.members() {
+        (m.node.0, m.directory.0, m.is_voter(), m.is_leaving(), &m.address).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,557 @@
+//! Oracle: knows what has to hold, looks after every event, and remembers what it saw of all replicas together.
+//!
+//! | invariant | where |
+//! |---|---|
+//! | a term has one leader | `look` |
+//! | what is committed at one replica is committed at all, for ever: entries by term and digest | `entry` |
+//! | what a replica shows is what was committed, byte for byte | `shows` |
+//! | indexes have no holes but those that discards beyond the end made | `commits` |
+//! | a record was proposed, and stands once | `commits` |
+//! | positions never go back, a term neither | `look` |
+//! | an acknowledged record is committed, and its entry, by term and digest, durable on a majority of both halves | `acknowledged`, `is_durable` |
+//! | a term and a vote are durable before a message tells of them | `leaves` |
+//! | a replica remembers each vote that it told of | `look` |
+//! | one that has lost its last vote to damage gives no vote again | `has_learnt` |
+//! | a replica that has started votes only after another one has told what it knows of it | `leaves` |
+//! | at one entry all replicas have the same sessions, membership, options of the log, positions and time, live and after a replay or a jump | `stands` |
+//! | a log that opens has at most one change of membership that it does not know to be committed | `opens` |
+//! | what is committed and not in force is bounded | `look` |
+//! | no poison without a fault of the disk | `may_fail` |
+//!
+//! What is let pass for a reason is an [`excuse`], and counted.
+//!
+//! Must not know: how the replicas do it.
+
+use super::history::number_of;
+use super::host::{Host, Maimed, Voters};
+use super::kept::{Kept, Seal};
+use super::machine::{Machine, Standing};
+use super::plan::Plan;
+use crate::cluster::membership::Membership;
+use crate::cluster::options::Role;
+use crate::cluster::transport::Envelope;
+use crate::error::{Error, ErrorKind};
+use crate::options::log_options::LogOptions;
+use crate::replica::queue::proposals::Command;
+use crate::store::format::block::BlockHeader;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Appended;
+use crate::types::{Index, NodeId, RaftIndex, Term};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What went wrong, in words.
+pub(super) type Check<T = ()> = Result<T, String>;
+
+/// Changes of membership that can wait to come into force: one, and what leaves its joint configuration, for each of a few
+/// leaders that came and went.
+const CHANGES_WAITING_MAX: usize = 8;
+
+/// Why an entry could not be looked at, or what is wrong with it.
+enum Trouble {
+    Unreadable(Error),
+    Wrong(String),
+}
+
+/// Every so many acknowledgements the disks themselves are looked at, not only what is known of their syncs.
+const ACKNOWLEDGEMENTS_A_LOOK: u64 = 16;
+
+/// What an excuse was for: a check that found what it looks for, and let it pass for a reason. Each is counted.
+pub(super) mod excuse {
+    /// An acknowledged entry counts for a disk that had it when it was emptied or set back.
+    pub(in crate::testing::sim) const WAS_LOST: &str =
+        "acknowledged entry was on a disk that lost its data since";
+    /// A disk with a turned bit cannot be asked what it holds.
+    pub(in crate::testing::sim) const ROTTEN: &str = "disk with a turned bit does not open";
+    /// A disk that is off, or has a turned bit, need not be readable.
+    pub(in crate::testing::sim) const UNREADABLE: &str = "committed entry is on a disk that cannot be read";
+    /// An acknowledged entry is on a majority of a membership that was in force when its leader ordered it.
+    pub(in crate::testing::sim) const EARLIER: &str =
+        "acknowledged entry is durable on an earlier membership";
+    /// What a damaged replica lacks nobody has, and it says so.
+    pub(in crate::testing::sim) const DISCARDED: &str =
+        "damaged replica says that all others have discarded what it lacks";
+    /// A conflict cut a log off behind an entry that was superseded later, and what the log said there is damaged.
+    pub(in crate::testing::sim) const SUPERSEDED: &str =
+        "damaged opening stood behind an entry that was never committed";
+    /// A leader without room keeps the lead.
+    pub(in crate::testing::sim) const FULL_LEADER: &str = "appends wait for a leader whose disk is full";
+}
+
+/// The membership that the newest committed change leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) changed: RaftIndex,
+    pub(super) voters: Vec<NodeId>,
+    pub(super) outgoing: Vec<NodeId>,
+    pub(super) learners: Vec<NodeId>,
+}
+
+impl Config {
+    fn of(membership: &Membership, changed: RaftIndex) -> Self {
+        let nodes = |v: Vec<u64>| v.into_iter().map(NodeId).collect();
+        Self {
+            changed,
+            voters: nodes(membership.voters()),
+            outgoing: nodes(membership.voters_outgoing()),
+            learners: nodes(membership.learners()),
+        }
+    }
+
+    /// Whether these are a majority of each half.
+    pub(super) fn has_majority(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let of = |half: &[NodeId]| {
+            half.is_empty() || half.iter().filter(|n| nodes.contains(n)).count() * 2 > half.len()
+        };
+        !self.voters.is_empty() && of(&self.voters) && of(&self.outgoing)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    leaders: BTreeMap<Term, NodeId>,
+    /// All entries that were ever committed, from the first one on.
+    entries: Vec<Seal>,
+    /// The next record and the first one, after each of them.
+    after: Vec<(Index, Index)>,
+    /// What the blocks up to an entry lead to, by its index and term, and who was the first to be there.
+    standings: BTreeMap<(RaftIndex, Term), (NodeId, Standing)>,
+    /// The committed membership after an entry, and who was the first to have it.
+    memberships: BTreeMap<RaftIndex, (NodeId, u64)>,
+    /// The committed options of the log after an entry, and who was the first to have them.
+    options: BTreeMap<RaftIndex, (NodeId, LogOptions)>,
+    /// The newest committed membership.
+    pub(super) config: Config,
+    /// What was let pass, and how often.
+    pub(super) excuses: BTreeMap<&'static str, u64>,
+    /// All records that were ever committed.
+    log: BTreeMap<Index, u64>,
+    /// Entries of records, by their first one.
+    places: BTreeMap<Index, RaftIndex>,
+    proposed: BTreeSet<u64>,
+    committed: BTreeSet<u64>,
+    /// The farthest that a discard was asked for.
+    asked: Index,
+    pub(super) acknowledged: u64,
+    pub(super) leader_changes: u64,
+}
+
+impl Oracle {
+    /// The last committed record that any replica has shown.
+    pub(super) fn last(&self) -> Index {
+        self.log.last_key_value().map_or(Index(0), |(index, _)| *index)
+    }
+
+    /// All records that were ever committed.
+    pub(super) fn log(&self) -> &BTreeMap<Index, u64> {
+        &self.log
+    }
+
+    /// How many entries were ever committed.
+    pub(super) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn excuse(&mut self, why: &'static str) {
+        *self.excuses.entry(why).or_default() += 1;
+    }
+
+    pub(super) fn proposed(&mut self, records: &[u64]) {
+        self.proposed.extend(records);
+    }
+
+    pub(super) fn asked_to_discard(&mut self, first: Index) {
+        self.asked = self.asked.max(first);
+    }
+
+    /// Looks at a replica. Says what is worth telling.
+    pub(super) fn look(&mut self, host: &mut Host, now: Moment) -> Check<Option<String>> {
+        let node = host.node;
+        let Some(machine) = host.machine.as_mut() else { return Ok(None) };
+        let glance = machine.glance();
+        let mut news = None;
+        if glance.role == Role::Leader {
+            match self.leaders.insert(glance.term, node) {
+                None => {
+                    self.leader_changes += 1;
+                    news = Some(format!("leads in term {}", glance.term));
+                }
+                Some(other) if other != node => {
+                    return Err(format!("nodes {other} and {node} both lead in term {}", glance.term));
+                }
+                Some(_) => {}
+            }
+        }
+        if glance.term < host.term {
+            return Err(format!("node {node}: went back from term {} to {}", host.term, glance.term));
+        }
+        host.term = glance.term;
+        if glance.committed < host.committed {
+            let (before, after) = (host.committed, glance.committed);
+            return Err(format!("node {node}: its committed index went back from {before} to {after}"));
+        }
+        if machine.changes_not_in_force() > CHANGES_WAITING_MAX {
+            return Err(format!("node {node}: keeps entries that are committed and not in force"));
+        }
+        // A disk that is off, or was damaged, need not be readable.
+        let may_be_unreadable = host.disk.is_off() || host.maimed == Some(Maimed::Rotten);
+        let unreadable =
+            |e: &Error| may_be_unreadable && matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        if machine.is_poisoned() {
+            // It has decided more than it has written, and will not act on it; but what it showed before is committed.
+            for index in host.checked.0 + 1..=glance.committed_raft.0 {
+                let shown = |h: &BlockHeader| h.next_record() <= glance.committed.next();
+                match machine.entry(RaftIndex(index)) {
+                    Ok(Some(header)) if shown(&header) => {}
+                    _ => break,
+                }
+                match self.entry(node, machine, RaftIndex(index)) {
+                    Err(Trouble::Wrong(why)) => return Err(why),
+                    Err(Trouble::Unreadable(_)) => break,
+                    Ok(()) => host.checked = RaftIndex(index),
+                }
+            }
+            return Ok(news);
+        }
+        let (promised, says, raft) = (host.promised, glance.says, (glance.term, glance.vote));
+        let keeps = |(term, vote): (Term, u64)| term > promised.0 || (term, vote) == promised;
+        if promised.0 > Term(0) && !(keeps(says) && keeps(raft)) {
+            return Err(format!(
+                "node {node}: told of a vote in a term, {promised:?}, and does not remember it: raft has {raft:?}, its \
+                 blocks say {says:?}"
+            ));
+        }
+        if glance.committed_raft > host.checked {
+            let seen = machine.has_seen(host.checked.next());
+            let from = if seen { host.checked } else { host.checked.max(glance.base_raft) };
+            for index in from.0 + 1..=glance.committed_raft.0 {
+                match self.entry(node, machine, RaftIndex(index)) {
+                    Err(Trouble::Unreadable(e)) if unreadable(&e) => {
+                        self.excuse(excuse::UNREADABLE);
+                        break;
+                    }
+                    Err(Trouble::Unreadable(e)) => {
+                        return Err(format!("node {node}: entry {index} is committed: {e:?}; {glance:?}"));
+                    }
+                    Err(Trouble::Wrong(why)) => return Err(why),
+                    Ok(()) => {}
+                }
+            }
+            host.checked = glance.committed_raft;
+        }
+        if glance.committed > host.committed {
+            host.committed = glance.committed;
+            let fresh = match machine.follow() {
+                Err(e) if unreadable(&e) => Vec::new(),
+                Err(e) => {
+                    return Err(format!("node {node}: cannot read what it committed: {e:?}; {glance:?}"));
+                }
+                Ok(fresh) => fresh,
+            };
+            for (index, record) in fresh {
+                self.shows(node, index, &record)?;
+            }
+        }
+        if glance.committed > glance.written {
+            return Err(format!("node {node}: shows up to {} and has {}", glance.committed, glance.written));
+        }
+        let _ = now;
+        self.stands(node, machine)?;
+        Ok(news)
+    }
+
+    /// A replica at an entry is where every other one is at that entry, live, after a replay and after a jump.
+    fn stands(&mut self, node: NodeId, machine: &Machine) -> Check {
+        let here = machine.standing();
+        let (other, there) = *self.standings.entry(here.end).or_insert((node, here));
+        if there != here {
+            return Err(format!(
+                "after entry {:?} node {node} is not where node {other} was: {here:?}, and not {there:?}",
+                here.end
+            ));
+        }
+        let settled = machine.settled();
+        let place = settled.raft.0.checked_sub(1).and_then(|n| self.after.get(n as usize));
+        let Some((next, first)) = place.copied() else { return Ok(()) };
+        // The discard that let a replica jump can stand behind the jump.
+        let first = first.max(settled.base_next);
+        if (settled.next, settled.first) != (next, first) {
+            return Err(format!(
+                "node {node}: after the committed entry {} its log goes from {} to before {}; it is from {first} to before {next}",
+                settled.raft, settled.first, settled.next
+            ));
+        }
+        let (other, members) = *self.memberships.entry(settled.raft).or_insert((node, settled.members));
+        if members != settled.members {
+            return Err(format!(
+                "after the committed entry {} node {node} knows another membership than node {other}",
+                settled.raft
+            ));
+        }
+        let (other, options) = *self.options.entry(settled.raft).or_insert((node, settled.options));
+        if options != settled.options {
+            return Err(format!(
+                "after the committed entry {} the log's options are {} at node {node}, and were {options} at node {other}",
+                settled.raft, settled.options
+            ));
+        }
+        let (membership, changed) = machine.committed_membership();
+        if changed > self.config.changed || self.config.voters.is_empty() {
+            self.config = Config::of(&membership, changed);
+        }
+        Ok(())
+    }
+
+    /// An entry is committed at a replica: it is the same everywhere, and none is left out.
+    fn entry(&mut self, node: NodeId, machine: &Machine, index: RaftIndex) -> Result<(), Trouble> {
+        let Some(header) = machine.entry(index).map_err(Trouble::Unreadable)? else {
+            return Err(Trouble::Wrong(format!("node {node}: entry {index} is committed and not here")));
+        };
+        let seal = Seal::of(&header);
+        match self.entries.get(index.0 as usize - 1) {
+            Some(known) if *known == seal => return Ok(()),
+            Some(known) => {
+                return Err(Trouble::Wrong(format!(
+                    "node {node}: entry {index} is committed as {seal:?}, and was committed as {known:?}"
+                )));
+            }
+            None => {}
+        }
+        if self.entries.len() as u64 + 1 != index.0 {
+            return Err(Trouble::Wrong(format!(
+                "node {node}: entry {index} is committed; the last one known is {}",
+                self.entries.len()
+            )));
+        }
+        let (mut next, mut first) = self.after.last().copied().unwrap_or((Index(1), Index(1)));
+        next = next.plus(seal.records.into());
+        if let Some(Command::Discard { first: wanted }) =
+            machine.command_of(&header).map_err(Trouble::Unreadable)?
+        {
+            (next, first) = (next.max(wanted), first.max(wanted));
+        }
+        self.entries.push(seal);
+        self.after.push((next, first));
+        if seal.records > 0 {
+            self.places.insert(seal.first, index);
+        }
+        for (index, record) in machine.records_of(&header).map_err(Trouble::Unreadable)? {
+            self.commits(node, index, &record).map_err(Trouble::Wrong)?;
+        }
+        Ok(())
+    }
+
+    /// A record is committed for the first time.
+    fn commits(&mut self, node: NodeId, index: Index, record: &[u8]) -> Check {
+        let Some(number) = number_of(record) else {
+            return Err(format!("node {node} has committed bytes at {index} that nobody appended"));
+        };
+        let expected = self.last().next();
+        if index < expected || (index > expected && index > self.asked) {
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; the next is {expected}"
+            ));
+        }
+        if !self.proposed.contains(&number) {
+            return Err(format!(
+                "node {node} has committed record {number} at {index}, which nobody appended"
+            ));
+        }
+        if !self.committed.insert(number) {
+            return Err(format!(
+                "node {node} has committed record {number} at {index}; it stands in the log already"
+            ));
+        }
+        self.log.insert(index, number);
+        Ok(())
+    }
+
+    /// A replica shows a record as committed.
+    pub(super) fn shows(&self, node: NodeId, index: Index, record: &[u8]) -> Check {
+        match (number_of(record), self.log.get(&index)) {
+            (None, _) => Err(format!("node {node} serves bytes at {index} that nobody appended")),
+            (Some(number), Some(known)) if *known == number => Ok(()),
+            (Some(number), known) => {
+                Err(format!("node {node} shows record {number} at {index}; committed there: {known:?}"))
+            }
+        }
+    }
+
+    /// An entry is fed to a follower: it is the one that was committed there.
+    pub(super) fn is_fed(&self, node: NodeId, header: &BlockHeader) -> Check {
+        let seal = Seal::of(header);
+        match self.entries.get((header.raft_index.0 as usize).wrapping_sub(1)) {
+            Some(known) if *known == seal => Ok(()),
+            known => Err(format!(
+                "follower {node} is fed entry {} as {seal:?}; committed was {known:?}",
+                header.raft_index
+            )),
+        }
+    }
+
+    pub(super) fn acknowledged(&mut self, node: NodeId, appended: Appended, records: &[u64]) -> Check {
+        self.acknowledged += 1;
+        if appended.count as usize != records.len() {
+            return Err(format!("node {node}: {} records were acknowledged as {appended:?}", records.len()));
+        }
+        for (n, record) in records.iter().enumerate() {
+            let index = appended.first.plus(n as u64);
+            if self.log.get(&index) != Some(record) {
+                let there = self.log.get(&index);
+                return Err(format!(
+                    "node {node}: acknowledged record {record} at {index}; committed there: {there:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what was acknowledged is on the disks of a majority, whatever the replicas believe. A configuration is
+    /// in force once it is applied: entries that the leader had until then may have been committed under the one before.
+    pub(super) fn is_durable(
+        &mut self,
+        last: Index,
+        leader: &Host,
+        hosts: &BTreeMap<NodeId, Host>,
+        plan: &Plan,
+    ) -> Check {
+        let Some(entry) = self.places.range(..=last).next_back().map(|(_, raft)| *raft) else {
+            return Err(format!("record {last} was acknowledged and is in no committed entry"));
+        };
+        let known = self.entries[entry.0 as usize - 1];
+        let look = self.acknowledged.is_multiple_of(ACKNOWLEDGEMENTS_A_LOOK);
+        let mut on = BTreeSet::new();
+        for host in hosts.values() {
+            let mut has = host.kept.holds(entry, &known);
+            if has && look && host.maimed.is_none_or(|m| m == Maimed::Rotten) {
+                has = self.has_in_truth(host, plan, entry, known)?;
+            }
+            if !has && host.lost.holds(entry, &known) {
+                self.excuse(excuse::WAS_LOST);
+                has = true;
+            }
+            if has {
+                on.insert(host.node);
+            }
+        }
+        let now = leader.machine.as_ref().map(Machine::voters).unwrap_or_default();
+        let is_on = |(incoming, outgoing): &Voters| {
+            let (voters, outgoing, learners) = (incoming.clone(), outgoing.clone(), Vec::new());
+            Config { changed: RaftIndex(0), voters, outgoing, learners }.has_majority(&on)
+        };
+        if is_on(&now) {
+            return Ok(());
+        }
+        let earlier =
+            leader.voters_before.iter().filter(|(_, until)| entry <= *until).map(|(voters, _)| voters);
+        if earlier.chain([&leader.voters]).any(is_on) {
+            self.excuse(excuse::EARLIER);
+            return Ok(());
+        }
+        Err(format!(
+            "record {last} was acknowledged, and its entry {entry} ({known:?}) is durable on {on:?} only; voters {now:?}"
+        ))
+    }
+
+    /// Whether a disk that is said to hold an entry does.
+    fn has_in_truth(&mut self, host: &Host, plan: &Plan, entry: RaftIndex, known: Seal) -> Check<bool> {
+        match host.entry_in_truth(plan, entry, known) {
+            Ok(there) => Ok(there == Some(known)),
+            Err(_) if host.maimed == Some(Maimed::Rotten) => {
+                self.excuse(excuse::ROTTEN);
+                Ok(true)
+            }
+            Err(e) => Err(format!("node {}: its disk would not open after a power cut: {e:?}", host.node)),
+        }
+    }
+
+    /// A message leaves: it must not tell of a term or a vote that a power cut would take back, nor of a vote before
+    /// anybody could say that this disk is not an older one.
+    pub(super) fn leaves(&self, host: &mut Host, plan: &Plan, envelope: &Envelope) -> Check {
+        let Some((term, vote)) = super::machine::tells_of(envelope) else { return Ok(()) };
+        let node = host.node;
+        if let Some(vote) = vote {
+            if host.has_past && host.introduced_by.is_empty() {
+                return Err(format!("node {node}: votes before any other has told what it knows of it"));
+            }
+            if host.promised.0 == term && host.promised.1 != vote {
+                return Err(format!(
+                    "node {node}: votes for {vote} in term {term}, and did for {}",
+                    host.promised.1
+                ));
+            }
+            host.promised = host.promised.max((term, vote));
+        }
+        let goes_beyond = |kept: &Kept| {
+            kept.term < term || (vote.is_some() && kept.term == term && vote != Some(kept.vote))
+        };
+        if !goes_beyond(&host.kept) {
+            return Ok(());
+        }
+        let kept = host.kept_in_truth(plan).unwrap_or_default();
+        if goes_beyond(&kept) {
+            return Err(format!(
+                "node {node}: tells of term {term} and vote {vote:?}, and has term {} and vote {} on its disk",
+                kept.term, kept.vote
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether another entry was committed where this one stands.
+    pub(super) fn is_superseded(&self, (entry, term): (RaftIndex, Term)) -> bool {
+        let committed = entry.0.checked_sub(1).and_then(|n| self.entries.get(n as usize));
+        committed.is_some_and(|seal| seal.term != term)
+    }
+
+    /// A replica whose disk had lost its last term and vote takes part. It gives no vote again: in the term of its last one
+    /// it has the same vote, or one for the term's leader, or for itself, which nobody counts. Only a candidacy of its own that
+    /// no other one has `heard` of, which are in no such term, may be forgotten.
+    pub(super) fn has_learnt(&self, host: &mut Host, heard: Term) -> Check {
+        let Some(machine) = host.machine.as_ref().filter(|_| std::mem::take(&mut host.state_lost)) else {
+            return Ok(());
+        };
+        let (node, (told, named)) = (host.node, host.promised);
+        let glance = machine.glance();
+        let vote = NodeId(glance.vote);
+        let is_harmless = vote.0 == named || vote == node || self.leaders.get(&told) == Some(&vote);
+        let keeps = glance.term > told || glance.term == told && is_harmless;
+        let is_unheard = named == node.0 && heard < told;
+        if !(keeps || is_unheard) {
+            return Err(format!(
+                "node {node}: told of a vote for {named} in term {told}, and goes on in term {} with a vote for {vote}",
+                glance.term
+            ));
+        }
+        if glance.vote != 0 {
+            host.promised = (glance.term, glance.vote);
+        } else if !keeps {
+            host.promised = (Term(0), 0);
+        }
+        Ok(())
+    }
+
+    /// A process has opened its log.
+    pub(super) fn opens(&self, host: &Host) -> Check {
+        let in_doubt = host.machine.as_ref().map_or(0, Machine::changes_in_doubt);
+        if in_doubt > 1 {
+            return Err(format!(
+                "node {}: opens with {in_doubt} changes of membership that it does not know to be committed: majorities of \
+                 memberships two changes apart need not meet",
+                host.node
+            ));
+        }
+        Ok(())
+    }
+
+    /// A process failed: something has to have been wrong with its disk.
+    pub(super) fn may_fail(&mut self, host: &Host, error: &Error) -> Check {
+        let rotten = host.maimed == Some(Maimed::Rotten);
+        match error.kind() {
+            _ if host.disk.faults_fired() > 0 => Ok(()),
+            ErrorKind::Corrupt | ErrorKind::Io if rotten => Ok(()),
+            // A full disk is no reason: there is a reserve for what cannot wait.
+            kind if host.cramped && kind != ErrorKind::Full => Ok(()),
+            _ => Err(format!("node {}: failed although its disk is sound: {error:?}", host.node)),
+        }
+    }
+}

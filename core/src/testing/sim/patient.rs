@@ -1,0 +1,104 @@
+//! Patient: a replica of a simulated cluster whose log does not open for damage: the shipped [`Repairing`], fed with messages
+//! and time. Appends and reads find nobody.
+//!
+//! Must not know: how messages travel, what is damaged, who helps.
+
+use super::machine::{Machine, Setup, options_of};
+use super::outbox::Outbox;
+use crate::cluster::transport::{Envelope, Transport as _};
+use crate::disk::sim::SimDisk;
+use crate::error::Result;
+use crate::options::Options;
+use crate::replica::open::{Directory, Opened, open_or_find_damage};
+use crate::replica::repair::offline::{Begun, Repairing};
+use crate::sync::clock::Moment;
+use crate::types::{DirectoryId, RaftIndex};
+use std::sync::Arc;
+
+/// What a process becomes that is started.
+pub(super) enum Started {
+    Machine(Box<Machine>),
+    Patient(Box<Patient>),
+}
+
+/// A process that repairs its log.
+pub(super) struct Patient {
+    repairing: Box<Repairing>,
+    disk: SimDisk,
+    setup: Setup,
+    options: Options,
+    outbox: Arc<Outbox>,
+    mail: Vec<Envelope>,
+}
+
+/// Opens what is on the disk, or begins to repair it.
+///
+/// # Errors
+/// Those of `Log::open`.
+pub(super) fn start(disk: &SimDisk, setup: &Setup, now: Moment) -> Result<Started> {
+    let outbox = Arc::new(Outbox::new(setup.queue_bytes_max));
+    let options = options_of(setup, outbox.clone());
+    options.check()?;
+    let opened = match open_or_find_damage(Arc::new(disk.clone()), &options)? {
+        Directory::Ready(opened) => *opened,
+        Directory::Damaged(damaged) => match Repairing::begin(*damaged)? {
+            Begun::Opened(opened) => *opened,
+            Begun::Repairing(repairing) => {
+                let (disk, setup) = (disk.clone(), setup.clone());
+                let mail = Vec::new();
+                let patient = Patient { repairing, disk, setup, options, outbox, mail };
+                return Ok(Started::Patient(Box::new(patient)));
+            }
+        },
+    };
+    Machine::over(opened, disk, setup, options, outbox, now).map(Box::new).map(Started::Machine)
+}
+
+impl Patient {
+    pub(super) fn directory(&self) -> DirectoryId {
+        self.repairing.damaged().identity.directory
+    }
+
+    /// A message has come.
+    pub(super) fn deliver(&mut self, envelope: Envelope) {
+        self.mail.push(envelope);
+    }
+
+    /// Takes what came, and does what there is to do. The log, once it opens.
+    ///
+    /// # Errors
+    /// It cannot be repaired.
+    pub(super) fn turn(&mut self, now: Moment) -> Result<Option<Opened>> {
+        let outcome = self.repairing.turn(now, std::mem::take(&mut self.mail));
+        self.repairing.take_outgoing().into_iter().for_each(|envelope| self.outbox.send(envelope));
+        outcome
+    }
+
+    pub(super) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// When it has to be called at the latest, if there is something left to do.
+    pub(super) fn deadline(&self, now: Moment) -> Option<Moment> {
+        self.repairing.deadline(now)
+    }
+
+    /// The entry that it lacks.
+    pub(super) fn lacks(&self) -> Option<RaftIndex> {
+        self.repairing.missing()
+    }
+
+    /// How many places were repaired.
+    pub(super) fn repaired(&self) -> u64 {
+        self.repairing.repaired
+    }
+
+    /// Goes on as a replica.
+    ///
+    /// # Errors
+    /// Those of `Log::open`.
+    pub(super) fn recover(self, opened: Opened, now: Moment) -> Result<Machine> {
+        drop(self.repairing);
+        Machine::over(opened, &self.disk, &self.setup, self.options, self.outbox, now)
+    }
+}

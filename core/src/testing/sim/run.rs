@@ -1,0 +1,333 @@
+//! Run: a simulation from its beginning to the verdict: the cluster is built, trouble comes and ends, everything has to be well
+//! again in bounded time, and then all replicas and the whole history are checked.
+
+use super::failover::FailOver;
+use super::fault::{Counts, Fault};
+use super::history::History;
+use super::host::State;
+use super::linear;
+use super::oracle::Check;
+use super::plan::Plan;
+use super::story::{Story, Teller};
+use super::world::{Event, Task, World};
+use crate::cluster::options::{Bootstrap, Role};
+use crate::sync::clock::Moment;
+use crate::types::{Index, NodeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// Something that must never happen has happened.
+///
+/// ```
+/// let report = chiplog::sim::run(1);
+/// assert!(report.violation.is_none(), "{}", report.violation.unwrap());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The seed that shows it again.
+    pub seed: u64,
+    /// When.
+    pub at: Moment,
+    /// What.
+    pub what: String,
+    /// The last lines of the story before it.
+    pub story: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} at {}: {}", self.seed, self.at, self.what)?;
+        for line in &self.story {
+            writeln!(f, "  {line}")?;
+        }
+        write!(f, "  (make sim SEED={} tells all of it)", self.seed)
+    }
+}
+
+/// What came of a run.
+///
+/// ```
+/// let (a, b) = (chiplog::sim::run(2), chiplog::sim::run(2));
+/// assert_eq!(a.fingerprint, b.fingerprint);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The plan it followed.
+    pub plan: Plan,
+    /// How much time passed in it.
+    pub simulated: Duration,
+    /// How many events there were.
+    pub events: u64,
+    /// A number that stands for everything that happened.
+    pub fingerprint: u64,
+    /// How often each fault happened.
+    pub counts: Counts,
+    /// Leaders that were lost while all else was well.
+    pub failovers: Vec<FailOver>,
+    /// Appends that were acknowledged.
+    pub acknowledged: u64,
+    /// Records that were committed.
+    pub records: u64,
+    /// The number of the record at each index that was ever committed, discarded ones included.
+    pub log: BTreeMap<Index, u64>,
+    /// How many leaders there were.
+    pub leaders: u64,
+    /// What the judges let pass for a reason, and how often.
+    pub excuses: BTreeMap<&'static str, u64>,
+    /// How often it was asked whether appends get on, and whether all members do.
+    pub judged: (u64, u64),
+    /// All calls of all clients.
+    pub history: History,
+    /// What went wrong, if anything did.
+    pub violation: Option<Violation>,
+}
+
+/// Runs what a seed stands for.
+///
+/// ```
+/// let report = chiplog::sim::run(3);
+/// assert!(report.acknowledged > 0);
+/// ```
+pub fn run(seed: u64) -> Report {
+    Simulation::new(Plan::of(seed)).run()
+}
+
+/// A simulation that is about to be run.
+///
+/// ```
+/// use chiplog::sim::{Plan, Simulation};
+/// let mut lines = Vec::new();
+/// let report = Simulation::new(Plan::calm(1)).run();
+/// lines.push(format!("{} events", report.events));
+/// ```
+pub struct Simulation {
+    plan: Plan,
+    teller: Option<Teller>,
+}
+
+impl fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl Simulation {
+    /// One that follows this plan.
+    pub fn new(plan: Plan) -> Self {
+        Self { plan, teller: None }
+    }
+
+    /// Tells its story line by line.
+    #[must_use]
+    pub fn tell(mut self, teller: impl FnMut(&str) + 'static) -> Self {
+        self.teller = Some(Box::new(teller));
+        self
+    }
+
+    /// Runs to the end, or to the first violation. A panic is one.
+    pub fn run(self) -> Report {
+        let seed = self.plan.seed;
+        let mut world = World::new(self.plan, Story::new(self.teller));
+        let outcome = catch_unwind(AssertUnwindSafe(|| world.live()));
+        let wrong = match outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(what)) => Some(what),
+            Err(panic) => Some(format!("panic: {}", message_of(&*panic))),
+        };
+        let at = world.now();
+        let violation = wrong.map(|what| {
+            world.story.tell(at, || format!("VIOLATION: {what}"));
+            for host in world.hosts.values().filter(|h| h.state != State::Gone) {
+                let glance = host.machine.as_ref().map(super::machine::Machine::glance);
+                world.story.tell(at, || format!("  node {}: {:?} {glance:?}", host.node, host.state));
+            }
+            Violation { seed, at, what, story: world.story.recent().to_vec() }
+        });
+        Report {
+            simulated: at.since(Moment::START),
+            events: world.schedule.count(),
+            fingerprint: world.story.hash(),
+            counts: world.counts,
+            failovers: world.failovers,
+            acknowledged: world.oracle.acknowledged,
+            records: world.oracle.log().len() as u64,
+            log: world.oracle.log().clone(),
+            leaders: world.oracle.leader_changes,
+            excuses: world.oracle.excuses,
+            judged: world.watch.judged,
+            history: world.history,
+            plan: world.plan,
+            violation,
+        }
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// How long building the cluster may take.
+const BUILDING_MAX: Duration = Duration::from_secs(120);
+
+impl World {
+    fn live(&mut self) -> Check {
+        self.build()?;
+        self.hang_followers();
+        for client in 0..self.clients.len() {
+            self.schedule.after(Duration::from_millis(client as u64), Event::Client(client));
+        }
+        self.schedule.after(self.plan.fault_interval, Event::Nemesis);
+        self.schedule.after(self.plan.heartbeat, Event::Watch);
+        if self.plan.faults.contains(&Fault::SetOptions) {
+            self.schedule.after(self.plan.fault_interval / 2, Event::Options);
+        }
+        let end = self.now().plus(self.plan.trouble);
+        while self.now() < end {
+            self.step()?;
+        }
+        self.heal()?;
+        self.verdict()
+    }
+
+    /// One node makes the cluster; the others are added as an operator would.
+    pub(super) fn build(&mut self) -> Check {
+        let first = self.new_host(Bootstrap::Init);
+        self.start(first)?;
+        self.log = self.machine(first).map(|m| m.identity().0);
+        let Some(log) = self.log else { return Err("the first node does not start".to_owned()) };
+        for n in 1..self.plan.voters + self.plan.learners {
+            let node = self.new_host(Bootstrap::Join(log));
+            self.start(node)?;
+            self.order(Task::Add(node));
+            if n < self.plan.voters {
+                self.order(Task::Promote(node));
+            }
+        }
+        let limit = self.now().plus(BUILDING_MAX);
+        while !self.admin.is_idle() || self.is_settled().is_none() {
+            if !self.step()? || self.now() > limit {
+                return Err(format!("the cluster was not built in {BUILDING_MAX:?}: {:?}", self.admin));
+            }
+        }
+        let wanted = self.plan.voters as usize;
+        let voters = self.voters();
+        if voters.len() != wanted {
+            return Err(format!("{wanted} voters were wanted; there are {voters:?}"));
+        }
+        let now = self.now();
+        self.counts = Counts::default();
+        self.story.tell(now, || format!("the cluster is built: voters {voters:?}; {:?}", self.plan));
+        Ok(())
+    }
+
+    /// Ends all trouble and waits until everything is well.
+    fn heal(&mut self) -> Check {
+        let now = self.now();
+        self.story.tell(now, || "PEACE: all trouble ends, clients finish what they have begun".to_owned());
+        self.nemesis.over = true;
+        self.quiet = true;
+        self.drill = None;
+        self.mend_all()?;
+        let limit = now.plus(self.plan.patience);
+        loop {
+            if self.is_well() {
+                return Ok(());
+            }
+            if self.now() > limit || !self.step()? {
+                let ails = self.ails();
+                return Err(format!("not well {:?} after all trouble ended: {ails}", self.plan.patience));
+            }
+        }
+    }
+
+    fn is_well(&mut self) -> bool {
+        self.clients.iter().all(super::world::Client::is_idle)
+            && self.admin.is_idle()
+            && self.stragglers().is_some_and(|s| s.is_empty())
+            && self.hungry_followers().is_empty()
+    }
+
+    /// Followers that lack what the leader has.
+    fn hungry_followers(&mut self) -> Vec<NodeId> {
+        let leader = self.leader().and_then(|leader| self.machine(leader)).map(|m| m.glance().last_raft);
+        leader.map(|last| self.followers_behind(last)).unwrap_or_default()
+    }
+
+    /// Members that are not in step with the leader. None: nobody leads.
+    fn stragglers(&mut self) -> Option<Vec<NodeId>> {
+        let leader = self.leader()?;
+        let voters = self.voters();
+        let machine = self.machine(leader)?;
+        let glance = machine.glance();
+        let learners = machine.learners();
+        let behind = |w: &mut Self, node: NodeId| {
+            let Some(other) = w.machine(node).map(|m| m.glance()) else { return true };
+            other.committed_raft != glance.last_raft
+                || other.committed != glance.committed
+                || other.first != glance.first
+        };
+        // One that was taken away for good is nobody's concern, as long as the others have a majority.
+        let here = |n: &NodeId| self.hosts.get(n).is_none_or(|h| h.state != State::Gone);
+        let members: Vec<NodeId> = voters.into_iter().chain(learners).filter(here).collect();
+        Some(members.into_iter().filter(|n| behind(self, *n)).collect())
+    }
+
+    /// What keeps everything from being well.
+    pub(super) fn ails(&mut self) -> String {
+        let mut ails = Vec::new();
+        match self.stragglers() {
+            None => ails.push("nobody leads".to_owned()),
+            Some(nodes) if nodes.is_empty() => {}
+            Some(nodes) => ails.push(format!("{nodes:?} are not in step")),
+        }
+        let hungry = self.hungry_followers();
+        if !hungry.is_empty() {
+            ails.push(format!("followers {hungry:?} lack entries"));
+        }
+        for host in self.hosts.values() {
+            let glance = host.machine.as_ref().map(super::machine::Machine::glance);
+            ails.push(format!("node {}: {:?} {glance:?}", host.node, host.state));
+        }
+        ails.extend(self.clients.iter().filter(|c| !c.is_idle()).map(super::world::Client::waits_for));
+        ails.extend(self.admin.tasks().iter().map(|t| format!("{t:?} to be done")));
+        ails.join("; ")
+    }
+
+    /// All replicas have the same log, and the history is one of a log.
+    fn verdict(&mut self) -> Check {
+        let Some(leader) = self.leader() else { return Err("nobody leads".to_owned()) };
+        let mut nodes = self.voters();
+        nodes.extend(self.machine(leader).map(|m| m.learners()).unwrap_or_default());
+        nodes.retain(|n| self.hosts.get(n).is_none_or(|h| h.state != State::Gone));
+        let last = self.oracle.last();
+        for node in nodes {
+            let Some(machine) = self.machine(node) else { return Err(format!("node {node} does not run")) };
+            let (first, end) = machine.range();
+            let all = machine.read_all().map_err(|e| format!("node {node}: cannot read its log: {e:?}"))?;
+            let wanted = self.oracle.log().range(first..).map(|(index, _)| *index);
+            if !all.iter().map(|(index, _)| *index).eq(wanted) {
+                let has: Vec<Index> = all.iter().map(|(i, _)| *i).collect();
+                return Err(format!(
+                    "node {node} shows {has:?} from {first} to {end}; committed up to {last}"
+                ));
+            }
+            for (index, record) in &all {
+                self.oracle.shows(node, *index, record)?;
+            }
+        }
+        for (node, host) in &self.hosts {
+            let left = host.machine.as_ref().filter(|_| host.is_up() && self.left.contains(node));
+            if left.is_some_and(|m| matches!(m.glance().role, Role::Leader)) {
+                return Err(format!("node {node} was removed and leads"));
+            }
+        }
+        self.judge_followers()?;
+        linear::check(&self.history, self.oracle.log())
+    }
+}
+
+const _: () = assert!(Fault::ALL.len() < 64);

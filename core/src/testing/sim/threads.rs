@@ -1,0 +1,244 @@
+//! Threads: the two writer threads of a simulated process. They run the shipped [`Driver`] step by step; the world says
+//! which of them runs, when, and when a sync ends.
+//!
+//! ```text
+//!  Awake ── step ──> Between ──┬─ sync ──> Syncing ── has_synced ──┐
+//!    ^                         ├─ sleep ─> Asleep ── called, time ─┤
+//!    │                         └─ end ───> Ended                   │
+//!    └─────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Between is where a thread has let go of the turn and not yet told the queue: the other one can run there.
+//!
+//! Must not know: hosts, the network, what a node does.
+
+use crate::disk::sim::Rng;
+use crate::error::Result;
+use crate::replica::node::Node;
+use crate::replica::node::driver::{Driver, Next, SHORT, Watch};
+use crate::replica::writer::Fsync;
+use crate::store::format::block::BlockHeader;
+use crate::sync::clock::Moment;
+use crate::types::{Index, RaftIndex};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many writer threads a replica has.
+pub(super) const THREADS: usize = 2;
+
+/// A thread that has work left goes on after this.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+/// An entry, as it is committed at a node; none if it is not there any more.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn header_at(node: &Node, index: RaftIndex) -> Result<Option<BlockHeader>> {
+    match node.replica.in_memory(index) {
+        Some((header, _)) => Ok(Some(header)),
+        None => node.writing.archive.header(index),
+    }
+}
+
+/// Records with their indexes.
+pub(super) type Records = Vec<(Index, Vec<u8>)>;
+
+/// The body of an entry; none if it is not there any more.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn body_at(node: &Node, header: &BlockHeader) -> Result<Option<Bytes>> {
+    match node.replica.in_memory(header.raft_index) {
+        Some((_, Some(pieces))) => Ok(Some(pieces.concat().into())),
+        _ => Ok(node.writing.archive.body(header.raft_index)?.map(|(_, body)| body)),
+    }
+}
+
+fn committed_at(node: &Node) -> RaftIndex {
+    node.replica.sequencer.committed().raft.min(node.writing.written().end.raft)
+}
+
+/// A clock that shows what it is told, and a witness of what is committed and gone again within one turn.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dial {
+    now: Arc<AtomicU64>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    upto: RaftIndex,
+    entries: BTreeMap<RaftIndex, (BlockHeader, Bytes)>,
+}
+
+impl Dial {
+    /// A turn begins.
+    fn show(&self, now: Moment, node: &Node) {
+        self.now.store(now.0, Ordering::Relaxed);
+        *self.seen() = Seen { upto: committed_at(node), entries: BTreeMap::new() };
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An entry that was committed in the last turn.
+    pub(super) fn entry(&self, index: RaftIndex) -> Option<(BlockHeader, Bytes)> {
+        self.seen().entries.get(&index).cloned()
+    }
+}
+
+impl Watch<Node> for Dial {
+    fn now(&self) -> Moment {
+        Moment(self.now.load(Ordering::Relaxed))
+    }
+
+    fn sees(&self, node: &Node) {
+        let mut seen = self.seen();
+        let committed = committed_at(node);
+        for index in seen.upto.0 + 1..=committed.0 {
+            if let Ok(Some(header)) = header_at(node, RaftIndex(index))
+                && let Ok(Some(body)) = body_at(node, &header)
+            {
+                seen.entries.insert(RaftIndex(index), (header, body));
+            }
+        }
+        seen.upto = committed;
+    }
+}
+
+pub(super) type Job = Arc<Fsync>;
+
+enum Thread {
+    /// Takes the turn when it runs next.
+    Awake,
+    /// Has let go of the turn, and does this next.
+    Between(Next<Job>),
+    Syncing(Job),
+    Asleep,
+    Ended,
+}
+
+/// What becomes of a thread that has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// It runs again at this time.
+    At(Moment),
+    /// It sleeps until it is called, or until this time.
+    Asleep(Option<Moment>),
+    /// It carries out a sync.
+    Syncing,
+    Ended,
+}
+
+/// What a thread has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ran {
+    /// It had the turn.
+    pub(super) stepped: bool,
+    /// A sync was begun in the turn, and is carried out without it.
+    pub(super) began_sync: bool,
+    pub(super) then: Then,
+}
+
+pub(super) struct Threads {
+    pub(super) driver: Driver<Node, Dial>,
+    dial: Dial,
+    each: [Thread; THREADS],
+}
+
+impl Threads {
+    pub(super) fn new(driver: Driver<Node, Dial>, dial: Dial) -> Self {
+        assert_eq!(driver.threads(), THREADS);
+        Self { driver, dial, each: [Thread::Awake, Thread::Awake] }
+    }
+
+    /// Lets a thread go on. It stops between the turn and what follows if it is to `linger` there.
+    pub(super) fn run(&mut self, thread: usize, now: Moment, linger: bool) -> Ran {
+        self.dial.show(now, &self.driver.turn().node);
+        let (stepped, next) = match mem::replace(&mut self.each[thread], Thread::Awake) {
+            Thread::Between(next) => (false, next),
+            Thread::Awake | Thread::Asleep => (true, self.driver.step(&mut self.driver.turn())),
+            busy @ (Thread::Syncing(_) | Thread::Ended) => {
+                let ended = matches!(busy, Thread::Ended);
+                self.each[thread] = busy;
+                let then = if ended { Then::Ended } else { Then::Syncing };
+                return Ran { stepped: false, began_sync: false, then };
+            }
+        };
+        let began_sync = stepped && matches!(next, Next::Sync(_));
+        if linger && stepped && matches!(next, Next::Sync(_) | Next::Sleep(_)) {
+            self.each[thread] = Thread::Between(next);
+            return Ran { stepped, began_sync, then: Then::At(now.plus(AT_ONCE)) };
+        }
+        Ran { stepped, began_sync, then: self.go_on(thread, next, now) }
+    }
+
+    /// What a thread does without the turn.
+    fn go_on(&mut self, thread: usize, next: Next<Job>, now: Moment) -> Then {
+        match next {
+            Next::Sync(job) => {
+                self.driver.turn().node.queue.leave();
+                self.each[thread] = Thread::Syncing(job);
+                Then::Syncing
+            }
+            Next::Sleep(patience) => {
+                if !self.driver.turn().node.queue.falls_asleep(patience) {
+                    return Then::At(now.plus(AT_ONCE));
+                }
+                self.each[thread] = Thread::Asleep;
+                Then::Asleep(patience.map(|time| now.plus(time)))
+            }
+            Next::Pause => Then::At(now.plus(SHORT)),
+            Next::End => {
+                self.driver.leave();
+                self.each[thread] = Thread::Ended;
+                Then::Ended
+            }
+        }
+    }
+
+    /// Carries out the sync of a thread, and leaves word of it.
+    ///
+    /// # Errors
+    /// The disk's. The next turn hears of it.
+    pub(super) fn sync(&mut self, thread: usize) -> Result<()> {
+        let Thread::Syncing(job) = &self.each[thread] else { return Ok(()) };
+        let job = job.clone();
+        let result = job.run();
+        self.driver.has_synced(job, result.clone());
+        self.each[thread] = Thread::Awake;
+        result
+    }
+
+    /// The threads that what has happened wakes; which of those that sleep is a matter of chance.
+    pub(super) fn called(&mut self, rng: &mut Rng) -> Vec<usize> {
+        let calls = self.driver.turn().node.queue.take_calls();
+        let mut woken = Vec::new();
+        for _ in 0..calls.min(THREADS) {
+            let asleep = |t: &usize| matches!(self.each[*t], Thread::Asleep);
+            let asleep: Vec<usize> = (0..THREADS).filter(asleep).collect();
+            let Some(thread) = rng.pick(&asleep).copied() else { break };
+            self.each[thread] = Thread::Awake;
+            woken.push(thread);
+        }
+        woken
+    }
+
+    /// The sync that is under way, or about to be.
+    pub(super) fn syncing(&self) -> Option<&Job> {
+        self.each.iter().find_map(|thread| match thread {
+            Thread::Syncing(job) | Thread::Between(Next::Sync(job)) => Some(job),
+            _ => None,
+        })
+    }
+
+    /// Whether all have ended.
+    pub(super) fn are_over(&self) -> bool {
+        self.each.iter().all(|t| matches!(t, Thread::Ended))
+    }
+}

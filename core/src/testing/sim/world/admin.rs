@@ -1,0 +1,320 @@
+//! Admin: changes who belongs to the cluster, one thing after the other, as an operator would: asks who leads, tries
+//! again, looks whether it has happened.
+
+use super::{Asker, Check, Event, World};
+use crate::cluster::membership::Change;
+use crate::cluster::options::Bootstrap;
+use crate::error::Result as LogResult;
+use crate::sync::completion::Appended;
+use crate::testing::sim::fault::Fault;
+use crate::testing::sim::host::State;
+use crate::testing::sim::machine::{Machine, Request};
+use crate::types::NodeId;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long an operator waits for a change.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After so many attempts an operator gives up.
+const TRIES_MAX: u32 = 40;
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// One thing to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::testing::sim) enum Task {
+    Add(NodeId),
+    Promote(NodeId),
+    Demote(NodeId),
+    Remove(NodeId),
+    /// The first leaves, the others become voters, at once.
+    Replace {
+        out: NodeId,
+        into: Vec<NodeId>,
+    },
+    Transfer(NodeId),
+    /// Its power is cut once it knows all of these to be members, and stays so.
+    Away {
+        node: NodeId,
+        knows: Vec<NodeId>,
+    },
+    /// It comes back.
+    Back(NodeId),
+    /// Nothing is done for so long.
+    Rest(Duration),
+}
+
+/// For how long a host is away that has no time to come back.
+const FOR_LONG: Duration = Duration::from_secs(3_600);
+
+/// What an operator has to do.
+#[derive(Debug, Default)]
+pub(in crate::testing::sim) struct Admin {
+    tasks: VecDeque<Task>,
+    attempt: Option<u64>,
+    tries: u32,
+    awake: bool,
+    /// Whether the member that is to leave was a voter when it was asked for last.
+    voted: bool,
+}
+
+impl Admin {
+    pub(in crate::testing::sim) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub(in crate::testing::sim) fn tasks(&self) -> &VecDeque<Task> {
+        &self.tasks
+    }
+}
+
+impl Task {
+    fn fault(&self) -> Option<Fault> {
+        Some(match self {
+            Self::Add(_) => Fault::Add,
+            Self::Promote(_) => Fault::Promote,
+            Self::Demote(_) => Fault::Demote,
+            Self::Remove(_) => Fault::Remove,
+            Self::Replace { .. } => Fault::Joint,
+            Self::Transfer(_) => Fault::Transfer,
+            Self::Back(_) => Fault::LongAbsence,
+            Self::Away { .. } | Self::Rest(_) => return None,
+        })
+    }
+}
+
+impl World {
+    /// Gives the operator something to do.
+    pub(in crate::testing::sim) fn order(&mut self, task: Task) {
+        self.admin.tasks.push_back(task);
+        if !std::mem::replace(&mut self.admin.awake, true) {
+            self.schedule.after(RETRY_DELAY / 10, Event::Admin);
+        }
+    }
+
+    /// Replaces a member that has lost its data by a new one.
+    pub(in crate::testing::sim) fn replace(&mut self, node: NodeId) -> Check {
+        let Some(log) = self.log else { return Ok(()) };
+        let voted = self.is_voter(node);
+        self.order(Task::Remove(node));
+        let fresh = self.new_host(Bootstrap::Join(log));
+        self.start(fresh)?;
+        self.order(Task::Add(fresh));
+        if voted {
+            self.order(Task::Promote(fresh));
+        }
+        Ok(())
+    }
+
+    /// Whether a node is among the [`Self::voters`].
+    pub(in crate::testing::sim) fn is_voter(&mut self, node: NodeId) -> bool {
+        let voters = self.voters();
+        voters.contains(&node)
+    }
+
+    /// The voters, as the leader knows them, or failing that by the newest change that was committed.
+    pub(in crate::testing::sim) fn voters(&mut self) -> Vec<NodeId> {
+        let leader = self.leader();
+        let (mut voters, outgoing) = match leader.and_then(|n| self.machine(n)) {
+            Some(machine) => machine.voters(),
+            None => (self.oracle.config.voters.clone(), self.oracle.config.outgoing.clone()),
+        };
+        voters.extend(outgoing);
+        voters.sort_unstable();
+        voters.dedup();
+        voters
+    }
+
+    pub(in crate::testing::sim) fn admin_wakes(&mut self) -> Check {
+        self.admin.awake = false;
+        if self.admin.attempt.is_some() {
+            return Ok(());
+        }
+        let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
+        self.admin.tries += 1;
+        // Who comes and who goes has to be known for certain; what else was asked for may have happened or not.
+        let may_give_up = !matches!(task, Task::Add(_) | Task::Remove(_));
+        if (may_give_up && self.admin.tries > TRIES_MAX) || self.is_void(&task) {
+            return self.task_over(false);
+        }
+        match task {
+            Task::Rest(time) => {
+                self.admin.tasks.pop_front();
+                self.admin.tries = 0;
+                self.admin.awake = true;
+                self.schedule.after(time, Event::Admin);
+                return Ok(());
+            }
+            Task::Back(node) => return self.comes_back(node),
+            Task::Away { node, ref knows } => {
+                let knows_all = |m: &Machine| {
+                    let ((voters, outgoing), learners) = (m.voters(), m.learners());
+                    knows.iter().all(|n| voters.contains(n) || outgoing.contains(n) || learners.contains(n))
+                };
+                if !self.machine(node).is_some_and(|m| knows_all(m)) {
+                    return self.admin_retries();
+                }
+                self.cut_power(node, FOR_LONG)?;
+                return self.task_over(true);
+            }
+            _ => {}
+        }
+        let Some(leader) = self.leader() else { return self.admin_retries() };
+        if self.has_happened(leader, &task) {
+            return self.task_over(true);
+        }
+        let Some(request) = self.request_of(&task) else { return self.admin_retries() };
+        if let Task::Remove(out) = task {
+            self.admin.voted = self.is_voter(out);
+        }
+        match self.ask(Asker::Admin, leader, request, PATIENCE) {
+            Some(Ok(attempt)) => {
+                self.admin.attempt = Some(attempt);
+                Ok(())
+            }
+            _ => self.admin_retries(),
+        }
+    }
+
+    /// A host that was away comes back, if nothing has brought it back before.
+    fn comes_back(&mut self, node: NodeId) -> Check {
+        let is_away = self.hosts.get(&node).is_some_and(|h| h.state == State::Down);
+        if is_away {
+            self.start(node)?;
+        }
+        self.task_over(is_away)
+    }
+
+    fn admin_retries(&mut self) -> Check {
+        if !std::mem::replace(&mut self.admin.awake, true) {
+            self.schedule.after(RETRY_DELAY, Event::Admin);
+        }
+        Ok(())
+    }
+
+    /// Whether there is no sense in it any more.
+    fn is_void(&mut self, task: &Task) -> bool {
+        let gone = |w: &Self, n: &NodeId| w.hosts.get(n).is_none_or(|h| h.state == State::Gone);
+        match task {
+            Task::Add(n) | Task::Promote(n) | Task::Transfer(n) | Task::Back(n) => gone(self, n),
+            Task::Away { node, .. } => gone(self, node),
+            Task::Rest(_) => false,
+            Task::Replace { into, .. } => into.iter().any(|n| gone(self, n)),
+            Task::Demote(n) | Task::Remove(n) => {
+                let voters = self.voters();
+                self.leader().is_some() && voters.contains(n) && voters.len() <= 1
+            }
+        }
+    }
+
+    fn has_happened(&mut self, leader: NodeId, task: &Task) -> bool {
+        let Some(machine) = self.machine(leader) else { return false };
+        let ((voters, outgoing), learners) = (machine.voters(), machine.learners());
+        let joint = !outgoing.is_empty();
+        match task {
+            Task::Add(n) => voters.contains(n) || learners.contains(n),
+            Task::Promote(n) => voters.contains(n) && !joint,
+            Task::Demote(n) => learners.contains(n) && !joint,
+            // A look tells less than an answer: the leader itself could still forget it.
+            Task::Remove(n) => {
+                !voters.contains(n) && !learners.contains(n) && !joint && machine.change_is_durable()
+            }
+            Task::Replace { out, into } => {
+                let there = into.iter().all(|n| voters.contains(n));
+                !voters.contains(out) && there && !joint && machine.change_is_durable()
+            }
+            Task::Away { .. } | Task::Back(_) | Task::Rest(_) => false,
+            Task::Transfer(n) => leader == *n,
+        }
+    }
+
+    fn request_of(&mut self, task: &Task) -> Option<Request> {
+        Some(match task {
+            Task::Add(node) => {
+                let directory = self.hosts.get(node)?.directory?;
+                let address = format!("host{node}");
+                Request::Change(vec![Change::AddLearner { node: *node, directory, address }])
+            }
+            Task::Promote(node) => Request::Change(vec![Change::Promote(*node)]),
+            Task::Demote(node) => Request::Change(vec![Change::Demote(*node)]),
+            Task::Remove(node) => Request::Change(vec![Change::Remove(*node)]),
+            Task::Replace { out, into } => {
+                let mut changes: Vec<Change> = into.iter().map(|n| Change::Promote(*n)).collect();
+                changes.push(Change::Remove(*out));
+                Request::Change(changes)
+            }
+            Task::Transfer(node) => Request::Transfer(*node),
+            Task::Away { .. } | Task::Back(_) | Task::Rest(_) => return None,
+        })
+    }
+
+    pub(in crate::testing::sim) fn admin_hears(
+        &mut self,
+        attempt: u64,
+        result: Option<LogResult<Appended>>,
+    ) -> Check {
+        if self.admin.attempt.take_if(|a| *a == attempt).is_none() {
+            return Ok(());
+        }
+        match result {
+            Some(Ok(_)) => {
+                let Some(task) = self.admin.tasks.front().cloned() else { return Ok(()) };
+                // What was answered has to be so, unless somebody else leads already.
+                let holds = self.leader().is_none_or(|l| self.has_happened(l, &task));
+                if !holds && !matches!(task, Task::Transfer(_)) {
+                    let now = self.now();
+                    self.story
+                        .tell(now, || format!("{task:?} was answered; the leader does not know of it yet"));
+                }
+                self.task_over(true)
+            }
+            Some(Err(error)) => {
+                let now = self.now();
+                let task = self.admin.tasks.front().cloned();
+                self.story.tell(now, || format!("{task:?} failed: {error}"));
+                self.admin_retries()
+            }
+            None => self.admin_retries(),
+        }
+    }
+
+    /// A voter has left: how few are there now? If one is, its power may fail at once, and the one that left is gone for good.
+    fn has_left(&mut self, out: NodeId) -> Check {
+        match self.voters()[..] {
+            [_, _] => self.counts.add(Fault::ShrinkToTwo),
+            [last] => {
+                self.counts.add(Fault::ShrinkToOne);
+                if self.nemesis.rng.permille(500) {
+                    let now = self.now();
+                    self.story.tell(now, || format!("TROUBLE node {last}, alone now, loses its power"));
+                    self.retire(out)?;
+                    self.cut_power(last, RETRY_DELAY)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn task_over(&mut self, done: bool) -> Check {
+        self.admin.tries = 0;
+        let Some(task) = self.admin.tasks.pop_front() else { return Ok(()) };
+        let now = self.now();
+        self.story.tell(now, || format!("{task:?}: {}", if done { "done" } else { "given up" }));
+        self.story.mix(&[4, now.0, u64::from(done)]);
+        if done {
+            if let Some(fault) = task.fault() {
+                self.counts.add(fault);
+            }
+            if let Task::Remove(out) | Task::Replace { out, .. } = &task {
+                self.nemesis.left(*out);
+                self.left.insert(*out);
+                self.schedule.after(Duration::from_secs(3), Event::Retire(*out));
+                self.watch.told();
+                if matches!(task, Task::Remove(_)) && std::mem::take(&mut self.admin.voted) {
+                    self.has_left(*out)?;
+                }
+            }
+        }
+        self.admin_retries()
+    }
+}

@@ -1,0 +1,543 @@
+//! Clients: they append, read, discard and look where the log ends, at any replica, and write down what they asked and
+//! were told.
+//!
+//! A client without a session asks once: what is not answered stays unknown. A client with a session sends its appends
+//! in order, several at a time, and sends an append again, under its number, wherever a leader may be, until it is
+//! told where it stands.
+//!
+//! What each error promises is taken at its word here: see [`verdict`].
+
+use super::{Asker, Check, Event, World};
+use crate::disk::sim::Rng;
+use crate::error::{ErrorKind, Result as LogResult};
+use crate::record::batch::{Batch, BatchBuilder};
+use crate::record::compression::Codec;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Appended;
+use crate::testing::sim::fault::Fault;
+use crate::testing::sim::history::{LARGE, Seen, Told, What, number_of, record_of};
+use crate::testing::sim::machine::Request;
+use crate::testing::sim::plan::Plan;
+use crate::types::{Index, NodeId, Sequence, SessionId};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Records of one batch, at most.
+const BATCH_MAX: u64 = 6;
+/// How long a client waits before it tries again.
+const RETRY_DELAY: Duration = Duration::from_millis(30);
+
+/// A client.
+#[derive(Debug)]
+pub(in crate::testing::sim) struct Client {
+    id: u32,
+    rng: Rng,
+    think: Duration,
+    /// Appends that may be unanswered at a time.
+    window: usize,
+    /// Whom it asks.
+    target: NodeId,
+    in_session: bool,
+    session: Option<Session>,
+    ops: VecDeque<Op>,
+    next_record: u64,
+    next_new: Moment,
+    /// It does nothing new for so long, from its next turn on.
+    nap: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Session {
+    id: SessionId,
+    next: u64,
+    /// When the newest append was asked for that was acknowledged in it.
+    active: Option<Moment>,
+}
+
+/// Clocks are wrong by at most 100 ms, and the log's time is the latest that a leader's has shown.
+const CLOCKS_APART: Duration = Duration::from_millis(300);
+
+/// Something a client wants and has not been told.
+#[derive(Debug)]
+struct Op {
+    /// Its place in the history; sessions are opened and closed without one.
+    call: Option<usize>,
+    want: Want,
+    /// The attempt under way.
+    attempt: Option<u64>,
+    /// Whether any earlier attempt may have had an effect.
+    in_doubt: bool,
+    not_before: Moment,
+    /// When it was asked for.
+    since: Moment,
+}
+
+#[derive(Clone, Debug)]
+enum Want {
+    Append { batch: Batch, records: Vec<u64>, sequence: Option<Sequence> },
+    Look { index: Option<Index> },
+    Discard(Index),
+    Open,
+    Close(SessionId),
+}
+
+/// What an error says about what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It did not happen and will not.
+    Refused,
+    /// It may have happened, or happen yet.
+    Unknown,
+    /// It had happened before.
+    Done,
+    /// No log that keeps its word says this here.
+    Wrong,
+}
+
+/// What each error promises.
+fn verdict(kind: ErrorKind) -> Verdict {
+    match kind {
+        ErrorKind::NotLeader
+        | ErrorKind::Busy
+        | ErrorKind::Full
+        | ErrorKind::SequenceGap
+        | ErrorKind::TooManySessions => Verdict::Refused,
+        ErrorKind::Timeout
+        | ErrorKind::Unavailable
+        | ErrorKind::Poisoned
+        | ErrorKind::Closed
+        | ErrorKind::Removed
+        | ErrorKind::Io => Verdict::Unknown,
+        ErrorKind::SequenceForgotten => Verdict::Done,
+        _ => Verdict::Wrong,
+    }
+}
+
+impl Client {
+    pub(in crate::testing::sim) fn new(id: u32, in_session: bool, plan: &Plan, mut rng: Rng) -> Self {
+        let window = if in_session { rng.between(1, 4) } else { rng.between(1, 2) };
+        Self {
+            id,
+            think: plan.think,
+            window: window as usize,
+            target: NodeId(1),
+            in_session,
+            session: None,
+            ops: VecDeque::new(),
+            next_record: (u64::from(id + 1) << 40) | if plan.heavy { LARGE } else { 0 },
+            next_new: Moment::START,
+            nap: None,
+            rng,
+        }
+    }
+
+    /// Whether it waits for nothing.
+    pub(in crate::testing::sim) fn is_idle(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// What it waits for, in words.
+    pub(in crate::testing::sim) fn waits_for(&self) -> String {
+        format!("client {} (session {:?}) waits for {:?}", self.id, self.session, self.ops)
+    }
+
+    /// Since when it has waited for the oldest of its appends.
+    pub(in crate::testing::sim) fn oldest_append(&self) -> Option<Moment> {
+        self.ops.iter().filter(|op| matches!(op.want, Want::Append { .. })).map(|op| op.since).min()
+    }
+
+    fn op_of(&self, attempt: u64) -> Option<usize> {
+        self.ops.iter().position(|op| op.attempt == Some(attempt))
+    }
+
+    fn appends(&self) -> usize {
+        self.ops.iter().filter(|op| matches!(op.want, Want::Append { .. })).count()
+    }
+
+    /// A batch of new records.
+    fn new_batch(&mut self) -> LogResult<(Batch, Vec<u64>)> {
+        let count = if self.rng.permille(600) { 1 } else { self.rng.between(1, BATCH_MAX) };
+        let records: Vec<u64> = (self.next_record..self.next_record + count).collect();
+        self.next_record += count;
+        let mut builder = BatchBuilder::new();
+        if self.rng.permille(100) {
+            builder.codec(Codec::Lz4);
+        }
+        for record in &records {
+            builder.push(&record_of(*record))?;
+        }
+        if let Some(session) = &self.session {
+            let before = self.appends();
+            builder.session(session.id, Sequence(session.next), before as u16);
+        }
+        Ok((builder.build()?, records))
+    }
+}
+
+impl World {
+    /// A client's turn: what has to be sent again, then something new.
+    pub(in crate::testing::sim) fn client_wakes(&mut self, n: usize) -> Check {
+        self.send_again(n)?;
+        let now = self.now();
+        if !self.quiet && now >= self.clients[n].next_new {
+            self.something_new(n)?;
+            let client = &mut self.clients[n];
+            let mean = client.think.as_nanos() as u64;
+            let pause = Duration::from_nanos(client.rng.between(mean / 4, mean * 7 / 4));
+            client.next_new = now.plus(client.nap.take().unwrap_or(pause));
+        }
+        let client = &self.clients[n];
+        let retry = client.ops.iter().filter(|op| op.attempt.is_none()).map(|op| op.not_before).min();
+        let next = retry.map_or(client.next_new, |r| r.min(client.next_new));
+        let next = if self.quiet { retry.unwrap_or(now.plus(RETRY_DELAY)) } else { next };
+        self.schedule.at(next.max(now.plus(Duration::from_millis(1))), Event::Client(n));
+        Ok(())
+    }
+
+    /// Sends what is not under way, in order.
+    fn send_again(&mut self, n: usize) -> Check {
+        let now = self.now();
+        let mut place = 0;
+        while let Some(op) = self.clients[n].ops.get(place) {
+            let waits = op.attempt.is_none() && now >= op.not_before;
+            let before = self.clients[n].ops.len();
+            if waits {
+                self.attempt(n, place)?;
+            }
+            if self.clients[n].ops.len() == before {
+                place += 1; // otherwise it was answered at once and is gone
+            }
+        }
+        Ok(())
+    }
+
+    fn something_new(&mut self, n: usize) -> Check {
+        let client = &mut self.clients[n];
+        if client.in_session && client.session.is_none() {
+            if client.ops.is_empty() {
+                return self.begin(n, None, Want::Open);
+            }
+            return Ok(());
+        }
+        if self.plan.sessions_expire() && client.session.is_some() && client.ops.is_empty() {
+            match client.rng.below(1000) {
+                // Away for longer than a session lasts, mostly.
+                0..25 => client.nap = Some(self.plan.session_idle_max.mul_f64(1.3)),
+                // Forgets its session and takes another one.
+                25..60 => client.session = None,
+                _ => {}
+            }
+        }
+        let client = &mut self.clients[n];
+        if client.session.is_none() && client.in_session {
+            return Ok(());
+        }
+        let dice = client.rng.below(1000);
+        match dice {
+            0..600 => {
+                if client.appends() >= client.window {
+                    return Ok(());
+                }
+                let burst = if client.rng.permille(300) { client.window - client.appends() } else { 1 };
+                for _ in 0..burst {
+                    self.new_append(n)?;
+                }
+                Ok(())
+            }
+            600..760 => self.stale_read(n),
+            760..860 => {
+                let index = self.some_index(n);
+                let call = self.invoke(n, What::Read { index, linear: true });
+                self.begin(n, Some(call), Want::Look { index: Some(index) })
+            }
+            860..960 => {
+                let call = self.invoke(n, What::Info);
+                self.begin(n, Some(call), Want::Look { index: None })
+            }
+            960..990 => {
+                let last = self.oracle.last().0;
+                let client = &mut self.clients[n];
+                let first = if client.rng.permille(40) {
+                    Index(last + client.rng.between(2, 9))
+                } else {
+                    Index(client.rng.between(1, last.max(1) * 9 / 10 + 1))
+                };
+                let call = self.invoke(n, What::Discard { first });
+                self.oracle.asked_to_discard(first);
+                self.begin(n, Some(call), Want::Discard(first))
+            }
+            _ => match client.session.take_if(|_| client.ops.is_empty()) {
+                Some(session) => self.begin(n, None, Want::Close(session.id)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn invoke(&mut self, n: usize, what: What) -> usize {
+        let (now, id) = (self.now(), self.clients[n].id);
+        self.history.invoke(now, id, what)
+    }
+
+    fn new_append(&mut self, n: usize) -> Check {
+        let client = &mut self.clients[n];
+        let (batch, records) = client.new_batch().map_err(|e| format!("cannot build a batch: {e}"))?;
+        let session = client.session.as_mut().map(|s| {
+            let sequence = Sequence(s.next);
+            s.next += 1;
+            (s.id, sequence)
+        });
+        self.oracle.proposed(&records);
+        let call = self.invoke(n, What::Append { records: records.clone(), session });
+        self.begin(n, Some(call), Want::Append { batch, records, sequence: session.map(|s| s.1) })
+    }
+
+    fn begin(&mut self, n: usize, call: Option<usize>, want: Want) -> Check {
+        let not_before = self.now();
+        let since = not_before;
+        self.clients[n].ops.push_back(Op { call, want, attempt: None, in_doubt: false, not_before, since });
+        self.send_again(n)
+    }
+
+    /// A place somewhere in the log, or a little beyond.
+    fn some_index(&mut self, n: usize) -> Index {
+        let last = self.oracle.last().0;
+        Index(self.clients[n].rng.between(1, last + 2))
+    }
+
+    /// What the replica shows without asking the others.
+    fn stale_read(&mut self, n: usize) -> Check {
+        let index = self.some_index(n);
+        let node = self.choose_target(n);
+        let call = self.invoke(n, What::Read { index, linear: false });
+        match self.read_at(node, index)? {
+            Some(seen) => self.tell(call, Told::Read(seen)),
+            None => self.tell(call, Told::Nothing),
+        }
+        Ok(())
+    }
+
+    /// Reads one record; none if there is no process there, or its disk failed.
+    fn read_at(&mut self, node: NodeId, index: Index) -> Check<Option<Seen>> {
+        let Some(machine) = self.machine(node) else { return Ok(None) };
+        Ok(Some(match machine.read(index) {
+            Ok(record) => match number_of(&record) {
+                Some(number) => Seen::Record(number),
+                None => return Err(format!("node {node} served damaged bytes at {index}")),
+            },
+            Err(e) if e.kind() == ErrorKind::Discarded => Seen::Discarded,
+            Err(e) if e.kind() == ErrorKind::OutOfRange => Seen::Beyond,
+            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Corrupt) => return Ok(None),
+            Err(e) => return Err(format!("node {node}, reading {index}: {e:?}")),
+        }))
+    }
+
+    fn tell(&mut self, call: usize, told: Told) {
+        let now = self.now();
+        self.history.answer(now, call, told);
+    }
+
+    /// Mostly whom it asked before, sometimes another one.
+    fn choose_target(&mut self, n: usize) -> NodeId {
+        let up = self.up();
+        let client = &mut self.clients[n];
+        let elsewhere = client.rng.permille(150) || !up.contains(&client.target);
+        if elsewhere { client.rng.pick(&up).copied().unwrap_or(client.target) } else { client.target }
+    }
+
+    /// Makes one attempt at what a client wants.
+    fn attempt(&mut self, n: usize, place: usize) -> Check {
+        let node = match self.clients[n].ops[place].want {
+            Want::Append { .. } if self.clients[n].in_session => self.clients[n].target,
+            _ => self.choose_target(n),
+        };
+        let request = match &self.clients[n].ops[place].want {
+            Want::Append { batch, .. } => Request::Append(batch.clone()),
+            Want::Look { .. } => Request::Barrier,
+            Want::Discard(first) => Request::Discard(*first),
+            Want::Open => Request::OpenSession,
+            Want::Close(id) => Request::CloseSession(*id),
+        };
+        let patience = Duration::from_millis(self.clients[n].rng.between(300, 3000));
+        match self.ask(Asker::Client(n), node, request, patience) {
+            Some(Ok(attempt)) => {
+                self.clients[n].ops[place].attempt = Some(attempt);
+                Ok(())
+            }
+            Some(Err(error)) => self.hears_at(n, place, Some((node, Err(error)))),
+            None => {
+                self.look_elsewhere(n);
+                self.later(n, place);
+                Ok(())
+            }
+        }
+    }
+
+    /// This op is tried again after a while, and all behind it after it.
+    fn later(&mut self, n: usize, place: usize) {
+        let at = self.now().plus(RETRY_DELAY);
+        let mut given_up = Vec::new();
+        for op in self.clients[n].ops.iter_mut().skip(place) {
+            if matches!(op.want, Want::Append { sequence: Some(_), .. }) || op.attempt.is_none() {
+                op.not_before = op.not_before.max(at);
+                if let Some(attempt) = op.attempt.take() {
+                    op.in_doubt = true;
+                    given_up.push(attempt);
+                }
+            }
+        }
+        for attempt in given_up {
+            self.forget(attempt);
+        }
+    }
+
+    fn look_elsewhere(&mut self, n: usize) {
+        let up = self.up();
+        let target = self.clients[n].target;
+        let hint = self.machine(target).and_then(|m| m.glance().leader);
+        let client = &mut self.clients[n];
+        let any = client.rng.pick(&up).copied();
+        let hint = hint.filter(|h| *h != target && client.rng.permille(800));
+        client.target = hint.or(any).unwrap_or(target);
+    }
+
+    pub(in crate::testing::sim) fn client_hears(
+        &mut self,
+        n: usize,
+        attempt: u64,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
+        let Some(place) = self.clients[n].op_of(attempt) else { return Ok(()) };
+        self.clients[n].ops[place].attempt = None;
+        self.hears_at(n, place, result)
+    }
+
+    /// The answer to an attempt; none: nobody answered in time.
+    fn hears_at(&mut self, n: usize, place: usize, result: Option<(NodeId, LogResult<Appended>)>) -> Check {
+        let (node, result) = match result {
+            Some((node, Ok(appended))) => return self.succeeded(n, place, node, appended),
+            Some((node, Err(error))) => (node, Some(error)),
+            None => (self.clients[n].target, None),
+        };
+        let kind = result.as_ref().map(crate::error::Error::kind);
+        let in_session = self.clients[n].in_session;
+        let op = &mut self.clients[n].ops[place];
+        let appends = matches!(op.want, Want::Append { .. });
+        if kind == Some(ErrorKind::TooManySessions) {
+            self.counts.add(Fault::SessionsFull);
+        }
+        let op = &mut self.clients[n].ops[place];
+        if kind == Some(ErrorKind::SessionExpired) && in_session && appends {
+            return self.session_gone(n, result.map_or_else(String::new, |e| e.to_string()));
+        }
+        match kind.map_or(Verdict::Unknown, verdict) {
+            Verdict::Done => return self.finish(n, place, Told::Appended(None)),
+            Verdict::Wrong => {
+                return Err(format!("node {node} answered client {n} {:?} with {result:?}", op.want));
+            }
+            Verdict::Unknown => op.in_doubt = true,
+            Verdict::Refused => {}
+        }
+        if kind == Some(ErrorKind::SequenceGap) {
+            self.gap(n, place, result.map_or_else(String::new, |e| e.to_string()))?;
+        }
+        self.look_elsewhere(n);
+        if in_session && appends {
+            self.later(n, place);
+            return Ok(());
+        }
+        let told = if self.clients[n].ops[place].in_doubt { Told::Nothing } else { Told::Refused };
+        self.finish(n, place, told)
+    }
+
+    /// The oldest append without an answer comes right after acknowledged ones: there is no gap before it.
+    fn gap(&self, n: usize, place: usize, error: String) -> Check {
+        let oldest = self.clients[n].ops.iter().position(|op| matches!(op.want, Want::Append { .. }));
+        if oldest == Some(place) {
+            return Err(format!("client {n}: an acknowledged append of its session was forgotten: {error}"));
+        }
+        Ok(())
+    }
+
+    /// The log does not know the session any more.
+    fn session_gone(&mut self, n: usize, error: String) -> Check {
+        if !self.plan.sessions_expire() {
+            return Err(format!("client {n}: its session was forgotten: {error}"));
+        }
+        let session = self.clients[n].session.take();
+        let active = session.and_then(|s| s.active);
+        if let Some(active) = active.filter(|_| self.plan.clocks_are_right()) {
+            let idle = self.now().since(active) + CLOCKS_APART;
+            if idle < self.plan.session_idle_max {
+                return Err(format!("client {n}: its session was forgotten after {idle:?}: {error}"));
+            }
+        }
+        // One that never appended may have had to make room.
+        let crowded = self.plan.sessions_max.is_some() && active.is_none();
+        self.counts.add(if crowded { Fault::SessionEvicted } else { Fault::SessionExpired });
+        while let Some(op) = self.clients[n].ops.front() {
+            let told = if op.in_doubt || op.attempt.is_some() { Told::Nothing } else { Told::Refused };
+            if let Some(attempt) = op.attempt {
+                self.forget(attempt);
+            }
+            self.finish(n, 0, told)?;
+        }
+        Ok(())
+    }
+
+    fn succeeded(&mut self, n: usize, place: usize, node: NodeId, appended: Appended) -> Check {
+        match self.clients[n].ops[place].want.clone() {
+            Want::Append { records, .. } => {
+                self.acknowledged(node, appended, &records)?;
+                let since = self.clients[n].ops[place].since;
+                if let Some(session) = &mut self.clients[n].session {
+                    session.active = session.active.max(Some(since));
+                }
+                self.clients[n].target = node;
+                self.finish(n, place, Told::Appended(Some(appended.first)))
+            }
+            Want::Look { index } => {
+                let Some(machine) = self.machine(node) else { return self.finish(n, place, Told::Nothing) };
+                let (first, last) = machine.range();
+                if last < appended.first {
+                    let barrier = appended.first;
+                    return Err(format!("node {node}: behind a barrier at {barrier} its log ends at {last}"));
+                }
+                let told = match index {
+                    None => Told::Info(first, last),
+                    Some(index) => self.read_at(node, index)?.map_or(Told::Nothing, Told::Read),
+                };
+                self.finish(n, place, told)
+            }
+            Want::Discard(_) => self.finish(n, place, Told::Discarded),
+            Want::Open => {
+                self.clients[n].session =
+                    Some(Session { id: SessionId(appended.first.0), next: 1, active: None });
+                self.finish(n, place, Told::Nothing)
+            }
+            Want::Close(_) => self.finish(n, place, Told::Nothing),
+        }
+    }
+
+    /// A leader has said that these records are in the log for good.
+    pub(in crate::testing::sim) fn acknowledged(
+        &mut self,
+        node: NodeId,
+        appended: Appended,
+        records: &[u64],
+    ) -> Check {
+        let now = self.now();
+        self.story.tell(now, || {
+            format!("node {node}: acknowledges {} records from {}", records.len(), appended.first)
+        });
+        self.oracle.acknowledged(node, appended, records)?;
+        let Some(leader) = self.hosts.get(&node) else { return Ok(()) };
+        self.oracle.is_durable(appended.last(), leader, &self.hosts, &self.plan)
+    }
+
+    fn finish(&mut self, n: usize, place: usize, told: Told) -> Check {
+        if let Some(call) = self.clients[n].ops.remove(place).and_then(|op| op.call) {
+            self.tell(call, told);
+        }
+        Ok(())
+    }
+}

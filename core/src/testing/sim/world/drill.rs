@@ -1,0 +1,163 @@
+//! Drill: how long until a new leader acknowledges appends, when the old one is lost and all else is well.
+//!
+//! All trouble ends first; when every member is up, settled and in step, on its disk as well, and no old message is under
+//! way any more, the leader's power is cut, and somebody asks for an append of whoever leads until one is acknowledged.
+//! Meanwhile nothing else goes wrong.
+
+use super::{Asker, Check, Event, World};
+use crate::error::Result as LogResult;
+use crate::record::batch::BatchBuilder;
+use crate::sync::clock::Moment;
+use crate::sync::completion::Appended;
+use crate::testing::sim::failover::FailOver;
+use crate::testing::sim::fault::Fault;
+use crate::testing::sim::history::What;
+use crate::testing::sim::history::{Told, record_of};
+use crate::testing::sim::machine::Request;
+use crate::testing::sim::network::REPLAY_DELAY_MAX;
+use crate::types::NodeId;
+use std::time::Duration;
+
+/// How often the probe asks.
+const PROBE_INTERVAL: Duration = Duration::from_millis(2);
+/// How long it may take until all is settled; else there is no drill.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// The probe's name among the clients.
+const PROBE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(in crate::testing::sim) struct Drill {
+    since: Moment,
+    killed: Option<(NodeId, Moment)>,
+    /// Since when all has been settled.
+    settled: Option<Moment>,
+    attempt: Option<(u64, usize)>,
+}
+
+impl World {
+    /// Begins a drill, if there is somebody to take over.
+    pub(in crate::testing::sim) fn begin_drill(&mut self) -> Check {
+        let fit = self.nemesis.maimed.is_empty() && self.admin.is_idle();
+        if self.voters().len() < 3 || !fit || self.drill.is_some() {
+            return Ok(());
+        }
+        self.mend_all()?;
+        let since = self.now();
+        self.story.tell(since, || "DRILL: all trouble ends, then the leader is lost".to_owned());
+        self.drill = Some(Drill { since, killed: None, settled: None, attempt: None });
+        self.schedule.after(PROBE_INTERVAL, Event::Probe);
+        Ok(())
+    }
+
+    /// Whether all members are up and in step with the leader.
+    pub(in crate::testing::sim) fn is_settled(&mut self) -> Option<NodeId> {
+        let leader = self.leader()?;
+        let voters = self.voters();
+        let glance = self.machine(leader)?.glance();
+        let learners = self.machine(leader)?.learners();
+        for node in voters.into_iter().chain(learners) {
+            let other = self.machine(node)?.glance();
+            if other.leader != Some(leader)
+                || other.term != glance.term
+                || other.durable_raft.0 + 8 < glance.last_raft.0
+            {
+                return None;
+            }
+        }
+        Some(leader)
+    }
+
+    pub(in crate::testing::sim) fn probe(&mut self) -> Check {
+        let now = self.now();
+        let Some(drill) = &self.drill else { return Ok(()) };
+        let (since, killed, settled, asking) =
+            (drill.since, drill.killed, drill.settled, drill.attempt.is_some());
+        let Some((old, at)) = killed else {
+            return self.settle_drill(since, settled);
+        };
+        let limit = self.plan.election_timeout * 20;
+        if now.since(at) > limit {
+            return Err(format!(
+                "node {old} led and was lost; after {limit:?} nobody has acknowledged an append"
+            ));
+        }
+        if let Some(leader) = self.leader().filter(|_| !asking) {
+            let record = self.probe_record();
+            let mut builder = BatchBuilder::new();
+            let built = builder.push(&record_of(record)).and_then(BatchBuilder::build);
+            let batch = built.map_err(|e| format!("cannot build a batch: {e}"))?;
+            self.oracle.proposed(&[record]);
+            let call = self.history.invoke(now, PROBE, What::Append { records: vec![record], session: None });
+            match self.ask(Asker::Probe, leader, Request::Append(batch), self.plan.election_timeout) {
+                Some(Ok(attempt)) => {
+                    if let Some(drill) = &mut self.drill {
+                        drill.attempt = Some((attempt, call));
+                    }
+                }
+                _ => self.history.answer(now, call, Told::Refused),
+            }
+        }
+        self.schedule.after(PROBE_INTERVAL, Event::Probe);
+        Ok(())
+    }
+
+    fn settle_drill(&mut self, since: Moment, settled: Option<Moment>) -> Check {
+        let now = self.now();
+        self.schedule.after(PROBE_INTERVAL * 10, Event::Probe);
+        if now.since(since) > SETTLE_MAX {
+            self.story.tell(now, || "DRILL: given up, it never settled".to_owned());
+            self.drill = None;
+            return Ok(());
+        }
+        // A majority has to be left, and what the troubled network still holds has to have come.
+        let ready = self.voters().len() >= 3 && now.since(since) > REPLAY_DELAY_MAX;
+        let leader = self.is_settled().filter(|_| ready);
+        let settled = leader.and(settled.or(Some(now)));
+        if let Some(drill) = &mut self.drill {
+            drill.settled = settled;
+        }
+        let Some((leader, at)) = leader.zip(settled) else { return Ok(()) };
+        if now.since(at) < self.plan.election_timeout {
+            return Ok(());
+        }
+        self.counts.add(Fault::LeaderKilled);
+        self.story.tell(now, || format!("DRILL: node {leader} leads and loses its power"));
+        if let Some(drill) = &mut self.drill {
+            drill.killed = Some((leader, now));
+        }
+        self.cut_power(leader, self.plan.election_timeout * 6)
+    }
+
+    fn probe_record(&mut self) -> u64 {
+        self.next_probe += 1;
+        u64::from(PROBE) << 20 | self.next_probe
+    }
+
+    pub(in crate::testing::sim) fn probe_hears(
+        &mut self,
+        attempt: u64,
+        result: Option<(NodeId, LogResult<Appended>)>,
+    ) -> Check {
+        let now = self.now();
+        let Some(drill) = &mut self.drill else { return Ok(()) };
+        let Some((_, call)) = drill.attempt.take_if(|(a, _)| *a == attempt) else { return Ok(()) };
+        let killed = drill.killed;
+        let Some((node, Ok(appended))) = result else {
+            self.history.answer(now, call, Told::Nothing);
+            return Ok(());
+        };
+        self.history.answer(now, call, Told::Appended(Some(appended.first)));
+        if let What::Append { records, .. } = self.history.calls[call].what.clone() {
+            self.acknowledged(node, appended, &records)?;
+        }
+        if let Some((old, at)) = killed {
+            let took = now.since(at);
+            let election_timeout = self.plan.election_timeout;
+            self.story
+                .tell(now, || format!("DRILL: node {node} acknowledges, {took:?} after node {old} was lost"));
+            self.failovers.push(FailOver { took, election_timeout });
+        }
+        self.drill = None;
+        Ok(())
+    }
+}

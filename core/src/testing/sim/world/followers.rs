@@ -1,0 +1,556 @@
+//! Followers: copies of the log that are no members, fed by replicas and by each other through the simulated network.
+//!
+//! ```text
+//!  follower ── connects ──> source: Feed ── next, encode ──> network ──> decode ──> Following ── sync ──> disk
+//!      ^                                                        │
+//!      └───── another source, if the stream breaks <── a gap, damage, a source that has ended
+//! ```
+//!
+//! Judged:
+//! - every entry that is fed is the one that was committed there, by term and digest;
+//! - every record that a follower shows is the one that was committed there, byte for byte;
+//! - what a follower has made durable is there after any crash;
+//! - a sound source never refuses a follower, nor a follower a sound source;
+//! - when all is well, every follower has all that its source has, from its own first record on.
+
+use super::{Check, Event, World};
+use crate::cluster::transport::Envelope;
+use crate::disk::sim::SimDisk;
+use crate::error::{Error, ErrorKind};
+use crate::follower::message::{Fed, FeedFrom};
+use crate::follower::source::Feed;
+use crate::sync::clock::Moment;
+use crate::testing::sim::copy::{Chore, Copy, CopySetup};
+use crate::testing::sim::fault::Fault;
+use crate::types::{DirectoryId, LogId, NodeId, RaftIndex};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Followers have names above those of all replicas.
+const NAMES_FROM: u64 = 1_000;
+/// How often a follower looks after itself, if nothing comes.
+const LOOKS: Duration = Duration::from_millis(50);
+/// How often a source looks whether there is more.
+const FEEDS: Duration = Duration::from_millis(10);
+/// How soon it goes on while there is.
+const FEEDS_ON: Duration = Duration::from_micros(500);
+/// A sync of a follower's disk takes at most this.
+const SYNC_MAX: u64 = 5_000;
+
+#[derive(Debug)]
+pub(in crate::testing::sim) enum FollowerEvent {
+    /// It looks after itself.
+    Wake {
+        life: u32,
+    },
+    Synced {
+        life: u32,
+    },
+    Start,
+    /// It has room again.
+    Room,
+    /// Its source looks whether there is more.
+    Feed {
+        stream: u64,
+    },
+    /// Something comes.
+    Fed {
+        stream: u64,
+        number: u64,
+        envelope: Box<Envelope>,
+    },
+}
+
+/// Who feeds, by the life of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Replica(NodeId, u32),
+    Follower(usize, u32),
+}
+
+struct Stream {
+    number: u64,
+    source: Source,
+    feed: Feed,
+    sent: u64,
+    heard: u64,
+}
+
+pub(in crate::testing::sim) struct Follower {
+    node: NodeId,
+    setup: CopySetup,
+    disk: SimDisk,
+    copy: Option<Copy>,
+    up: bool,
+    life: u32,
+    /// Its log was made.
+    made: bool,
+    cramped: bool,
+    /// Where a sync under way will make it durable to; and where it is.
+    syncing: RaftIndex,
+    kept: RaftIndex,
+    streams: u64,
+    stream: Option<Stream>,
+    source: Option<Source>,
+    /// When it looks after itself next.
+    due: Option<Moment>,
+}
+
+impl Follower {
+    fn stop(&mut self) {
+        self.disk.power_off(); // before it is dropped: nothing it does at its end may count
+        (self.copy, self.stream, self.due) = (None, None, None);
+        self.up = false;
+    }
+
+    fn may_fail(&self) -> bool {
+        self.cramped || self.disk.faults_fired() > 0
+    }
+}
+
+impl World {
+    /// Hangs the plan's followers on the cluster.
+    pub(in crate::testing::sim) fn hang_followers(&mut self) {
+        for n in 0..self.plan.followers as usize {
+            let disk = SimDisk::default();
+            disk.forget_history();
+            disk.set_chance(self.rng.next_u64());
+            let retention_bytes =
+                self.rng.permille(300).then_some(3 * u64::from(crate::testing::sim::machine::SEGMENT_BYTES));
+            self.followers.push(Follower {
+                node: NodeId(NAMES_FROM + n as u64),
+                setup: CopySetup { clock: std::sync::Arc::default(), retention_bytes },
+                disk,
+                copy: None,
+                up: true,
+                life: 1,
+                made: false,
+                cramped: false,
+                syncing: RaftIndex(0),
+                kept: RaftIndex(0),
+                streams: 0,
+                stream: None,
+                source: None,
+                due: None,
+            });
+            self.follower_looks_after(n, Duration::from_millis(n as u64 + 1));
+        }
+    }
+
+    fn follower_looks_after(&mut self, n: usize, time: Duration) {
+        let at = self.now().plus(time);
+        let follower = &mut self.followers[n];
+        if follower.due.is_none_or(|due| due > at) {
+            follower.due = Some(at);
+            let event = FollowerEvent::Wake { life: follower.life };
+            self.schedule.at(at, Event::Follower(n, event));
+        }
+    }
+
+    pub(super) fn follower_event(&mut self, n: usize, event: FollowerEvent) -> Check {
+        let now = self.now();
+        let life = self.followers[n].life;
+        self.followers[n].setup.clock.show(now, 0);
+        match event {
+            FollowerEvent::Wake { life: of } if of == life && self.followers[n].due == Some(now) => {
+                self.followers[n].due = None;
+                if self.followers[n].up {
+                    self.follower_looks_after(n, LOOKS);
+                    self.chores(n)?;
+                    if self.followers[n].up && self.followers[n].stream.is_none() {
+                        self.connect(n)?;
+                    }
+                }
+                Ok(())
+            }
+            FollowerEvent::Synced { life: of } if of == life && self.followers[n].up => {
+                let follower = &mut self.followers[n];
+                let Some(copy) = &mut follower.copy else { return Ok(()) };
+                let outcome = copy.synced(now);
+                if outcome.is_ok() {
+                    follower.kept = follower.kept.max(follower.syncing);
+                }
+                self.follower_did(n, outcome)?;
+                self.chores(n)
+            }
+            FollowerEvent::Start => self.start_follower(n),
+            FollowerEvent::Room => {
+                self.followers[n].disk.limit_space(None);
+                Ok(())
+            }
+            FollowerEvent::Feed { stream } => self.feed(n, stream),
+            FollowerEvent::Fed { stream, number, envelope } => self.fed(n, stream, number, *envelope),
+            FollowerEvent::Wake { .. } | FollowerEvent::Synced { .. } => Ok(()),
+        }
+    }
+
+    /// Does what its thread would do now.
+    fn chores(&mut self, n: usize) -> Check {
+        let now = self.now();
+        loop {
+            let follower = &mut self.followers[n];
+            let Some(copy) = follower.copy.as_mut().filter(|_| follower.up) else { return Ok(()) };
+            match copy.chore(now) {
+                Ok(Chore::Done) if follower.disk.is_off() => return self.follower_did(n, Ok(())),
+                Ok(Chore::Done) => {}
+                Ok(Chore::Sync) => {
+                    follower.syncing = copy.committed();
+                    let event = FollowerEvent::Synced { life: follower.life };
+                    let takes = Duration::from_micros(self.rng.between(100, SYNC_MAX));
+                    self.schedule.after(takes, Event::Follower(n, event));
+                    return Ok(());
+                }
+                Ok(Chore::Wait(time)) => {
+                    if let Some(time) = time {
+                        self.follower_looks_after(n, time.max(Duration::from_millis(1)));
+                    }
+                    return Ok(());
+                }
+                Err(error) => return self.follower_did(n, Err(error)),
+            }
+        }
+    }
+
+    /// After it has done something: its power may have failed, or it may have died of its disk.
+    fn follower_did(&mut self, n: usize, outcome: Result<(), Error>) -> Check {
+        let now = self.now();
+        let follower = &mut self.followers[n];
+        if follower.disk.is_off() {
+            return self.crash_follower(n, true);
+        }
+        if let Err(error) = outcome {
+            let node = follower.node;
+            self.story.tell(now, || format!("follower {node}: dies: {error}"));
+            if !follower.may_fail() {
+                return Err(format!("follower {node} died although its disk is sound: {error:?}"));
+            }
+            return self.crash_follower(n, false);
+        }
+        let (node, made) = (follower.node, follower.made);
+        let Some(copy) = &mut follower.copy else { return Ok(()) };
+        let fresh = copy.fresh().map_err(|e| format!("follower {node} cannot read what it has: {e:?}"))?;
+        for (index, record) in fresh {
+            self.oracle.shows(node, index, &record)?;
+        }
+        debug_assert!(made, "a copy that runs was made");
+        Ok(())
+    }
+
+    /// Ends its process; by a power cut or a kill. It comes back.
+    fn crash_follower(&mut self, n: usize, power: bool) -> Check {
+        let now = self.now();
+        let back = Duration::from_millis(self.rng.between(50, 3_000));
+        let follower = &mut self.followers[n];
+        let node = follower.node;
+        follower.stop();
+        follower.disk =
+            if power { follower.disk.crash_randomly(&mut self.rng) } else { follower.disk.kill() };
+        follower.disk.heal();
+        if !power && follower.copy.is_none() {
+            self.story.tell(now, || format!("follower {node}: ended"));
+        }
+        self.schedule.after(back, Event::Follower(n, FollowerEvent::Start));
+        Ok(())
+    }
+
+    fn start_follower(&mut self, n: usize) -> Check {
+        let now = self.now();
+        let follower = &mut self.followers[n];
+        if follower.up {
+            return Ok(());
+        }
+        let node = follower.node;
+        follower.life += 1;
+        match Copy::open(&follower.disk, &follower.setup, now) {
+            Ok(copy) => {
+                if copy.committed() < follower.kept {
+                    return Err(format!(
+                        "follower {node} had made durable all to entry {}, and has come back with {}",
+                        follower.kept,
+                        copy.committed()
+                    ));
+                }
+                (follower.copy, follower.made) = (Some(copy), true);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && !follower.made => {}
+            Err(error) if follower.may_fail() => {
+                self.story.tell(now, || format!("follower {node}: does not start: {error}"));
+                follower.disk.limit_space(None);
+                self.schedule.after(Duration::from_millis(500), Event::Follower(n, FollowerEvent::Start));
+                return Ok(());
+            }
+            Err(error) => {
+                return Err(format!("follower {node} does not start although its disk is sound: {error:?}"));
+            }
+        }
+        follower.up = true;
+        self.story.tell(now, || format!("follower {node}: starts"));
+        self.follower_did(n, Ok(()))?;
+        self.follower_looks_after(n, Duration::from_millis(1));
+        Ok(())
+    }
+
+    // ---- streams ----
+
+    /// Looks for a source: a replica, or a follower that was there before it.
+    fn connect(&mut self, n: usize) -> Check {
+        let (now, up) = (self.now(), self.up());
+        let chained: Vec<usize> = (0..n)
+            .filter(|other| self.followers[*other].copy.is_some() && self.followers[*other].up)
+            .collect();
+        let chain = !chained.is_empty() && self.rng.permille(400);
+        let begins = if self.rng.permille(500) { FeedFrom::First } else { FeedFrom::Newest };
+        let want = self.followers[n].copy.as_ref().map_or(begins, Copy::want);
+        let (source, feed) = if chain {
+            let Some(other) = self.rng.pick(&chained).copied() else { return Ok(()) };
+            let Some(copy) = &self.followers[other].copy else { return Ok(()) };
+            (Source::Follower(other, self.followers[other].life), copy.feed(want))
+        } else {
+            let Some(node) = self.rng.pick(&up).copied() else { return Ok(()) };
+            let Some(host) = self.hosts.get(&node) else { return Ok(()) };
+            let Some(machine) = &host.machine else { return Ok(()) };
+            (Source::Replica(node, host.life), machine.feed(want))
+        };
+        let follower = &mut self.followers[n];
+        let node = follower.node;
+        let feed = match feed {
+            Ok(feed) => feed,
+            Err(error) => return self.source_failed(n, source, &error),
+        };
+        follower.streams += 1;
+        let number = follower.streams;
+        if follower.source.replace(source).is_some_and(|before| before != source) {
+            self.counts.add(Fault::FollowerSwitch);
+        }
+        if chain {
+            self.counts.add(Fault::FollowerChain);
+        }
+        follower.stream = Some(Stream { number, source, feed, sent: 0, heard: 0 });
+        self.story.tell(now, || format!("follower {node}: is fed by {source:?} from {want:?}"));
+        let delay = self.plan.delay * 2;
+        self.schedule.after(delay, Event::Follower(n, FollowerEvent::Feed { stream: number }));
+        Ok(())
+    }
+
+    fn break_stream(&mut self, n: usize) {
+        self.followers[n].stream = None;
+        let pause = Duration::from_millis(self.rng.between(5, 200));
+        self.follower_looks_after(n, pause);
+    }
+
+    /// A source refuses: something has to be wrong with it.
+    fn source_failed(&mut self, n: usize, source: Source, error: &Error) -> Check {
+        let now = self.now();
+        let node = self.followers[n].node;
+        self.story.tell(now, || format!("follower {node}: {source:?} feeds no more: {error}"));
+        let faulty = match source {
+            Source::Replica(node, _) => self.hosts.get(&node).is_none_or(|h| {
+                h.maimed.is_some() || h.cramped || h.disk.faults_fired() > 0 || h.disk.is_off()
+            }),
+            Source::Follower(other, _) => self.followers[other].may_fail(),
+        };
+        if !faulty && matches!(error.kind(), ErrorKind::Diverged | ErrorKind::Corrupt | ErrorKind::Io) {
+            return Err(format!(
+                "{source:?} does not feed follower {node}, and its disk is sound: {error:?}"
+            ));
+        }
+        self.break_stream(n);
+        Ok(())
+    }
+
+    /// The source looks whether there is more, and sends it.
+    fn feed(&mut self, n: usize, number: u64) -> Check {
+        let now = self.now();
+        let bytes_max = self.rng.between(1, 100_000) as usize;
+        let switch = self.rng.permille(3);
+        let Some(stream) = self.followers[n].stream.as_ref().filter(|s| s.number == number) else {
+            return Ok(());
+        };
+        let source = stream.source;
+        let lives = match source {
+            Source::Replica(node, life) => self.hosts.get(&node).is_some_and(|h| h.is_up() && h.life == life),
+            Source::Follower(other, life) => self.followers[other].up && self.followers[other].life == life,
+        };
+        if !lives || switch {
+            self.break_stream(n);
+            return Ok(());
+        }
+        let from = match source {
+            Source::Replica(node, _) => node,
+            Source::Follower(other, _) => self.followers[other].node,
+        };
+        let to = self.followers[n].node;
+        let Some(stream) = &mut self.followers[n].stream else { return Ok(()) };
+        let fed = match stream.feed.next(bytes_max) {
+            Ok(fed) => fed,
+            Err(error) => return self.source_failed(n, source, &error),
+        };
+        let again = Event::Follower(n, FollowerEvent::Feed { stream: number });
+        let Some(fed) = fed else {
+            self.schedule.after(FEEDS, again);
+            return Ok(());
+        };
+        stream.sent += 1;
+        let nth = stream.sent;
+        let (head, bodies) = fed.encode();
+        self.story.mix(&[6, now.0, to.0, head.len() as u64]);
+        let envelope = envelope(self.log, from, to, head, bodies);
+        let arrivals = self.network.send(now, envelope, &mut self.counts);
+        if arrivals.is_empty() {
+            self.break_stream(n); // as a connection breaks
+            return Ok(());
+        }
+        for (at, envelope) in arrivals {
+            let event = FollowerEvent::Fed { stream: number, number: nth, envelope: Box::new(envelope) };
+            self.schedule.at(at, Event::Follower(n, event));
+        }
+        self.schedule.after(FEEDS_ON, again);
+        Ok(())
+    }
+
+    /// Something comes to a follower.
+    fn fed(&mut self, n: usize, number: u64, nth: u64, envelope: Envelope) -> Check {
+        let now = self.now();
+        let follower = &mut self.followers[n];
+        let node = follower.node;
+        let Some(stream) = follower.stream.as_mut().filter(|s| s.number == number && follower.up) else {
+            return Ok(());
+        };
+        if nth <= stream.heard {
+            return Ok(()); // it came before
+        }
+        if nth > stream.heard + 1 {
+            self.break_stream(n); // one before it was lost
+            return Ok(());
+        }
+        stream.heard = nth;
+        let Ok(fed) = Fed::decode(envelope.head, envelope.bodies) else {
+            self.break_stream(n);
+            return Ok(());
+        };
+        if let Fed::Entries(entries) = &fed {
+            for entry in entries.iter() {
+                self.oracle.is_fed(node, &entry.header)?;
+            }
+        }
+        let outcome = match &mut follower.copy {
+            Some(copy) => copy.take(fed, now),
+            None => {
+                let Fed::State(state) = fed else {
+                    return Err(format!("follower {node} has no log yet, and was fed entries first"));
+                };
+                match Copy::create(&follower.disk, &follower.setup, &state, now) {
+                    Ok(copy) => {
+                        follower.kept = copy.committed();
+                        (follower.copy, follower.made) = (Some(copy), true);
+                        Ok(Ok(false))
+                    }
+                    Err(error) => Ok(Err(error)),
+                }
+            }
+        };
+        match outcome {
+            Ok(Ok(jumped)) => {
+                if jumped {
+                    self.counts.add(Fault::FollowerJump);
+                }
+                self.follower_did(n, Ok(()))?;
+                self.follower_looks_after(n, Duration::from_millis(1));
+                Ok(())
+            }
+            Ok(Err(refusal)) => {
+                self.story.tell(now, || format!("follower {node}: takes nothing: {refusal}"));
+                let full = refusal.kind() == ErrorKind::Full && follower.cramped;
+                if full {
+                    self.counts.add(Fault::FollowerFull);
+                } else if !follower.may_fail() && !follower.disk.is_off() {
+                    return Err(format!("follower {node} refuses what was committed: {refusal:?}"));
+                }
+                self.break_stream(n);
+                self.follower_did(n, Ok(()))
+            }
+            Err(error) => self.follower_did(n, Err(error)),
+        }
+    }
+
+    // ---- trouble, and its end ----
+
+    /// A follower loses its power, is killed, or has a full disk.
+    pub(super) fn strike_follower(&mut self, kind: Fault) -> Check {
+        let up: Vec<usize> = (0..self.followers.len()).filter(|n| self.followers[*n].up).collect();
+        let Some(n) = self.nemesis.rng.pick(&up).copied() else { return Ok(()) };
+        let (now, node) = (self.now(), self.followers[n].node);
+        self.story.tell(now, || format!("TROUBLE {kind} at follower {node}"));
+        if kind == Fault::FollowerFull {
+            // Counted when it is refused something.
+            let more = self.nemesis.rng.between(0, 50_000);
+            let follower = &mut self.followers[n];
+            follower.cramped = true;
+            follower.disk.limit_space(Some(follower.disk.space_used() + more));
+            let time = Duration::from_millis(self.nemesis.rng.between(1_000, 8_000));
+            self.schedule.after(time, Event::Follower(n, FollowerEvent::Room));
+            return Ok(());
+        }
+        self.counts.add(kind);
+        if self.nemesis.rng.permille(300) {
+            let calls = self.nemesis.rng.between(0, 40);
+            self.followers[n].disk.cut_power_after(calls);
+            return Ok(());
+        }
+        let power = self.nemesis.rng.permille(600);
+        self.crash_follower(n, power)
+    }
+
+    /// All trouble is over.
+    pub(super) fn mend_followers(&mut self) {
+        for n in 0..self.followers.len() {
+            let follower = &mut self.followers[n];
+            follower.disk.heal();
+            follower.disk.limit_space(None);
+            follower.disk.spare_power();
+            if !follower.up {
+                self.schedule.after(Duration::from_millis(1), Event::Follower(n, FollowerEvent::Start));
+            }
+        }
+    }
+
+    /// Followers that have not got all that is committed.
+    pub(in crate::testing::sim) fn followers_behind(&self, last: RaftIndex) -> Vec<NodeId> {
+        let has = |f: &&Follower| f.up && f.copy.as_ref().is_some_and(|c| c.committed() >= last);
+        self.followers.iter().filter(|f| !has(f)).map(|f| f.node).collect()
+    }
+
+    /// Every follower shows all that was committed, from its first record on.
+    pub(in crate::testing::sim) fn judge_followers(&mut self) -> Check {
+        for follower in &mut self.followers {
+            let node = follower.node;
+            let Some(copy) = &mut follower.copy else { return Err(format!("follower {node} has no log")) };
+            let (first, all) =
+                copy.all().map_err(|e| format!("follower {node} cannot read its log: {e:?}"))?;
+            let wanted = self.oracle.log().range(first..).map(|(index, _)| *index);
+            if !all.iter().map(|(index, _)| *index).eq(wanted) {
+                return Err(format!(
+                    "follower {node} shows {} records from {first}, which is not all",
+                    all.len()
+                ));
+            }
+            for (index, record) in &all {
+                self.oracle.shows(node, *index, record)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn envelope(log: Option<LogId>, from: NodeId, to: NodeId, head: Bytes, bodies: Vec<Bytes>) -> Envelope {
+    Envelope {
+        log: log.unwrap_or(LogId(0)),
+        from,
+        from_directory: DirectoryId(0),
+        to,
+        to_directory: DirectoryId(0),
+        head,
+        bodies,
+        urgent: false,
+    }
+}

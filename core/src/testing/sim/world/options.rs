@@ -1,0 +1,58 @@
+//! Options: somebody changes the options of the log now and then, at whoever leads, whatever else happens.
+//!
+//! Only those are changed to other values that no judge has to know of: how many batches of a session are remembered (more
+//! than any client has in flight), and limits that are never met.
+
+use super::{Asker, Check, Event, World};
+use crate::error::Result as LogResult;
+use crate::options::log_options::LogOption;
+use crate::sync::completion::Appended;
+use crate::testing::sim::fault::Fault;
+use crate::testing::sim::machine::Request;
+use std::time::Duration;
+
+/// How long a change waits for the members.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Values from here on are never met.
+const NEVER: u64 = 1 << 40;
+
+impl World {
+    /// Changes some options of the log, and comes again later.
+    pub(in crate::testing::sim) fn options_wake(&mut self) -> Check {
+        if self.nemesis.over {
+            return Ok(());
+        }
+        if let Some(leader) = self.leader() {
+            let changes: Vec<(LogOption, Option<u64>)> = (0..=self.options_rng.below(2))
+                .map(|_| {
+                    let option = [
+                        LogOption::SessionWindow,
+                        LogOption::SessionWindow,
+                        LogOption::RetentionBytes,
+                        LogOption::RetentionAge,
+                        LogOption::CapacityBytes,
+                    ][self.options_rng.below(5)];
+                    let value = match option {
+                        LogOption::SessionWindow => self.options_rng.between(8, 16),
+                        _ => NEVER + self.options_rng.between(0, 1000),
+                    };
+                    (option, self.options_rng.permille(750).then_some(value))
+                })
+                .collect();
+            let now = self.now();
+            self.story.tell(now, || format!("the log's options are to be changed at {leader}: {changes:?}"));
+            // What becomes of it shows in the log.
+            drop(self.ask(Asker::Options, leader, Request::SetOptions(changes), PATIENCE));
+        }
+        let next = Duration::from_millis(self.options_rng.between(300, 2_500));
+        self.schedule.after(next, Event::Options);
+        Ok(())
+    }
+
+    /// A change was answered, or never will be.
+    pub(in crate::testing::sim) fn options_hear(&mut self, result: Option<LogResult<Appended>>) {
+        if let Some(Ok(_)) = result {
+            self.counts.add(Fault::SetOptions);
+        }
+    }
+}

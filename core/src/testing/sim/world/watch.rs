@@ -1,0 +1,205 @@
+//! Watch: a cluster is never stuck while a majority is alive and connected.
+//!
+//! Looks once a heartbeat. When a majority of the voters has been well for a while, with nothing between them, then
+//! - one of all leads, and what it has ordered is committed;
+//! - appends that clients wait for are acknowledged;
+//! - if the network is sound, every member that has been well for as long is as far as the cluster was when that began,
+//!   those that came back included.
+//!
+//! A host is well while its process runs, its disk is neither slow nor full nor damaged, and no message is lost on its way.
+//! Memberships count by the newest committed change. The one before it counts as well, until the change is in force for
+//! good: until then its leader may need a majority of both.
+
+use super::nemesis::Trouble;
+use super::{Check, Event, World};
+use crate::cluster::options::Role;
+use crate::sync::clock::Moment;
+use crate::testing::sim::host::{Host, State};
+use crate::testing::sim::machine::Machine;
+use crate::testing::sim::oracle::{Config, excuse};
+use crate::types::NodeId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// A client's attempts can take so long, one after the other, until one meets the leader.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(8);
+
+#[derive(Debug, Default)]
+pub(in crate::testing::sim) struct Watch {
+    /// Since when each host has been well, and in which life of its process.
+    well: BTreeMap<NodeId, (u32, Moment)>,
+    /// Walls and weather, and since when they have been as they are.
+    network: Option<(u64, Moment)>,
+    /// The newest committed membership, and since when it has been known.
+    config: Option<(Config, Moment)>,
+    /// Memberships before it that may be in force still.
+    earlier: Vec<Config>,
+    /// How many entries were committed, and when one of all led last and had something newly committed or nothing to commit.
+    commits: (usize, Moment),
+    /// How many entries were committed when, for as long as it matters.
+    past: VecDeque<(Moment, usize)>,
+    /// How often appends were judged, and members.
+    pub(in crate::testing::sim) judged: (u64, u64),
+}
+
+impl Watch {
+    /// A change was told to be in force: memberships before it count no more.
+    pub(in crate::testing::sim) fn told(&mut self) {
+        self.earlier.clear();
+    }
+
+    /// Since when nothing was seen to keep replicas apart; None: something does.
+    pub(super) fn untroubled_since(&self) -> Option<Moment> {
+        self.network.filter(|(signature, _)| *signature == 0).map(|(_, since)| since)
+    }
+}
+
+impl World {
+    /// How long a cluster may take from when all that it needs is there.
+    fn bound(&self) -> Duration {
+        self.plan.election_timeout * 6 + Duration::from_secs(1)
+    }
+
+    pub(in crate::testing::sim) fn watch(&mut self) -> Check {
+        let now = self.now();
+        self.schedule.after(self.plan.heartbeat, Event::Watch);
+        self.observe(now);
+        let bound = self.bound();
+        let long = |since: Moment| now.since(since) >= bound;
+        let Some((signature, since)) = self.watch.network else { return Ok(()) };
+        let Some((config, known)) = self.watch.config.clone() else { return Ok(()) };
+        if !long(since) || !long(known) || !self.network.weather.is_fine() || !self.network.is_fast() {
+            return Ok(());
+        }
+        let well: BTreeSet<NodeId> =
+            self.watch.well.iter().filter(|(_, (_, since))| long(*since)).map(|(node, _)| *node).collect();
+        let connected = self.network.connected(&well);
+        let is_enough = |c: &Config| c.has_majority(&connected);
+        if !is_enough(&config) || !self.watch.earlier.iter().all(is_enough) {
+            return Ok(());
+        }
+        self.judge_appends(now, bound, &connected)?;
+        if signature == 0 { self.judge_members(now, bound, &config, &well) } else { Ok(()) }
+    }
+
+    /// Takes note of how all is.
+    fn observe(&mut self, now: Moment) {
+        let signature = self.network.signature();
+        if self.watch.network.is_none_or(|(s, _)| s != signature) {
+            self.watch.network = Some((signature, now));
+        }
+        let full: BTreeSet<NodeId> = self.nemesis.full().collect();
+        for host in self.hosts.values() {
+            let ill = !is_well(host) || full.contains(&host.node);
+            let fresh = |(life, _): &(u32, Moment)| *life != host.life;
+            if ill {
+                self.watch.well.remove(&host.node);
+            } else if self.watch.well.get(&host.node).is_none_or(fresh) {
+                self.watch.well.insert(host.node, (host.life, now));
+            }
+        }
+        let config = &self.oracle.config;
+        match &self.watch.config {
+            Some((known, _)) if known == config => {}
+            before => {
+                self.watch.earlier.extend(before.as_ref().map(|(c, _)| c.clone()));
+                self.watch.config = Some((config.clone(), now));
+            }
+        }
+        let in_force = |m: &Machine| {
+            m.glance().role == Role::Leader
+                && m.voters() == (config.voters.clone(), config.outgoing.clone())
+                && m.change_is_durable()
+        };
+        if !self.watch.earlier.is_empty()
+            && self.hosts.values().filter_map(|h| h.machine.as_ref()).any(in_force)
+        {
+            self.watch.earlier.clear();
+        }
+        let entries = self.oracle.entries();
+        let last = self.leader().and_then(|n| self.machine(n)).map(|m| m.glance().last_raft.0 as usize);
+        if last.is_some_and(|last| self.watch.commits.0 != entries || last <= entries) {
+            self.watch.commits = (entries, now);
+        }
+        let bound = self.bound();
+        self.watch.past.push_back((now, entries));
+        while self.watch.past.get(1).is_some_and(|(at, _)| now.since(*at) >= bound) {
+            self.watch.past.pop_front();
+        }
+    }
+
+    /// A majority has been well for as long as it may take.
+    fn judge_appends(&mut self, now: Moment, bound: Duration, well: &BTreeSet<NodeId>) -> Check {
+        self.watch.judged.0 += 1;
+        let (entries, since) = self.watch.commits;
+        if now.since(since) >= bound {
+            let ails = self.ails();
+            return Err(format!(
+                "stuck: {well:?} have been well for {bound:?}; since {since} nobody has led, or no entry beyond {entries} was \
+                 committed: {ails}"
+            ));
+        }
+        let oldest = self.clients.iter().filter_map(super::Client::oldest_append).min();
+        let Some(oldest) = oldest.filter(|at| now.since(*at) >= bound + CLIENT_PATIENCE) else {
+            return Ok(());
+        };
+        let long = |(_, since): &&(u32, Moment)| now.since(*since) >= bound + CLIENT_PATIENCE;
+        let still: BTreeSet<NodeId> =
+            self.watch.well.iter().filter(|(_, w)| long(w)).map(|(node, _)| *node).collect();
+        let calm = self.watch.network.is_some_and(|(s, since)| s == 0 && long(&&(0, since)));
+        if !calm || !self.oracle.config.has_majority(&still) {
+            return Ok(());
+        }
+        let leader = self.leader();
+        if self.nemesis.full().any(|node| Some(node) == leader) {
+            self.oracle.excuse(excuse::FULL_LEADER);
+            return Ok(());
+        }
+        let ails = self.ails();
+        Err(format!(
+            "stuck: {still:?} have been well for longer than {bound:?}, and an append that was asked for at {oldest} is not \
+             answered: {ails}"
+        ))
+    }
+
+    /// Nothing is between the hosts: all members that are well are as far as the cluster was.
+    fn judge_members(
+        &mut self,
+        now: Moment,
+        bound: Duration,
+        config: &Config,
+        well: &BTreeSet<NodeId>,
+    ) -> Check {
+        let Some((at, entries)) = self.watch.past.front().copied() else { return Ok(()) };
+        if now.since(at) < bound {
+            return Ok(());
+        }
+        self.watch.judged.1 += 1;
+        for node in config.voters.iter().chain(&config.outgoing).chain(&config.learners) {
+            let Some(machine) = self.machine(*node).filter(|_| well.contains(node)) else { continue };
+            let has = machine.glance().committed_raft.0 as usize;
+            if has < entries {
+                let ails = self.ails();
+                return Err(format!(
+                    "stuck: member {node} has been well for {bound:?} and has entries up to {has}; the cluster had {entries} \
+                     then: {ails}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether nothing is wrong with a host, as far as it is known outside the nemesis.
+fn is_well(host: &Host) -> bool {
+    let slow = host.limp > 1 || host.prepares_late || (host.slow_sync && host.syncing.is_some());
+    let poisoned = host.machine.as_ref().is_some_and(Machine::is_poisoned);
+    host.state == State::Up && !slow && host.maimed.is_none() && !poisoned && host.closing.is_none()
+}
+
+impl super::Nemesis {
+    /// Hosts whose disk is full.
+    pub(in crate::testing::sim) fn full(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.lasting().filter_map(|t| if let Trouble::Full(node) = t { Some(*node) } else { None })
+    }
+}
