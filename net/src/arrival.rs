@@ -4,8 +4,8 @@
 //! plain bytes alike.
 
 use crate::accounts::{Accounts, Payer, Resource, Share};
+use crate::bill::Bill;
 use crate::calls::{Calls, Weight};
-use crate::paying::Bill;
 use crate::places::{Seat, address};
 use crate::tls::names_node;
 use chiplog::NodeId;

@@ -7,8 +7,8 @@
 //!
 //! Must not know: what a method does.
 
-use crate::access::{METHODS, Needs, Role};
 use crate::arrival::Arrival;
+use crate::methods::{METHODS, Needs, Role};
 use http::{Request, Response};
 use std::net::SocketAddr;
 use tonic::{Code, Status};

@@ -19,7 +19,7 @@
 mod answer;
 
 use crate::accounts::Resource;
-use crate::paying::Bill;
+use crate::bill::Bill;
 use answer::{Cut, Handed, PRESSED_PART};
 use http::Response;
 use std::collections::BTreeMap;

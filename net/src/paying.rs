@@ -13,49 +13,21 @@
 //! Must not know: what is asked.
 
 use crate::access::{Bearer, Tokenless};
-use crate::accounts::{Payer, Resource, Share};
+use crate::accounts::{Payer, Resource};
 use crate::arrival::Arrival;
+use crate::bill::{Bill, Place};
 use crate::budget::{Budget, Paying};
 use crate::refusals::Refusal;
 use crate::status::to_status;
 use chiplog::{Error, ErrorKind};
 use http::{Extensions, Request, Response};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tower_layer::Layer;
-
-/// From whose accounts a call takes, with its place among the streams. Empty until that is known. In the extensions of its
-/// request, and held by its answer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bill(Arc<OnceLock<Settled>>);
-
-#[derive(Debug)]
-struct Settled {
-    payer: Arc<Payer>,
-    _place: Place,
-}
-
-/// A call's place among the streams, and among those of calls that need no token where it is one.
-type Place = (Share, Option<Share>);
-
-impl Bill {
-    /// None: it was not settled, and nothing of it is counted.
-    pub(crate) fn payer(&self) -> Option<&Arc<Payer>> {
-        self.0.get().map(|settled| &settled.payer)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(payer: &Arc<Payer>) -> Self {
-        let bill = Self::default();
-        let _place = (payer.nothing(Resource::Streams), None);
-        bill.0.set(Settled { payer: payer.clone(), _place }).unwrap();
-        bill
-    }
-}
 
 /// Has calls counted, and refused beyond the limits of a [`Budget`]. Stands within
 /// [`AccessLayer`](crate::access::AccessLayer), which knows the token.
@@ -119,9 +91,9 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let payer = self.budget.payer_of(request.extensions());
         match self.place(&payer, request.extensions()) {
-            Ok(_place) => {
-                if let Some(Bill(bill)) = request.extensions().get() {
-                    let _ = bill.set(Settled { payer: payer.clone(), _place }); // once: no call comes by here twice
+            Ok(place) => {
+                if let Some(bill) = request.extensions().get::<Bill>() {
+                    bill.settle(&payer, place);
                 }
                 request.extensions_mut().insert(Paying(payer));
                 Box::pin(self.inner.call(request))

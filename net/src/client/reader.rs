@@ -13,6 +13,7 @@ use super::servers::Avoid;
 use super::{Client, ErrorClass, RemoteInfo};
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Wire};
+use crate::protocol::NANOS_PER_MILLI;
 use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, OwnedRecord, RecordBatch, Result, Start, StoredBatch, Timestamp};
 use std::collections::VecDeque;
@@ -21,7 +22,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
 
-const NANOS_PER_MILLI: u64 = 1_000_000;
 /// No server says more often that it is there.
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 /// What came while nobody asked has so long to be seen before a server counts as silent.

@@ -20,11 +20,6 @@ use crate::host::Host;
 pub use service::FollowServer;
 use std::sync::Arc;
 
-/// What a server that has this service says of itself.
-pub(crate) const FEATURE: &str = "follow";
-/// A new copy may begin so many records before the end, or at a time.
-pub(crate) const FEATURE_PLACES: &str = "follow.places";
-
 /// How many bytes of blocks go into one response. One block can go over it.
 const RESPONSE_BYTES: usize = 1 << 20;
 

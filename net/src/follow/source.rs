@@ -9,9 +9,9 @@
 use crate::accounts::Payer;
 use crate::host::{Feeding as Counted, Host};
 use crate::ids;
-use crate::native::NANOS_PER_MILLI;
 use crate::proto::v1::follow_request::Start as Asked;
 use crate::proto::v1::{FollowPlace, FollowRequest};
+use crate::protocol::NANOS_PER_MILLI;
 use crate::tail::{CameAt, more};
 use crate::turn::in_turn;
 use crate::verbatim::{Answers, FrameWriter, Memory, SHARED_BYTES_MIN, Verbatim, ahead, pay, settle};

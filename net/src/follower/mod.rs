@@ -27,10 +27,10 @@ pub use options::FollowerOptions;
 pub use status::FollowerStatus;
 
 use crate::address::check_host_port;
-use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
 use crate::own_thread::{self, AtWork, For};
+use crate::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES};
 use chiplog::{Error, ErrorKind, Followed, Index, Log, LogId, Reader, Result, Start};
 use events::Events;
 use sources::Sources;
@@ -162,8 +162,8 @@ impl Follower {
             Err(error) => return Err(error),
         };
         let needs = match from {
-            Start::Last(_) | Start::Timestamp(_) => FEATURE_PLACES,
-            _ => FEATURE,
+            Start::Last(_) | Start::Timestamp(_) => FEATURE_FOLLOW_PLACES,
+            _ => FEATURE_FOLLOW,
         };
         let sources = Sources::new(seeds, options.zone.clone(), options.client(), needs);
         let shared = Arc::new(Shared {

@@ -15,10 +15,9 @@
 use crate::client::ClientOptions;
 use crate::client::Shown;
 use crate::client::servers::{Answer, Servers};
-use crate::follow::FEATURE;
 use crate::ids::from_hex;
-use crate::native::PROTOCOL;
 use crate::proto::v1::{InfoRequest, ServerInfoResponse};
+use crate::protocol::{FEATURE_FOLLOW, PROTOCOL};
 use crate::status::from_status;
 use chiplog::{Error, ErrorKind, Index, LogId, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,7 +184,7 @@ impl Sources {
             return Err(of(ErrorKind::Unavailable, "it is not part of a cluster yet".into()));
         }
         let has = |feature: &str| told.features.iter().any(|f| f == feature);
-        if !has(FEATURE) {
+        if !has(FEATURE_FOLLOW) {
             let what = format!("version {} does not feed followers", told.version);
             return Err(of(ErrorKind::Unsupported, what));
         }
@@ -266,14 +265,14 @@ impl Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::follow::FEATURE_PLACES;
+    use crate::protocol::FEATURE_FOLLOW_PLACES;
 
     /// A server is avoided for a while after it has failed. While one server fed it a copy did not notice that the while
     /// was over, and stayed with that one for good, whatever it lacked.
     #[tokio::test(start_paused = true)]
     async fn what_failed_long_ago_is_another_server() {
         let seeds = vec!["a:1".to_owned(), "b:1".to_owned()];
-        let mut sources = Sources::new(seeds, String::new(), ClientOptions::default(), FEATURE);
+        let mut sources = Sources::new(seeds, String::new(), ClientOptions::default(), FEATURE_FOLLOW);
         assert!(sources.has_other("a:1") && sources.has_other("c:1"));
         sources.failed.insert("b:1".into(), Instant::now());
         assert!(!sources.has_other("a:1"));
@@ -301,12 +300,19 @@ mod tests {
         let refused = |mut sources: Sources, features, log| {
             sources.hear(told(features), log).err().map(|e| (e.kind(), e.to_string()))
         };
-        assert_eq!(refused(sources(FEATURE), &[FEATURE], None), None);
-        assert_eq!(refused(sources(FEATURE_PLACES), &[FEATURE, FEATURE_PLACES], None), None);
-        assert_eq!(refused(sources(FEATURE_PLACES), &[FEATURE], Some(LogId(1))), None, "it has begun");
-        let (kind, what) = refused(sources(FEATURE_PLACES), &[FEATURE], None).unwrap();
+        assert_eq!(refused(sources(FEATURE_FOLLOW), &[FEATURE_FOLLOW], None), None);
+        assert_eq!(
+            refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES], None),
+            None
+        );
+        assert_eq!(
+            refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW], Some(LogId(1))),
+            None,
+            "it has begun"
+        );
+        let (kind, what) = refused(sources(FEATURE_FOLLOW_PLACES), &[FEATURE_FOLLOW], None).unwrap();
         assert_eq!(kind, ErrorKind::Unsupported);
         assert!(what.contains("a:1: version 0.0.9") && what.contains("upgrade it"), "{what}");
-        assert_eq!(refused(sources(FEATURE), &[], None).unwrap().0, ErrorKind::Unsupported);
+        assert_eq!(refused(sources(FEATURE_FOLLOW), &[], None).unwrap().0, ErrorKind::Unsupported);
     }
 }

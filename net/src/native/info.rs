@@ -1,10 +1,10 @@
 //! Info: what a server tells of its log and of itself, once or whenever it changes.
 
 use crate::address::Address;
-use crate::follow::{FEATURE, FEATURE_PLACES};
 use crate::host::Host;
 use crate::ids::to_hex;
 use crate::proto::v1::{InfoResponse, Server, ServerInfoResponse, WatchResponse};
+use crate::protocol::{FEATURE_FOLLOW, FEATURE_FOLLOW_PLACES, PROTOCOL};
 use chiplog::{BATCH_RECORDS_MAX, Error, ErrorKind, Log, Member, Status as Standing};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,12 +14,17 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// The revisions of the service that are spoken.
-pub(crate) const PROTOCOL: std::ops::RangeInclusive<u32> = 1..=1;
-
 /// What a client can rely on.
-const FEATURES: &[&str] =
-    &["append", "sessions", "read", "read.min_index", "discard", "watch", FEATURE, FEATURE_PLACES];
+const FEATURES: &[&str] = &[
+    "append",
+    "sessions",
+    "read",
+    "read.min_index",
+    "discard",
+    "watch",
+    FEATURE_FOLLOW,
+    FEATURE_FOLLOW_PLACES,
+];
 
 /// How often a watch looks, unless it is told.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);

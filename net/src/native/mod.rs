@@ -31,9 +31,7 @@ use crate::proto::v1::{
 };
 use append::AppendStream;
 use chiplog::{Answer, Error, ErrorKind, Index, Log, Sequence, SessionId};
-pub(crate) use info::PROTOCOL;
 use info::WatchStream;
-pub(crate) use read::NANOS_PER_MILLI;
 use read::{ReadStream, Replies};
 pub use service::NativeServer;
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use crate::accounts::Payer;
 use crate::host::Host;
 use crate::proto::v1::read_request::Start as Asked;
 use crate::proto::v1::{ReadRequest, ReadResponse, StoredBatch as Message};
+use crate::protocol::NANOS_PER_MILLI;
 use crate::status::FIRST;
 use crate::tail::{CameAt, more};
 use crate::turn::in_turn;
@@ -80,7 +81,6 @@ pub(super) type Replies = Answers<Reply>;
 pub(super) const BATCH_HEAD_BYTES: usize = 160;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
-pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Begins a read.
 ///

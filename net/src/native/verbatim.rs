@@ -5,7 +5,8 @@
 //! chunks:      [ head, small batches, head of a large one ] [ large batch, shared ] [ … ]
 //! ```
 
-use super::read::{NANOS_PER_MILLI, Reply};
+use super::read::Reply;
+use crate::protocol::NANOS_PER_MILLI;
 use crate::verbatim::{FrameWriter, SHARED_BYTES_MIN, Verbatim};
 use bytes::Bytes;
 use chiplog::StoredBatch;

@@ -169,7 +169,7 @@ impl Replica {
     /// Whether every other member's segments have room for what these options allow.
     fn check_room_of_members(&self, set: &LogOptions) -> Result<()> {
         let members = self.option_changes.know.iter();
-        members.map(|(node, bytes)| set.check_room_of(*node, *bytes, &self.options)).collect()
+        members.clone().try_for_each(|(node, bytes)| set.check_room_of(*node, *bytes, &self.options))
     }
 
     /// Asks those that have not answered, with every heartbeat.
